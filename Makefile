@@ -1,0 +1,38 @@
+# `make demo` and `make test` are the two commands of the README; both set up .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: .venv/.ready ## make .venv with everything the other targets need
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[demo,dev]'
+	@touch $@
+
+demo: setup ## adapt a digit classifier to domains it has never seen; writes demo/index.html
+	$(BIN)/equipoise demo --out demo
+
+test: setup ## everything but the slow tests, on all cores
+	$(BIN)/python -m pytest -n auto -m 'not slow'
+
+test-slow: setup ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: setup ## formatting, style and strict types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup ## rewrite the files in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove what the other targets made
+	rm -rf .venv demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
