@@ -1,0 +1,28 @@
+"""equipoise keeps a deployed classifier accurate and honestly calibrated when its inputs drift."""
+
+from equipoise import errors, functional, methods, metrics, models
+from equipoise.adapter import Adapter
+from equipoise.errors import EquipoiseError
+from equipoise.methods.dec import DEC
+from equipoise.record import Step
+from equipoise.registry import create, list_methods, load, register
+from equipoise.source import SourceStatistics
+from equipoise.version import __version__
+
+__all__ = [
+    "DEC",
+    "Adapter",
+    "EquipoiseError",
+    "SourceStatistics",
+    "Step",
+    "__version__",
+    "create",
+    "errors",
+    "functional",
+    "list_methods",
+    "load",
+    "methods",
+    "metrics",
+    "models",
+    "register",
+]

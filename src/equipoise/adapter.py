@@ -1,0 +1,326 @@
+"""The one contract of every method: answer a batch, learn from it, and never break."""
+
+import inspect
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.batch import Batch, batches, checked_logits
+from equipoise.detached import TemperedModel
+from equipoise.errors import OptionError, SourceError, StateError, UnknownOptionError
+from equipoise.files import write_tensors
+from equipoise.functional import certainty_regularizer, check_regularizer_options
+from equipoise.layers import Parameters, running_statistics, select_parameters
+from equipoise.outcome import Outcome, SourceView
+from equipoise.record import Step, record_step
+from equipoise.source import SourceStatistics, device_of, fingerprint
+from equipoise.teacher import Residence, make_teacher
+from equipoise.tempering import Temperature, Tempering, divide
+
+STATE_KIND, STATE_VERSION = "equipoise adapter", 1
+_Self = TypeVar("_Self", bound="Adapter")
+
+
+class Adapter(nn.Module):
+    """A classifier that adapts to its inputs: `adapter(x)` is a drop-in for `model(x)`.
+
+    A method is a subclass with a `name`, keyword options in its constructor, and `step`. Everything else is
+    here: checks of the input, setting bad samples aside, one forward of the source model where it is needed,
+    tempering, undoing a failed step, reset, state and files. The model passed in is copied, never changed;
+    the adapter stays on its device and moves with `.to()`. `train()` and `eval()` change nothing: the
+    adapter sets the modes of its own layers.
+    """
+
+    name: ClassVar[str]
+    needs_source: ClassVar[bool] = False
+    options: dict[str, Any]
+
+    def __new__(cls: type[_Self], *_args: Any, **options: Any) -> _Self:
+        """Note the options as given, so that a state file can make the same adapter again."""
+        known = cls.known_options()
+        unknown = sorted(set(options) - set(known) - {"model", "source"})
+        if unknown:
+            raise UnknownOptionError(
+                f"{cls.name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+            )
+        self = super().__new__(cls)
+        given = {name: value for name, value in options.items() if name in known}
+        object.__setattr__(self, "options", {**known, **given})
+        return self
+
+    @classmethod
+    def known_options(cls) -> dict[str, Any]:
+        """The options of the method with their defaults."""
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: SourceStatistics | None = None,
+        *,
+        parameters: Parameters | None = None,
+        tempering: Tempering = "none",
+        t_min: float = 1.0,
+        t_max: float = 3.0,
+        teacher: Residence = "swapped",
+    ) -> None:
+        super().__init__()
+        self.model_fingerprint = fingerprint(model)
+        self.temperature = Temperature(tempering)
+        self.source = self._checked_source(source, tempering)
+        if self.source is not None:
+            check_regularizer_options(self.source.h0, self.source.kappa, t_min, t_max)
+        self.t_min, self.t_max = t_min, t_max
+        self._asks_source = self.needs_source or tempering != "none"
+        with torch.inference_mode(False):
+            self.student = deepcopy(model).eval().requires_grad_(False)
+            self._learned_names = list(select_parameters(self.student, parameters)) if parameters else []
+            self._bind()
+            self.teacher = make_teacher(teacher, self.student, self._adapting)
+        self._last: Step | None = None
+
+    def _checked_source(self, source: Any, tempering: Tempering) -> SourceStatistics | None:
+        if source is None:
+            if self.needs_source or tempering != "none":
+                raise SourceError(
+                    f"{self.name} with tempering={tempering!r} needs source statistics: "
+                    "SourceStatistics.measure(model, source_loader)"
+                )
+            return None
+        if not isinstance(source, SourceStatistics):
+            raise SourceError(f"expected source as SourceStatistics, got {type(source).__name__}")
+        source.check_fits(self.model_fingerprint)
+        return source
+
+    def _bind(self) -> None:
+        """Find the tensors that adapt: the learned parameters and the normalisation layers' statistics."""
+        parameters = dict(self.student.named_parameters())
+        self.learned = {name: parameters[name] for name in self._learned_names}
+        self._statistics = running_statistics(self.student) if self.learned else {}
+        self._adapting: dict[str, Tensor] = {**self.learned, **self._statistics}
+
+    # ------------------------------------------------------------------ what a method writes
+
+    @abstractmethod
+    def step(self, batch: Batch, source: SourceView | None) -> Outcome:
+        """Answer a batch of good samples and learn from it.
+
+        `source` is what the source model says of the same samples: given where the method `needs_source` or
+        wears a tempering. If it raises, or says that it failed, the normalisation statistics go back.
+        """
+
+    # ------------------------------------------------------------------ what a user calls
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Calibrated logits of a batch; the adapter learns from it as it answers.
+
+        Takes what the model takes: one batch of inputs, keyword inputs, or both; never labels. A sample with
+        non-finite values is set aside (its logits come back NaN) and the others learn as if it had not been
+        there. If the model raises, the error passes through and the adapter is as it was.
+        """
+        batch = Batch.of(args, kwargs)
+        with torch.inference_mode(False), torch.enable_grad(), _fresh_autocast_cache():
+            for parameter in self.learned.values():
+                parameter.requires_grad_()
+            answer, self._last = self._respond(batch.learnable())
+        return answer
+
+    def predict(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Calibrated logits of a batch with the adapter as it stands; nothing is learned.
+
+        The student in eval mode with its running statistics, divided by the temperature of everything seen
+        since the last reset (T = 1 before the first batch). One forward, and one more of the source model
+        for tempering="sample".
+        """
+        batch = Batch.of(args, kwargs)
+        with torch.no_grad():
+            logits = self.logits(batch)
+            if self.temperature.kind == "sample":
+                return divide(logits, self._view(batch).tau.unsqueeze(1))
+            return divide(logits, self.temperature.running())
+
+    def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
+        """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
+
+        A tuple or list yields its first element as the input and the rest is ignored; a dict is keyword
+        inputs. Batches are moved to the adapter's device.
+        """
+        title = f"adapting with {self.name}" if progress else None
+        for batch in batches(loader, device_of(self.student), progress=title):
+            self(*batch.args, **batch.kwargs)
+        return self
+
+    @property
+    def last(self) -> Step | None:
+        """What was done with the last batch; None before the first and after a reset."""
+        return self._last
+
+    def reset(self) -> None:
+        """Go back, bit for bit, to the source model."""
+        self._restore(self.teacher.tensors(list(self._adapting)))
+        self.temperature.reset()
+        self._last = None
+
+    def detach(self) -> nn.Module:
+        """A plain module with the adapted weights and temperature, free of the adapter, for export.
+
+        It answers as `predict` does. tempering="sample" has no single temperature and is refused.
+        """
+        if self.temperature.kind == "sample":
+            raise OptionError(
+                'tempering="sample" asks the source model about each input and cannot be detached; '
+                'use "mean", "median" or "none"'
+            )
+        return TemperedModel(self.student, self.temperature.running())
+
+    def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
+        """A copy of everything that adaptation changes: a flat dict of tensors, detached from the adapter."""
+        state = {} if destination is None else destination
+        root = f"{prefix}{self.name}."
+        for name, tensor in self._adapting.items():
+            state[f"{root}model.{name}"] = tensor if keep_vars else tensor.detach().clone()
+        state.update({f"{root}temperature.{name}": t for name, t in self.temperature.state().items()})
+        return state
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> None:
+        """Take over a state that `state_dict` gave; checked as a whole before anything changes.
+
+        StateError names what does not fit. A partial state would be a model that nobody has tested, so
+        `strict=False` and `assign=True` are refused.
+        """
+        if not strict or assign:
+            raise OptionError("expected strict=True and assign=False: an adapter's state is taken whole")
+        expected = self.state_dict()
+        others = sorted({key.split(".")[0] for key in state_dict} - {self.name})
+        if others:
+            raise StateError(f"expected the state of {self.name!r}, got that of {', '.join(others)}")
+        if missing := sorted(set(expected) - set(state_dict)):
+            raise StateError(f"the state lacks {_listed(missing)}; other options, another model, or damaged?")
+        if surplus := sorted(set(state_dict) - set(expected)):
+            raise StateError(f"the state has unknown entries: {_listed(surplus)}")
+        for key, tensor in expected.items():
+            came = state_dict[key]
+            if not isinstance(came, Tensor) or came.shape != tensor.shape or came.dtype != tensor.dtype:
+                what = (
+                    f"{came.dtype} {tuple(came.shape)}" if isinstance(came, Tensor) else type(came).__name__
+                )
+                raise StateError(f"{key}: expected {tensor.dtype} {tuple(tensor.shape)}, got {what}")
+        root, heat = f"{self.name}.model.", f"{self.name}.temperature."
+        self._restore({name: state_dict[root + name] for name in self._adapting})
+        self.temperature.load({name: state_dict[heat + name] for name in self.temperature.state()})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write method, options, source statistics and state to a safetensors file, atomically."""
+        text = {
+            "method": self.name,
+            "options": json.dumps(self.options),
+            "source": json.dumps(asdict(self.source)) if self.source else "",
+            "model_fingerprint": self.model_fingerprint,
+        }
+        write_tensors(path, STATE_KIND, STATE_VERSION, self.state_dict(), text)
+
+    def train(self: _Self, mode: bool = True) -> _Self:
+        """Change nothing: the adapter sets the modes of its own layers, in training loops and outside."""
+        return self
+
+    # ------------------------------------------------------------------ how a batch goes through
+
+    def logits(self, batch: Batch) -> Tensor:
+        """The student's logits in the mode it is in."""
+        output = self.student(*batch.args, **batch.kwargs)
+        return checked_logits(output, batch.rows, self.source.num_classes if self.source else None)
+
+    def _view(self, batch: Batch) -> SourceView:
+        """One forward of the source model, and the certainty regulariser of its logits."""
+        if self.source is None:
+            raise SourceError(f"{self.name} was made without source statistics")
+        with torch.no_grad():
+            logits = checked_logits(self.teacher(batch), batch.rows, self.source.num_classes)
+            t, tau = certainty_regularizer(logits, self.source.h0, self.source.kappa, self.t_min, self.t_max)
+        return SourceView(logits, t, tau)
+
+    def _respond(self, batch: Batch) -> tuple[Tensor, Step]:
+        good = batch.finite()
+        fill = torch.full(good.shape, torch.nan, device=good.device)
+        rest = batch.select(good)
+        view = self._view(rest) if rest.rows and self._asks_source else None
+        if view is not None:
+            usable = view.tau.isfinite()
+            fill[good] = torch.where(view.tau == torch.inf, 0.0, torch.nan)
+            good[good.clone()] = usable
+            rest, view = rest.select(usable), SourceView(*(values[usable] for values in view))
+        aside = batch.rows - rest.rows
+        apart = f"{aside} set aside for non-finite values or zero source logits" if aside else ""
+        if rest.rows == 0:
+            with torch.no_grad():
+                answer = torch.zeros_like(self.logits(batch)) + fill.unsqueeze(1)
+            return answer, record_step(batch.rows, answer, set_aside=aside, reason=apart)
+
+        outcome = self._undoable_step(rest, view)
+        logits, tau, temperature = outcome.logits.detach(), None, None
+        if view is not None:
+            tau, temperature = view.tau, self.temperature.of_batch(view.tau)
+            logits = divide(logits, temperature)
+            if not outcome.failed:
+                self.temperature.observe(tau)
+        answer = logits
+        if aside:
+            answer = fill.to(logits.dtype).unsqueeze(1).repeat(1, logits.shape[1])
+            answer[good] = logits
+        step = record_step(
+            batch.rows,
+            answer,
+            used=0 if outcome.reason else outcome.used,
+            set_aside=aside,
+            reason="; ".join(filter(None, (outcome.reason, apart))),
+            loss=outcome.loss,
+            tau=tau,
+            temperature=temperature,
+        )
+        return answer, step
+
+    def _undoable_step(self, batch: Batch, view: SourceView | None) -> Outcome:
+        before = {name: tensor.clone() for name, tensor in self._statistics.items()}
+        try:
+            outcome = self.step(batch, view)
+        except BaseException:
+            self._restore(before)
+            raise
+        if outcome.failed:
+            self._restore(before)
+        return outcome
+
+    def _restore(self, values: Mapping[str, Tensor]) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            for name, value in values.items():
+                self._adapting[name].copy_(value)
+
+    def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
+        nn.Module._apply(self, fn, recurse)
+        self._bind()  # moving a module replaces its buffers
+        return self
+
+
+@contextmanager
+def _fresh_autocast_cache() -> Iterator[None]:
+    """Under autocast, cast the weights anew: its cache would answer with those of before the update."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

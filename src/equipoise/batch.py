@@ -1,0 +1,120 @@
+"""One batch of inputs to a classifier: what the caller passed, checked, and rows of it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from equipoise.errors import BatchError, BatchTypeError, ModelError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The positional and keyword inputs of one forward, with the number of samples in them."""
+
+    args: tuple[Tensor, ...]
+    kwargs: dict[str, Any]
+    rows: int
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Batch":
+        """Check what the caller passed: one tensor, keyword inputs, or both."""
+        if len(args) > 1:
+            raise BatchTypeError(
+                f"expected one batch of inputs, got {len(args)} positional arguments; "
+                "an adapter learns without labels: pass the inputs alone, further inputs by keyword"
+            )
+        if args and not isinstance(args[0], Tensor):
+            hint = "; pass a dict as keywords: adapter(**batch)" if isinstance(args[0], dict) else ""
+            raise BatchTypeError(f"expected a batch as a torch.Tensor, got {type(args[0]).__name__}{hint}")
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if not tensors:
+            raise BatchTypeError("expected a batch as a torch.Tensor or tensors by keyword, got none")
+        if tensors[0].ndim == 0:
+            raise BatchError("expected a batch with the samples in its first dimension, got a single number")
+        if tensors[0].shape[0] == 0:
+            raise BatchError(f"expected at least one sample, got an empty batch {tuple(tensors[0].shape)}")
+        return cls(args, kwargs, tensors[0].shape[0])
+
+    def _map(self, function: Any) -> "Batch":
+        def each(value: Any) -> Any:
+            return function(value) if isinstance(value, Tensor) else value
+
+        args = tuple(each(value) for value in self.args)
+        return Batch(args, {name: each(value) for name, value in self.kwargs.items()}, self.rows)
+
+    def _per_sample(self, value: Tensor) -> bool:
+        """A tensor with another leading size (position ids of shape (1, L), say) belongs to all samples."""
+        return value.ndim > 0 and value.shape[0] == self.rows
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device."""
+        return self._map(lambda value: value.to(device, non_blocking=True))
+
+    def learnable(self) -> "Batch":
+        """The same batch as tensors that autograd may keep: those made in inference mode are copied."""
+        return self._map(lambda value: value.clone() if value.is_inference() else value)
+
+    def finite(self) -> Tensor:
+        """For each sample, whether all of its floating-point inputs are finite."""
+        checks = [
+            value.isfinite().reshape(self.rows, -1).all(1)
+            for value in (*self.args, *self.kwargs.values())
+            if isinstance(value, Tensor) and value.is_floating_point() and self._per_sample(value)
+        ]
+        return torch.stack(checks).all(0) if checks else torch.ones(self.rows, dtype=torch.bool)
+
+    def select(self, keep: Tensor) -> "Batch":
+        """The samples for which `keep` is true; the batch itself where that is all of them."""
+        if bool(keep.all()):
+            return self
+        chosen = self._map(lambda value: value[keep.to(value.device)] if self._per_sample(value) else value)
+        return Batch(chosen.args, chosen.kwargs, int(keep.sum()))
+
+
+def batches(loader: Iterable[Any], device: torch.device, *, progress: str | None) -> Iterator[Batch]:
+    """The batches of a loader on a device, under a progress bar named `progress` if given.
+
+    A tuple or list yields its first element and the rest (labels, say) is ignored; a dict is keyword inputs.
+    """
+    empty = True
+    for item in tqdm(loader, desc=progress, unit="batch", disable=progress is None):
+        empty = False
+        while isinstance(item, (tuple, list)) and item:
+            item = item[0]
+        args, kwargs = ((), item) if isinstance(item, dict) else ((item,), {})
+        yield Batch.of(args, kwargs).to(device)
+    if empty:
+        raise BatchError("expected at least one batch, got an empty loader (an iterator already used up?)")
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in a model's output: a tensor itself, or the `.logits` of an object."""
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise ModelError(
+            f"expected the model to return logits as a tensor or an object with .logits, "
+            f"got {type(output).__name__}"
+        )
+    return logits
+
+
+def checked_logits(output: Any, rows: int, classes: int | None = None) -> Tensor:
+    """The (N, C) logits in a model's output, C ≥ 2 and equal to `classes` where that is known."""
+    logits = logits_of(output)
+    if logits.ndim != 2 or logits.shape[0] != rows or not logits.is_floating_point():
+        raise ModelError(
+            f"expected the model to return floating-point logits of shape (N, C) with N = {rows}, "
+            f"got {logits.dtype} of shape {tuple(logits.shape)}"
+        )
+    if logits.shape[1] < 2:
+        raise ModelError(
+            "expected logits of at least 2 classes, got 1; a binary classifier with one output z is "
+            "the two-class classifier with logits (0, z)"
+        )
+    if classes is not None and logits.shape[1] != classes:
+        raise ModelError(f"expected {classes} classes as in the source statistics, got {logits.shape[1]}")
+    return logits

@@ -1,0 +1,40 @@
+"""The errors equipoise raises, each also the built-in error that plain Python would have raised.
+
+Every message says what was expected and what came. All are raised before any state changes.
+"""
+
+
+class EquipoiseError(Exception):
+    """Anything equipoise refuses to do."""
+
+
+class OptionError(EquipoiseError, ValueError):
+    """An option or argument is out of its range."""
+
+
+class UnknownOptionError(OptionError, TypeError):
+    """An option that the method does not have."""
+
+
+class UnknownMethodError(OptionError, LookupError):
+    """A method name that is not in the registry."""
+
+
+class BatchError(EquipoiseError, ValueError):
+    """A batch that cannot be answered: empty, or with no batch dimension."""
+
+
+class BatchTypeError(BatchError, TypeError):
+    """A batch that is not tensors, or that comes with labels."""
+
+
+class ModelError(EquipoiseError, ValueError):
+    """A model that is no classifier, or lacks what the method needs."""
+
+
+class SourceError(EquipoiseError, ValueError):
+    """Source statistics that are missing or belong to another model."""
+
+
+class StateError(EquipoiseError, ValueError):
+    """A state that cannot be read, or is of another method, version or model."""

@@ -1,0 +1,58 @@
+"""Tensors and text on disk: safetensors files, written atomically, read without trusting them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from equipoise.errors import StateError
+from equipoise.version import __version__
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    kind: str,
+    version: int,
+    tensors: Mapping[str, Tensor],
+    text: Mapping[str, str],
+) -> None:
+    """Write a file of a kind and version; the old file stays whole until the new one is complete."""
+    target = Path(path)
+    header = {"kind": kind, "version": str(version), "equipoise": __version__, **text}
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=header)
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_tensors(
+    path: str | os.PathLike[str], kind: str, version: int
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a file that `write_tensors` wrote; StateError says what is wrong with any other."""
+    source = Path(path)
+    try:
+        with safe_open(source, framework="pt", device="cpu") as opened:
+            text = dict(opened.metadata() or {})
+            names = opened.keys()
+            tensors = {name: opened.get_tensor(name) for name in names}
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, ValueError) as error:
+        raise StateError(
+            f"{source}: not a readable safetensors file (truncated or damaged?): {error}"
+        ) from error
+    if text.get("kind") != kind:
+        raise StateError(f"{source}: expected a file of kind {kind!r}, got {text.get('kind', 'none')!r}")
+    if text.get("version") != str(version):
+        raise StateError(
+            f"{source}: expected version {version} of {kind!r}, got {text.get('version')} "
+            f"(written by equipoise {text.get('equipoise')}, this is {__version__})"
+        )
+    return tensors, text

@@ -1,0 +1,82 @@
+"""Which parameters adapt, and how normalisation layers behave; layers are found by type, never by name."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from equipoise.errors import ModelError, OptionError
+
+Parameters: TypeAlias = str | Sequence[str]
+"""Which parameters adapt: "all", "norm" (normalisation weights and biases), or name patterns (fnmatch)."""
+
+WITH_STATISTICS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)
+NORMALISATION = (*WITH_STATISTICS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+def select_parameters(model: nn.Module, which: Parameters) -> dict[str, nn.Parameter]:
+    """The parameters of the model that adapt, by name; ModelError or OptionError where there are none."""
+    everything = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
+    if which == "all":
+        if not everything:
+            raise ModelError("expected a model with parameters to adapt, got one without any")
+        return everything
+    if which == "norm":
+        chosen = {id(p) for m in model.modules() if isinstance(m, NORMALISATION) for p in m.parameters(False)}
+        if not chosen:
+            raise ModelError(
+                'parameters="norm" needs normalisation layers with weights (batch, layer, group, instance '
+                'or RMS norm) and the model has none; parameters="all" works on any model'
+            )
+        return {name: p for name, p in everything.items() if id(p) in chosen}
+    if isinstance(which, str):
+        raise OptionError(f'expected parameters="all", "norm" or a list of name patterns, got {which!r}')
+    unmatched = [pattern for pattern in which if not any(fnmatchcase(name, pattern) for name in everything)]
+    if unmatched or not which:
+        raise OptionError(
+            f"parameters: no parameter matches {unmatched or list(which)}; the model has {_some(everything)}"
+        )
+    return {n: p for n, p in everything.items() if any(fnmatchcase(n, pattern) for pattern in which)}
+
+
+def _some(names: dict[str, nn.Parameter]) -> str:
+    shown = list(names)[:8]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """The running statistics of the normalisation layers, by their names in the model's state."""
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer
+        for prefix, module in model.named_modules()
+        if isinstance(module, WITH_STATISTICS)
+        for name, buffer in module.named_buffers(recurse=False)
+    }
+
+
+@contextmanager
+def batch_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
+    """Normalise with the statistics of the batch, and move the running ones towards them by `momentum`.
+
+    Only normalisation layers enter train mode: dropout and stochastic depth stay as they are. `momentum` is
+    PyTorch's: running ← (1 − momentum) · running + momentum · batch (Keras's 0.99 is 0.01 here).
+    """
+    layers = [module for module in model.modules() if isinstance(module, WITH_STATISTICS)]
+    before = [(layer.training, layer.momentum) for layer in layers]
+    try:
+        for layer in layers:
+            layer.training, layer.momentum = True, momentum
+        yield
+    finally:
+        for layer, (training, old) in zip(layers, before, strict=True):
+            layer.training, layer.momentum = training, old

@@ -1,0 +1,62 @@
+"""The methods by name: make one, list them, and load one from a state file."""
+
+import json
+import os
+from typing import Any, TypeVar
+
+from torch import nn
+
+from equipoise.adapter import STATE_KIND, STATE_VERSION, Adapter
+from equipoise.errors import SourceError, StateError, UnknownMethodError
+from equipoise.files import read_tensors
+from equipoise.source import SourceStatistics, fingerprint
+
+_METHODS: dict[str, type[Adapter]] = {}
+_Method = TypeVar("_Method", bound=type[Adapter])
+
+
+def register(method: _Method) -> _Method:
+    """Add a method under its name; a decorator of the class."""
+    if _METHODS.get(method.name, method) is not method:
+        raise ValueError(f"the name {method.name!r} is taken by {_METHODS[method.name].__qualname__}")
+    _METHODS[method.name] = method
+    return method
+
+
+def list_methods() -> list[str]:
+    """The names that `create` takes."""
+    return sorted(_METHODS)
+
+
+def create(name: str, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> Adapter:
+    """Make the adapter of a name; unknown names and options raise errors that list the known ones."""
+    if name not in _METHODS:
+        raise UnknownMethodError(f"no method {name!r}; there are {', '.join(list_methods())}")
+    return _METHODS[name](model, source, **options)
+
+
+def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistics | None = None) -> Adapter:
+    """Make the adapter that `Adapter.save` wrote, with its method, options and state.
+
+    `model` is the source model; its weights must be those the adapter started from. The file holds the source
+    statistics: passing them again is a check that they are the same.
+    """
+    tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
+    try:
+        method, options = text["method"], json.loads(text["options"])
+        saved = SourceStatistics(**json.loads(text["source"])) if text["source"] else None
+        expected = text["model_fingerprint"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{path}: damaged header: {error}") from error
+    if method not in _METHODS:
+        raise StateError(f"{path}: the state is of method {method!r}; there are {', '.join(list_methods())}")
+    if (came := fingerprint(model)) != expected:
+        raise StateError(
+            f"{path}: the adapter started from another model (other weights or layers): expected fingerprint "
+            f"{expected[:12]}, got {came[:12]}; load it with the source model, not an adapted one"
+        )
+    if source is not None and source != saved:
+        raise SourceError(f"{path}: expected the source statistics it was saved with, {saved}, got {source}")
+    adapter = create(method, model, saved, **options)
+    adapter.load_state_dict(tensors)
+    return adapter
