@@ -83,9 +83,10 @@ class Adapter(nn.Module):
         self._asks_source = self.needs_source or tempering != "none"
         with torch.inference_mode(False):
             self.student = deepcopy(model).eval().requires_grad_(False)
-            self._learned_names = list(select_parameters(self.student, parameters)) if parameters else []
+            chosen = {} if parameters is None else select_parameters(self.student, parameters)
+            self._learned_names = list(chosen)
             self._bind()
-            self.teacher = make_teacher(teacher, self.student, self._adapting)
+            self.teacher = make_teacher(teacher, self.student, self.adapting)
         self._last: Step | None = None
 
     def _checked_source(self, source: Any, tempering: Tempering) -> SourceStatistics | None:
@@ -106,7 +107,7 @@ class Adapter(nn.Module):
         parameters = dict(self.student.named_parameters())
         self.learned = {name: parameters[name] for name in self._learned_names}
         self._statistics = running_statistics(self.student) if self.learned else {}
-        self._adapting: dict[str, Tensor] = {**self.learned, **self._statistics}
+        self.adapting: dict[str, Tensor] = {**self.learned, **self._statistics}
 
     # ------------------------------------------------------------------ what a method writes
 
@@ -166,7 +167,7 @@ class Adapter(nn.Module):
 
     def reset(self) -> None:
         """Go back, bit for bit, to the source model."""
-        self._restore(self.teacher.tensors(list(self._adapting)))
+        self._restore(self.teacher.tensors(list(self.adapting)))
         self.temperature.reset()
         self._last = None
 
@@ -186,7 +187,7 @@ class Adapter(nn.Module):
         """A copy of everything that adaptation changes: a flat dict of tensors, detached from the adapter."""
         state = {} if destination is None else destination
         root = f"{prefix}{self.name}."
-        for name, tensor in self._adapting.items():
+        for name, tensor in self.adapting.items():
             state[f"{root}model.{name}"] = tensor if keep_vars else tensor.detach().clone()
         state.update({f"{root}temperature.{name}": t for name, t in self.temperature.state().items()})
         return state
@@ -217,7 +218,7 @@ class Adapter(nn.Module):
                 )
                 raise StateError(f"{key}: expected {tensor.dtype} {tuple(tensor.shape)}, got {what}")
         root, heat = f"{self.name}.model.", f"{self.name}.temperature."
-        self._restore({name: state_dict[root + name] for name in self._adapting})
+        self._restore({name: state_dict[root + name] for name in self.adapting})
         self.temperature.load({name: state_dict[heat + name] for name in self.temperature.state()})
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -304,7 +305,7 @@ class Adapter(nn.Module):
     def _restore(self, values: Mapping[str, Tensor]) -> None:
         with torch.inference_mode(False), torch.no_grad():
             for name, value in values.items():
-                self._adapting[name].copy_(value)
+                self.adapting[name].copy_(value)
 
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
         nn.Module._apply(self, fn, recurse)

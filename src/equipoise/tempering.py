@@ -48,12 +48,13 @@ class Temperature:
     def observe(self, tau: Tensor) -> None:
         """Take the samples of a batch into the running temperature."""
         seen = tau.detach().to("cpu", torch.float64)
-        self._state["count"] += len(seen)
+        news = {"count": torch.tensor(len(seen))}
         if self.kind == "mean":
-            self._state["sum"] += seen.sum()
+            news["sum"] = seen.sum()
         if self.kind == "median":
             cells = ((seen / _LOWEST).log() / _GROWTH).long().clamp(0, _CELLS - 1)
-            self._state["sketch"] += torch.bincount(cells, minlength=_CELLS)
+            news["sketch"] = torch.bincount(cells, minlength=_CELLS)
+        self._state = {name: old + news[name] for name, old in self._state.items()}
 
     def running(self) -> float:
         """The temperature over all samples observed; 1 before the first, and where none applies to all."""

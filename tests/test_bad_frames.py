@@ -1,0 +1,118 @@
+"""A stream does not die of one bad frame, and the frame never enters the state."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from tests.toys import drifted, make, same, snapshot
+
+
+class Odd(nn.Module):
+    """A classifier whose answer to an image with a marked corner is spoilt on purpose."""
+
+    def __init__(self, inner: nn.Module, spoil: Callable[[Tensor, bool], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.spoil = inner, spoil
+
+    def forward(self, x: Tensor) -> Tensor:
+        marked = (x[:, 0, 0, 0] == 99.0).unsqueeze(1)
+        logits: Tensor = self.inner(x.clamp(max=10))
+        if not marked.any():
+            return logits
+        return torch.where(marked, self.spoil(logits, torch.is_grad_enabled()), logits)
+
+
+def mark(x: Tensor, row: int) -> Tensor:
+    x = x.clone()
+    x[row, 0, 0, 0] = 99.0
+    return x
+
+
+def build(spoil: Callable[[Tensor, bool], Tensor], **options: Any) -> eq.Adapter:
+    inner, source = make("batch_norm")
+    hand_made = eq.SourceStatistics(source.h0, source.kappa, source.num_classes)
+    adapter = eq.DEC(Odd(inner, spoil), hand_made, learning_rate=0.01, **options)
+    adapter(drifted(8))
+    return adapter
+
+
+@pytest.mark.parametrize("tempering", ["mean", "median", "sample", "none"])
+def test_source_logits_of_norm_zero(tempering: str) -> None:
+    adapter, clean = (build(lambda z, _: z * 0, tempering=tempering) for _ in range(2))
+    x = drifted(8, seed=1)
+    logits = adapter(mark(x, 2))
+    others = [row for row in range(8) if row != 2]
+    assert torch.equal(logits[others], clean(x[others]))
+    assert logits[2].tolist() == [0.0] * 5  # it knows nothing, and says so
+    assert same(snapshot(adapter), snapshot(clean))
+    assert adapter.last is not None
+    assert (adapter.last.used, adapter.last.set_aside) == (7, 1)
+    assert "zero source logits" in adapter.last.reason
+    assert adapter.predict(mark(x, 2))[2].tolist() == [0.0] * 5
+
+
+def test_finite_input_with_non_finite_source_logits() -> None:
+    adapter, clean = (build(lambda z, _: z * torch.inf) for _ in range(2))
+    x = drifted(8, seed=1)
+    logits = adapter(mark(x, 0))
+    assert bool(logits[0].isnan().all())
+    assert torch.equal(logits[1:], clean(x[1:]))
+    assert same(snapshot(adapter), snapshot(clean))
+
+
+def test_a_batch_of_zero_source_logits() -> None:
+    adapter = build(lambda z, _: z * 0)
+    before = snapshot(adapter)
+    x = mark(mark(drifted(2), 0), 1)
+    assert adapter(x).tolist() == [[0.0] * 5] * 2
+    assert same(before, snapshot(adapter))
+    assert adapter.last is not None
+    assert not adapter.last.updated
+
+
+def overflowing(z: Tensor) -> Tensor:
+    """The identity with an infinite gradient."""
+    copy = z.clone()
+    copy.register_hook(lambda gradient: gradient * torch.inf)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda z, learning: z * torch.nan if learning else z, "non-finite loss"),
+        (lambda z, learning: overflowing(z) if learning else z, "non-finite gradient"),
+    ],
+)
+def test_a_step_that_goes_wrong_is_undone(spoil: Callable[[Tensor, bool], Tensor], reason: str) -> None:
+    adapter = build(spoil)
+    before = snapshot(adapter)
+    logits = adapter(mark(drifted(8, seed=1), 3))
+    assert logits.shape == (8, 5)
+    assert same(before, snapshot(adapter))
+    assert adapter.last is not None
+    assert not adapter.last.updated
+    assert adapter.last.used == 0
+    assert adapter.last.reason == reason
+    adapter(drifted(8, seed=2))
+    assert adapter.last.updated
+    assert not same(before, snapshot(adapter))
+
+
+def test_ctrl_c_in_the_middle_loses_nothing() -> None:
+    def interrupt(z: Tensor, learning: bool) -> Tensor:
+        if learning and armed:
+            raise KeyboardInterrupt
+        return z
+
+    armed = False
+    adapter = build(interrupt)
+    before = snapshot(adapter)
+    armed = True
+    with pytest.raises(KeyboardInterrupt):
+        adapter(mark(drifted(8, seed=1), 0))
+    assert same(before, snapshot(adapter))

@@ -1,0 +1,221 @@
+"""Each a named error before any state changes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import equipoise as eq
+from tests.toys import drifted, images, make, same, snapshot
+
+
+@pytest.fixture
+def adapter() -> eq.Adapter:
+    model, source = make()
+    adapter = eq.create("dec", model, source)
+    adapter(drifted(8))
+    return adapter
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error", "message"),
+    [
+        ((torch.zeros(0, 3, 6, 6),), {}, eq.errors.BatchError, "empty batch"),
+        ((images(4), torch.zeros(4)), {}, eq.errors.BatchTypeError, "without labels"),
+        (([1.0, 2.0],), {}, eq.errors.BatchTypeError, "expected a batch as a torch.Tensor, got list"),
+        ((None,), {}, eq.errors.BatchTypeError, "got NoneType"),
+        (({"input": images(4)},), {}, eq.errors.BatchTypeError, r"adapter\(\*\*batch\)"),
+        ((), {}, eq.errors.BatchTypeError, "got none"),
+        ((), {"flag": True}, eq.errors.BatchTypeError, "got none"),
+        ((torch.tensor(1.0),), {}, eq.errors.BatchError, "single number"),
+    ],
+)
+def test_batches(
+    adapter: eq.Adapter, args: tuple[Any, ...], kwargs: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    before, last = snapshot(adapter), adapter.last
+    for call in (adapter, adapter.predict):
+        with pytest.raises(error, match=message):
+            call(*args, **kwargs)
+    assert same(before, snapshot(adapter))
+    assert adapter.last is last
+
+
+def test_the_errors_are_also_the_built_in_ones() -> None:
+    assert issubclass(eq.errors.BatchTypeError, TypeError)
+    assert issubclass(eq.errors.UnknownOptionError, TypeError)
+    for error in (eq.errors.BatchError, eq.errors.OptionError, eq.errors.ModelError, eq.errors.StateError):
+        assert issubclass(error, ValueError)
+        assert issubclass(error, eq.EquipoiseError)
+
+
+class Returns(nn.Module):
+    """A model that returns what it is told to, given (N, 5) logits."""
+
+    def __init__(self, wrong: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(108, 5)
+        self.wrong = wrong
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrong(self.linear(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda z: z[:, :1], "at least 2 classes, got 1"),
+        (lambda z: z[:, 0], r"shape \(N, C\)"),
+        (lambda z: z[:2], r"shape \(N, C\) with N = 4"),
+        (lambda z: z[:, :, None], r"shape \(N, C\)"),
+        (lambda z: z.argmax(1, keepdim=True).expand(-1, 5), "floating-point"),
+        (lambda z: {"logits": z}, "got dict"),
+        (lambda z: None, "got NoneType"),
+        (lambda z: z[:, :4], "expected 5 classes as in the source statistics, got 4"),
+    ],
+)
+def test_models_that_are_no_classifiers(wrong: Any, message: str) -> None:
+    adapter = eq.DEC(Returns(wrong), eq.SourceStatistics(h0=0.5, kappa=2.0, num_classes=5))
+    before = snapshot(adapter)
+    for call in (adapter, adapter.predict):
+        with pytest.raises(eq.errors.ModelError, match=message):
+            call(images(4))
+    assert same(before, snapshot(adapter))
+    if "source statistics" not in message:
+        with pytest.raises(eq.errors.ModelError, match=message):
+            eq.SourceStatistics.measure(Returns(wrong), [images(4)], progress=False)
+
+
+def test_not_a_module() -> None:
+    not_a_module: Any = len
+    with pytest.raises(eq.errors.ModelError, match=r"expected a torch.nn.Module, got builtin_function"):
+        eq.create("source", not_a_module)
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    model, source = make()
+    with pytest.raises(eq.errors.UnknownMethodError, match=r"no method 'dce'; there are dec, source"):
+        eq.create("dce", model, source)
+    for make_one in (
+        lambda **o: eq.create("dec", model, source, **o),
+        lambda **o: eq.DEC(model, source, **o),
+    ):
+        with pytest.raises(eq.errors.UnknownOptionError, match=r"no option tmin; it has t_min, t_max, "):
+            make_one(tmin=1.0)
+
+
+def test_an_empty_loader(adapter: eq.Adapter) -> None:
+    with pytest.raises(eq.errors.BatchError, match="empty loader"):
+        adapter.adapt([], progress=False)
+
+
+def test_sample_tempering_cannot_be_detached() -> None:
+    model, source = make()
+    with pytest.raises(eq.errors.OptionError, match="cannot be detached"):
+        eq.DEC(model, source, tempering="sample").detach()
+
+
+def test_damaged_state_files(adapter: eq.Adapter, tmp_path: Path) -> None:
+    model, _ = make()
+    path = tmp_path / "state.safetensors"
+    adapter.save(path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[: len(whole) // 2], whole[:8], b"", b"\x80\x04pickle" * 9):
+        path.write_bytes(damaged)
+        with pytest.raises(eq.errors.StateError, match="not a readable safetensors file"):
+            eq.load(path, model)
+    with pytest.raises(FileNotFoundError):
+        eq.load(tmp_path / "absent.safetensors", model)
+    with pytest.raises(eq.errors.StateError):
+        eq.load(tmp_path, model)
+
+
+def rewritten(path: Path, **changes: str | None) -> Path:
+    opened: Any = safe_open(path, framework="pt")
+    with opened as file:
+        text = {**file.metadata(), **changes}
+    other = path.with_name("rewritten.safetensors")
+    save_file(load_file(path), other, metadata={k: v for k, v in text.items() if v is not None})
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": "2"}, "expected version 1"),
+        ({"kind": "something"}, "expected a file of kind"),
+        ({"method": "dce"}, "method 'dce'; there are dec, source"),
+        ({"method": None}, "damaged header"),
+        ({"options": "{"}, "damaged header"),
+        ({"source": '{"h0": 1}'}, "damaged header"),
+        ({"model_fingerprint": "0" * 40}, "started from another model"),
+        ({"method": "source", "options": "{}"}, "expected the state of 'source', got that of dec"),
+        ({"options": json.dumps({"parameters": "norm"})}, "unknown entries"),
+        ({"options": json.dumps({"tempering": "median"})}, "the state lacks dec.temperature.sketch"),
+    ],
+)
+def test_state_files_of_others(
+    adapter: eq.Adapter, tmp_path: Path, changes: dict[str, str | None], message: str
+) -> None:
+    model, _ = make()
+    path = tmp_path / "state.safetensors"
+    adapter.save(path)
+    with pytest.raises(eq.errors.StateError, match=message):
+        eq.load(rewritten(path, **changes), model)
+
+
+def test_a_state_of_another_model_or_source(adapter: eq.Adapter, tmp_path: Path) -> None:
+    model, source = make()
+    other, other_source = make(seed=1)
+    path = tmp_path / "state.safetensors"
+    adapter.save(path)
+    with pytest.raises(eq.errors.StateError, match="another model"):
+        eq.load(path, other)
+    with pytest.raises(eq.errors.SourceError, match="statistics it was saved with"):
+        eq.load(path, model, other_source)
+    assert eq.load(path, model, source).last is None
+
+
+def test_states_that_do_not_fit_change_nothing(adapter: eq.Adapter) -> None:
+    before = snapshot(adapter)
+    state = adapter.state_dict()
+    key = next(iter(state))
+    for wrong, message in [
+        ({**state, key: state[key][:1]}, "expected torch.float32"),
+        ({**state, key: state[key].double()}, "got torch.float64"),
+        ({**state, key: "text"}, "got str"),
+        ({k: v for k, v in state.items() if k != key}, "the state lacks"),
+        ({**state, "dec.model.extra": state[key]}, "unknown entries: dec.model.extra"),
+        ({f"tent.{k}": v for k, v in state.items()}, "expected the state of 'dec', got that of tent"),
+    ]:
+        adapter(drifted(4))
+        adapter.load_state_dict(state)
+        with pytest.raises(eq.errors.StateError, match=message):
+            adapter.load_state_dict(wrong)
+        assert same(before, snapshot(adapter))
+    with pytest.raises(eq.errors.OptionError, match="taken whole"):
+        adapter.load_state_dict(state, strict=False)
+
+
+def test_a_failed_save_leaves_the_old_file(
+    adapter: eq.Adapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.safetensors"
+    adapter.save(path)
+    old = path.read_bytes()
+
+    def half_written(tensors: Any, name: Path, metadata: Any) -> None:
+        name.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr("equipoise.files.save_file", half_written)
+    adapter(drifted(8))
+    with pytest.raises(OSError, match="no space left"):
+        adapter.save(path)
+    assert path.read_bytes() == old
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
