@@ -101,12 +101,12 @@ def test_unknown_names_list_the_known_ones() -> None:
     model, source = make()
     with pytest.raises(eq.errors.UnknownMethodError, match=r"no method 'dce'; there are dec, source"):
         eq.create("dce", model, source)
-    for make_one in (
-        lambda **o: eq.create("dec", model, source, **o),
-        lambda **o: eq.DEC(model, source, **o),
-    ):
-        with pytest.raises(eq.errors.UnknownOptionError, match=r"no option tmin; it has t_min, t_max, "):
-            make_one(tmin=1.0)
+    misspelt: dict[str, Any] = {"tmin": 1.0}
+    message = r"dec has no option tmin; it has t_min, t_max, "
+    with pytest.raises(eq.errors.UnknownOptionError, match=message):
+        eq.create("dec", model, source, **misspelt)
+    with pytest.raises(eq.errors.UnknownOptionError, match=message):
+        eq.DEC(model, source, **misspelt)
 
 
 def test_an_empty_loader(adapter: eq.Adapter) -> None:
