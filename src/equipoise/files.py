@@ -1,7 +1,8 @@
 """Tensors and text on disk: safetensors files, written atomically, read without trusting them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -12,6 +13,20 @@ from equipoise.errors import StateError
 from equipoise.version import __version__
 
 
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A path to write to that replaces `path` when the block ends well; else the old file stays as it was."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_tensors(
     path: str | os.PathLike[str],
     kind: str,
@@ -19,17 +34,10 @@ def write_tensors(
     tensors: Mapping[str, Tensor],
     text: Mapping[str, str],
 ) -> None:
-    """Write a file of a kind and version; the old file stays whole until the new one is complete."""
-    target = Path(path)
+    """Write a safetensors file of a kind and version."""
     header = {"kind": kind, "version": str(version), "equipoise": __version__, **text}
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
+    with whole_file(path) as partial:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=header)
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_tensors(

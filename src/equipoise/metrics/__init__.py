@@ -1,0 +1,69 @@
+"""Accuracy, calibration and sharpness: pure functions, and classes for streams.
+
+The classes are torchmetrics' and are imported when first touched, because torchmetrics takes seconds to
+import.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from equipoise.metrics.bins import ReliabilityBins
+from equipoise.metrics.functional import (
+    accuracy,
+    adaptive_calibration_error,
+    brier_score,
+    classwise_calibration_error,
+    entropy,
+    expected_calibration_error,
+    maximum_calibration_error,
+    negative_log_likelihood,
+    reliability_bins,
+)
+
+if TYPE_CHECKING:
+    from equipoise.metrics.streaming import (
+        Accuracy,
+        AdaptiveCalibrationError,
+        BrierScore,
+        ClasswiseCalibrationError,
+        Entropy,
+        ExpectedCalibrationError,
+        MaximumCalibrationError,
+        NegativeLogLikelihood,
+        Reliability,
+    )
+
+__all__ = [
+    "Accuracy",
+    "AdaptiveCalibrationError",
+    "BrierScore",
+    "ClasswiseCalibrationError",
+    "Entropy",
+    "ExpectedCalibrationError",
+    "MaximumCalibrationError",
+    "NegativeLogLikelihood",
+    "Reliability",
+    "ReliabilityBins",
+    "accuracy",
+    "adaptive_calibration_error",
+    "brier_score",
+    "classwise_calibration_error",
+    "entropy",
+    "expected_calibration_error",
+    "maximum_calibration_error",
+    "negative_log_likelihood",
+    "reliability_bins",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Only the classes get here: everything else in __all__ is already in the module.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module("equipoise.metrics.streaming"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

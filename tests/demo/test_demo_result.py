@@ -1,0 +1,101 @@
+"""The demo as a newcomer runs it: it must work, be quick, and show what the README promises."""
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import equipoise as eq
+from equipoise.demo import run_demo
+from equipoise.demo.results import MethodResult, Results
+
+FULL_DEMO_SECONDS = 180
+
+
+def run(out: Path, *, quick: bool) -> Results:
+    run_demo(out, quick=quick, console=Console(file=io.StringIO()))
+    results: Results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    return results
+
+
+def row(results: Results, label: str) -> MethodResult:
+    (found,) = [method for method in results["methods"] if method["label"] == label]
+    return found
+
+
+def assert_dec_is_better_calibrated(results: Results) -> None:
+    before, after = row(results, "no adaptation")["mean"], row(results, "dec")["mean"]
+    assert after["ece"] < before["ece"]
+    assert after["nll"] < before["nll"]
+
+
+@pytest.fixture(scope="module")
+def quick_demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder and the printed text of one quick run, which must leave the global random numbers alone."""
+    out = tmp_path_factory.mktemp("demo")
+    text = io.StringIO()
+    before = torch.random.get_rng_state()
+    assert run_demo(out, quick=True, console=Console(file=text, width=120)) == out / "index.html"
+    assert torch.equal(torch.random.get_rng_state(), before)
+    return out, text.getvalue()
+
+
+@pytest.fixture(scope="module")
+def quick_results(quick_demo: tuple[Path, str]) -> Results:
+    results: Results = json.loads((quick_demo[0] / "results.json").read_text(encoding="utf-8"))
+    return results
+
+
+def test_dec_is_better_calibrated_than_no_adaptation(quick_results: Results) -> None:
+    assert_dec_is_better_calibrated(quick_results)
+
+
+def test_every_method_is_scored_on_every_domain(quick_results: Results) -> None:
+    assert {method["method"] for method in quick_results["methods"]} == set(eq.list_methods())
+    assert row(quick_results, "dec (median)")["options"] == {"tempering": "median"}
+    for method in quick_results["methods"]:
+        assert list(method["domains"]) == quick_results["domains"]
+        for scores in method["domains"].values():
+            assert 0 <= scores["accuracy"] <= 1
+            assert 0 <= scores["ece"] <= 1
+            assert sum(scores["reliability"]["count"]) == quick_results["images_per_domain"]
+
+
+def test_the_file_says_how_it_was_made(quick_results: Results) -> None:
+    assert quick_results["schema"] == 1
+    assert quick_results["equipoise"] == eq.__version__
+    assert quick_results["torch"] == torch.__version__
+    assert (quick_results["seed"], quick_results["quick"], quick_results["protocol"]) == (0, True, "online")
+
+
+def test_only_the_two_files_are_left(quick_demo: tuple[Path, str]) -> None:
+    out, _ = quick_demo
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "results.json"]
+
+
+def test_the_printed_text_has_stages_and_results(quick_demo: tuple[Path, str]) -> None:
+    _, text = quick_demo
+    assert "mnist held out: training on optical and rendered" in text
+    assert "protocol: online" in text
+    assert "★" in text
+    assert "no adaptation" in text
+    assert "index.html" in text
+    assert "\x1b[" not in text
+
+
+@pytest.mark.slow
+def test_the_full_demo_shows_the_same_in_time(tmp_path: Path) -> None:
+    started = time.perf_counter()
+    results = run(tmp_path, quick=False)
+    assert time.perf_counter() - started < FULL_DEMO_SECONDS
+    assert_dec_is_better_calibrated(results)
+
+
+@pytest.mark.slow
+def test_same_seed_same_numbers(tmp_path: Path, quick_results: Results) -> None:
+    again = run(tmp_path, quick=True)
+    assert again["methods"] == quick_results["methods"]

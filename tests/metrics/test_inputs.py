@@ -1,0 +1,112 @@
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise import metrics
+from equipoise.errors import BatchTypeError, OptionError
+
+TARGET = torch.tensor([0, 1])
+PROBS = torch.tensor([[0.9, 0.1], [0.4, 0.6]])
+
+FUNCTIONS: list[Callable[..., object]] = [
+    metrics.accuracy,
+    metrics.expected_calibration_error,
+    metrics.maximum_calibration_error,
+    metrics.adaptive_calibration_error,
+    metrics.classwise_calibration_error,
+    metrics.negative_log_likelihood,
+    metrics.brier_score,
+    metrics.reliability_bins,
+]
+
+BAD_SCORES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({}, OptionError, "exactly one of probs= and logits=, got neither"),
+    ({"probs": PROBS, "logits": PROBS}, OptionError, "got both"),
+    ({"probs": np.ones((2, 1))}, BatchTypeError, "probs to be a tensor, got ndarray"),
+    ({"logits": [[0.0, 1.0]]}, BatchTypeError, "logits to be a tensor, got list"),
+    ({"logits": torch.zeros(2, 2, dtype=torch.long)}, OptionError, "floating dtype, got torch.int64"),
+    ({"logits": torch.zeros(2)}, OptionError, r"shape \(N, C\).*got \(2,\)"),
+    ({"probs": torch.zeros(2, 2, 1)}, OptionError, r"got \(2, 2, 1\)"),
+    ({"logits": torch.zeros(2, 0)}, OptionError, r"at least one class, got \(2, 0\)"),
+    (
+        {"logits": torch.tensor([[0.0, math.nan], [0.0, 1.0]])},
+        OptionError,
+        "NaN in 1 of 2 rows.*adapter set aside.*must be dropped",
+    ),
+    ({"probs": torch.full((2, 2), math.nan)}, OptionError, "NaN in 2 of 2 rows"),
+    ({"logits": torch.tensor([[0.0, math.inf], [0.0, 1.0]])}, OptionError, "finite maximum, got 1 rows"),
+    ({"logits": torch.full((2, 2), -math.inf)}, OptionError, "finite maximum, got 2 rows"),
+    ({"probs": torch.tensor([[1.1, -0.1], [0.5, 0.5]])}, OptionError, "negative value in 1 of 2.*logits="),
+    ({"probs": torch.tensor([[2.0, 0.0], [0.5, 0.5]])}, OptionError, "other sums in 1 of 2.*logits="),
+    ({"probs": torch.tensor([[0.502, 0.5], [0.5, 0.5]])}, OptionError, r"within 0.001.*1 of 2"),
+    ({"probs": torch.tensor([[0.52, 0.5]] * 2).half()}, OptionError, r"within 0.01.*2 of 2"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "message"), BAD_SCORES)
+def test_refuses_predictions(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    for function in FUNCTIONS:
+        with pytest.raises(error, match=message):
+            function(**given, target=TARGET)
+    with pytest.raises(error, match=message):
+        metrics.entropy(**given)
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "message"),
+    [
+        ([0, 1], BatchTypeError, "target to be a tensor, got list"),
+        (torch.tensor([0.0, 1.0]), OptionError, "integer dtype, got torch.float32"),
+        (torch.tensor([False, True]), OptionError, "integer dtype, got torch.bool"),
+        (torch.tensor([0]), OptionError, r"shape \(2,\), got \(1,\)"),
+        (torch.tensor([[0], [1]]), OptionError, r"shape \(2,\), got \(2, 1\)"),
+        (torch.tensor([0, 2]), OptionError, r"values in 0\.\.1, got 0\.\.2"),
+        (torch.tensor([-1, 1]), OptionError, r"values in 0\.\.1, got -1\.\.1"),
+    ],
+)
+def test_refuses_targets(target: Any, error: type[Exception], message: str) -> None:
+    for function in FUNCTIONS:
+        with pytest.raises(error, match=message):
+            function(probs=PROBS, target=target)
+
+
+@pytest.mark.parametrize("bins", [0, -3, 2.0, True, "15"])
+def test_refuses_bins(bins: Any) -> None:
+    with_bins: list[Callable[..., object]] = [
+        metrics.expected_calibration_error,
+        metrics.maximum_calibration_error,
+        metrics.adaptive_calibration_error,
+        metrics.classwise_calibration_error,
+        metrics.reliability_bins,
+    ]
+    for function in with_bins:
+        with pytest.raises(OptionError, match=r"bins to be an int of at least 1"):
+            function(probs=PROBS, target=TARGET, bins=bins)
+    for make in (metrics.ExpectedCalibrationError, metrics.AdaptiveCalibrationError):
+        with pytest.raises(OptionError, match=r"bins to be an int of at least 1"):
+            make(bins=bins)
+    with pytest.raises(OptionError, match=r"num_classes to be an int of at least 1"):
+        metrics.ClasswiseCalibrationError(num_classes=bins)
+
+
+def test_logits_are_never_taken_for_probabilities() -> None:
+    # These logits look like probabilities; named logits, they are softmaxed.
+    looks_alike = torch.tensor([[0.9, 0.1]])
+    expected = float(torch.tensor([0.9, 0.1]).softmax(dim=0)[0])
+    got = metrics.reliability_bins(logits=looks_alike, target=torch.tensor([0]), bins=1)
+    assert float(got.confidence) == pytest.approx(expected)
+
+
+def test_rounding_within_the_tolerance_passes() -> None:
+    metrics.accuracy(probs=torch.tensor([[0.5005, 0.5], [0.4995, 0.5]]), target=TARGET)
+    metrics.accuracy(probs=torch.tensor([[0.504, 0.5], [0.5, 0.5]]).half(), target=TARGET)
+
+
+def test_arguments_have_names() -> None:
+    call: Callable[..., object] = metrics.accuracy
+    with pytest.raises(TypeError):
+        call(PROBS, TARGET)
