@@ -12,7 +12,6 @@ setup: .venv/.ready ## make .venv with everything the other targets need
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[demo,dev]'
 	@touch $@
 

@@ -35,7 +35,7 @@ RUNS: list[dict[str, Any]] = [
     {"method": "source"},
     *(
         {"method": "dec", "reading": reading, "learning_rate": rate, "tempering": tempering}
-        for reading, rates in {"paper": (1e-3, 1e-4, 1e-5, 1e-6, 0.0), "released": (1e-3,)}.items()
+        for reading, rates in {"paper": (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 0.0), "released": (1e-3,)}.items()
         for rate in rates
         for tempering in ("mean", "median")
     ),
@@ -134,9 +134,23 @@ def adapt(
     adapter = eq.create(options.pop("method"), model, source, **options)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:10_000].to(x.device)
     batches = order.split(50)
-    online = torch.cat([adapter(x[rows].float()) for rows in batches])
+    answers, temperatures = [], []
+    for rows in batches:
+        answers.append(adapter(x[rows].float()))
+        temperatures.append(adapter.last.temperature if adapter.last else None)
     after = torch.cat([adapter.predict(x[rows].float()) for rows in batches])
-    return {"online": scores(online, y[order]), "after_pass": scores(after, y[order])}
+    return {
+        "online": scores(torch.cat(answers), y[order]),
+        "after_pass": scores(after, y[order]),
+        "hottest_batch": max((t for t in temperatures if t is not None), default=None),
+    }
+
+
+def worst_loss(runs: list[dict[str, Any]], still: list[dict[str, Any]], protocol: str) -> float:
+    """The most accuracy that any one model lost against the same model at rate 0."""
+    at_zero = {(line["seed"], line["target"]): line[protocol]["accuracy"] for line in still}
+    losses = [run[protocol]["accuracy"] - at_zero[run["seed"], run["target"]] for run in runs]
+    return float(min(losses))
 
 
 def show(lines: list[dict[str, Any]]) -> None:
@@ -149,10 +163,20 @@ def show(lines: list[dict[str, Any]]) -> None:
         }
         for protocol in ("online", "after_pass"):
             print(f"\n{data}, {protocol}; models a domain: {seeds}\n")
-            heads = ["run", *(f"acc {target}" for target in targets), "acc", "ECE", "entropy", "NLL"]
+            heads = [
+                "run",
+                *(f"acc {target}" for target in targets),
+                "acc",
+                "ECE",
+                "entropy",
+                "NLL",
+                "worst model against rate 0",
+            ]
             print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
             for options in RUNS:
                 runs = [line for line in ours if line["options"] == options]
+                if not runs:
+                    continue
                 each = [
                     {
                         k: float(np.mean([r[protocol][k] for r in runs if r["target"] == target]))
@@ -163,6 +187,8 @@ def show(lines: list[dict[str, Any]]) -> None:
                 name = " ".join(str(value) for value in options.values())
                 cells = [f"{score['accuracy']:.3f}" for score in each]
                 cells += [f"{np.mean([score[k] for score in each]):.3f}" for k in METRICS]
+                still = [line for line in ours if line["options"].get("learning_rate") == 0.0]
+                cells.append(f"{worst_loss(runs, still, protocol):+.3f}")
                 print(f"| {name} | " + " | ".join(cells) + " |")
 
 

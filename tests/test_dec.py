@@ -114,7 +114,7 @@ def test_both_readings_are_exact(reading: str, teacher: str, momentum: float) ->
 
 def test_the_default_rates_of_the_readings() -> None:
     model = small_model()
-    for reading, rate in {"paper": 1e-6, "released": 1e-3}.items():
+    for reading, rate in {"paper": 1e-7, "released": 1e-3}.items():
         adapter = eq.create("dec", model, measured(model), reading=reading)
         assert adapter.options["learning_rate"] == rate
         expected = ByHand(model, measured(model), 1.0, 3.0)
@@ -147,7 +147,7 @@ def test_tempering_divides_by_the_batch_in_a_stream(tempering: str, divisor: Cal
     adapter = eq.create("dec", model, source, tempering=tempering)
     expected = ByHand(model, source, 1.0, 3.0)
     for x in stream(2, rows=6):
-        logits, tau = expected.step(x, "paper", 1e-6, 0.01)
+        logits, tau = expected.step(x, "paper", 1e-7, 0.01)
         assert torch.allclose(adapter(x), logits / divisor(tau))
     taus = torch.tensor(expected.taus, dtype=torch.float64)
     z = ByHand.network(
@@ -306,7 +306,7 @@ def test_record_of_a_batch() -> None:
     p = logits.softmax(1)
     assert step.entropy == pytest.approx(float(-(p * p.log2()).sum(1).mean()))
     expected = ByHand(model, measured(model), 1.0, 3.0)
-    raw, tau = expected.step(stream(1, rows=9)[0], "paper", 1e-6, 0.01)
+    raw, tau = expected.step(stream(1, rows=9)[0], "paper", 1e-7, 0.01)
     assert step.temperature == pytest.approx(float(tau.mean()))
     assert step.tau_quantiles is not None
     assert step.tau_quantiles[2] == pytest.approx(float(tau.median()))
