@@ -51,7 +51,7 @@ def test_source_logits_of_norm_zero(tempering: str) -> None:
     assert same(snapshot(adapter), snapshot(clean))
     assert adapter.last is not None
     assert (adapter.last.used, adapter.last.set_aside) == (7, 1)
-    assert "zero source logits" in adapter.last.reason
+    assert adapter.last.reason == "1 of 8 set aside: zero source logits"
     assert adapter.predict(mark(x, 2))[2].tolist() == [0.0] * 5
 
 

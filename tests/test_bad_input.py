@@ -155,6 +155,10 @@ def rewritten(path: Path, **changes: str | None) -> Path:
         ({"source": '{"h0": 1}'}, "damaged header"),
         ({"model_fingerprint": "0" * 40}, "started from another model"),
         ({"method": "source", "options": "{}"}, "expected the state of 'source', got that of dec"),
+        ({"method": "source"}, "its header does not make a 'source'"),
+        ({"options": "[1]"}, "damaged header"),
+        ({"options": "null"}, "damaged header"),
+        ({"source": ""}, "its header does not make a 'dec'"),
         ({"options": json.dumps({"parameters": "norm"})}, "unknown entries"),
         ({"options": json.dumps({"tempering": "median"})}, "the state lacks dec.temperature.sketch"),
     ],
@@ -179,6 +183,8 @@ def test_a_state_of_another_model_or_source(adapter: eq.Adapter, tmp_path: Path)
     with pytest.raises(eq.errors.SourceError, match="statistics it was saved with"):
         eq.load(path, model, other_source)
     assert eq.load(path, model, source).last is None
+    again = eq.SourceStatistics.measure(model, images(32, seed=7).split(5), progress=False)
+    assert torch.equal(eq.load(path, model, again).predict(images(4)), adapter.predict(images(4)))
 
 
 def test_states_that_do_not_fit_change_nothing(adapter: eq.Adapter) -> None:
@@ -189,6 +195,7 @@ def test_states_that_do_not_fit_change_nothing(adapter: eq.Adapter) -> None:
         ({**state, key: state[key][:1]}, "expected torch.float32"),
         ({**state, key: state[key].double()}, "got torch.float64"),
         ({**state, key: "text"}, "got str"),
+        ({**state, key: state[key] * torch.nan}, "expected finite values"),
         ({k: v for k, v in state.items() if k != key}, "the state lacks"),
         ({**state, "dec.model.extra": state[key]}, "unknown entries: dec.model.extra"),
         ({f"tent.{k}": v for k, v in state.items()}, "expected the state of 'dec', got that of tent"),
@@ -202,6 +209,17 @@ def test_states_that_do_not_fit_change_nothing(adapter: eq.Adapter) -> None:
         adapter.load_state_dict(state, strict=False)
 
 
+def test_saving_where_there_is_no_folder(adapter: eq.Adapter, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        adapter.save(tmp_path / "absent" / "state.safetensors")
+
+
+def test_files_get_the_usual_permissions(adapter: eq.Adapter, tmp_path: Path) -> None:
+    adapter.save(tmp_path / "state.safetensors")
+    (tmp_path / "usual").write_text("")
+    assert (tmp_path / "state.safetensors").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
 def test_a_failed_save_leaves_the_old_file(
     adapter: eq.Adapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,11 +227,12 @@ def test_a_failed_save_leaves_the_old_file(
     adapter.save(path)
     old = path.read_bytes()
 
-    def half_written(tensors: Any, name: Path, metadata: Any) -> None:
-        name.write_bytes(b"half")
+    def half_written(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[: len(data) // 2])
         raise OSError("no space left")
 
-    monkeypatch.setattr("equipoise.files.save_file", half_written)
+    monkeypatch.setattr(Path, "write_bytes", half_written)
     adapter(drifted(8))
     with pytest.raises(OSError, match="no space left"):
         adapter.save(path)

@@ -3,10 +3,9 @@
 import inspect
 import json
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import asdict
 from typing import Any, ClassVar, TypeVar
 
@@ -14,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.batch import Batch, batches, checked_logits
-from equipoise.detached import TemperedModel
+from equipoise.copying import frozen_copy
+from equipoise.detached import with_temperature
 from equipoise.errors import OptionError, SourceError, StateError, UnknownOptionError
 from equipoise.files import write_tensors
-from equipoise.functional import certainty_regularizer, check_regularizer_options
-from equipoise.layers import Parameters, running_statistics, select_parameters
+from equipoise.functional import certainty_regularizer, check_range
+from equipoise.layers import running_statistics, select_parameters
+from equipoise.options import number
 from equipoise.outcome import Outcome, SourceView
 from equipoise.record import Step, record_step
 from equipoise.source import SourceStatistics, device_of, fingerprint
@@ -29,14 +30,14 @@ STATE_KIND, STATE_VERSION = "equipoise adapter", 1
 _Self = TypeVar("_Self", bound="Adapter")
 
 
-class Adapter(nn.Module):
+class Adapter(nn.Module, ABC):
     """A classifier that adapts to its inputs: `adapter(x)` is a drop-in for `model(x)`.
 
     A method is a subclass with a `name`, keyword options in its constructor, and `step`. Everything else is
     here: checks of the input, setting bad samples aside, one forward of the source model where it is needed,
     tempering, undoing a failed step, reset, state and files. The model passed in is copied, never changed;
     the adapter stays on its device and moves with `.to()`. `train()` and `eval()` change nothing: the
-    adapter sets the modes of its own layers.
+    adapter sets the modes of its own layers. One thread at a time: an adapter learns as it answers.
     """
 
     name: ClassVar[str]
@@ -62,12 +63,16 @@ class Adapter(nn.Module):
         parameters = inspect.signature(cls.__init__).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
+    def resolve(self, **values: Any) -> None:
+        """Note what the options came to, as plain numbers, names and lists, for the state file."""
+        self.options.update({name: value for name, value in values.items() if name in self.options})
+
     def __init__(
         self,
         model: nn.Module,
         source: SourceStatistics | None = None,
         *,
-        parameters: Parameters | None = None,
+        parameters: str | list[str] | None = None,
         tempering: Tempering = "none",
         t_min: float = 1.0,
         t_max: float = 3.0,
@@ -77,12 +82,12 @@ class Adapter(nn.Module):
         self.model_fingerprint = fingerprint(model)
         self.temperature = Temperature(tempering)
         self.source = self._checked_source(source, tempering)
-        if self.source is not None:
-            check_regularizer_options(self.source.h0, self.source.kappa, t_min, t_max)
-        self.t_min, self.t_max = t_min, t_max
+        self.t_min, self.t_max = number("t_min", t_min), number("t_max", t_max)
+        check_range(self.t_min, self.t_max)
+        self.resolve(t_min=self.t_min, t_max=self.t_max)
         self._asks_source = self.needs_source or tempering != "none"
         with torch.inference_mode(False):
-            self.student = deepcopy(model).eval().requires_grad_(False)
+            self.student = frozen_copy(model)
             chosen = {} if parameters is None else select_parameters(self.student, parameters)
             self._learned_names = list(chosen)
             self._bind()
@@ -174,14 +179,15 @@ class Adapter(nn.Module):
     def detach(self) -> nn.Module:
         """A plain module with the adapted weights and temperature, free of the adapter, for export.
 
-        It answers as `predict` does. tempering="sample" has no single temperature and is refused.
+        It is of the model's own class, takes what the model takes, returns a tensor of logits and answers as
+        `predict` does. tempering="sample" has no single temperature and is refused.
         """
         if self.temperature.kind == "sample":
             raise OptionError(
                 'tempering="sample" asks the source model about each input and cannot be detached; '
                 'use "mean", "median" or "none"'
             )
-        return TemperedModel(self.student, self.temperature.running())
+        return with_temperature(self.student, self.temperature.running())
 
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """A copy of everything that adaptation changes: a flat dict of tensors, detached from the adapter."""
@@ -217,9 +223,12 @@ class Adapter(nn.Module):
                     f"{came.dtype} {tuple(came.shape)}" if isinstance(came, Tensor) else type(came).__name__
                 )
                 raise StateError(f"{key}: expected {tensor.dtype} {tuple(tensor.shape)}, got {what}")
+            if not bool(came.isfinite().all()):
+                raise StateError(f"{key}: expected finite values, got some that are not")
         root, heat = f"{self.name}.model.", f"{self.name}.temperature."
         self._restore({name: state_dict[root + name] for name in self.adapting})
         self.temperature.load({name: state_dict[heat + name] for name in self.temperature.state()})
+        self._last = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write method, options, source statistics and state to a safetensors file, atomically."""
@@ -255,18 +264,20 @@ class Adapter(nn.Module):
         good = batch.finite()
         fill = torch.full(good.shape, torch.nan, device=good.device)
         rest = batch.select(good)
+        aside = {"non-finite": batch.rows - rest.rows}
         view = self._view(rest) if rest.rows and self._asks_source else None
         if view is not None:
             usable = view.tau.isfinite()
-            fill[good] = torch.where(view.tau == torch.inf, 0.0, torch.nan)
+            silent = view.tau == torch.inf  # the logits have norm zero: the source says nothing
+            fill[good] = torch.where(silent, 0.0, torch.nan)
             good[good.clone()] = usable
             rest, view = rest.select(usable), SourceView(*(values[usable] for values in view))
-        aside = batch.rows - rest.rows
-        apart = f"{aside} set aside for non-finite values or zero source logits" if aside else ""
+            aside["zero source logits"] = int(silent.sum())
+            aside["non-finite"] = batch.rows - rest.rows - aside["zero source logits"]
+        apart = [f"{count} of {batch.rows} set aside: {why}" for why, count in aside.items() if count]
         if rest.rows == 0:
-            with torch.no_grad():
-                answer = torch.zeros_like(self.logits(batch)) + fill.unsqueeze(1)
-            return answer, record_step(batch.rows, answer, set_aside=aside, reason=apart)
+            answer = self._unanswered(batch, fill)
+            return answer, record_step(batch.rows, answer, set_aside=batch.rows, reason="; ".join(apart))
 
         outcome = self._undoable_step(rest, view)
         logits, tau, temperature = outcome.logits.detach(), None, None
@@ -276,20 +287,30 @@ class Adapter(nn.Module):
             if not outcome.failed:
                 self.temperature.observe(tau)
         answer = logits
-        if aside:
+        if apart:
             answer = fill.to(logits.dtype).unsqueeze(1).repeat(1, logits.shape[1])
             answer[good] = logits
         step = record_step(
             batch.rows,
             answer,
             used=0 if outcome.reason else outcome.used,
-            set_aside=aside,
-            reason="; ".join(filter(None, (outcome.reason, apart))),
+            set_aside=batch.rows - rest.rows,
+            reason="; ".join(filter(None, (outcome.reason, *apart))),
             loss=outcome.loss,
             tau=tau,
             temperature=temperature,
         )
         return answer, step
+
+    def _unanswered(self, batch: Batch, fill: Tensor) -> Tensor:
+        """The answer to a batch without a usable sample; the model never sees it."""
+        if self.source is not None:
+            classes = self.source.num_classes
+        else:
+            with torch.no_grad():
+                classes = self.logits(batch.map(torch.zeros_like)).shape[1]
+        like = next((p for p in self.student.parameters() if p.is_floating_point()), fill)
+        return fill.to(like.dtype).unsqueeze(1).repeat(1, classes)
 
     def _undoable_step(self, batch: Batch, view: SourceView | None) -> Outcome:
         before = {name: tensor.clone() for name, tensor in self._statistics.items()}

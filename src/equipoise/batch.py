@@ -1,6 +1,6 @@
 """One batch of inputs to a classifier: what the caller passed, checked, and rows of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,18 +28,21 @@ class Batch:
                 "an adapter learns without labels: pass the inputs alone, further inputs by keyword"
             )
         if args and not isinstance(args[0], Tensor):
-            hint = "; pass a dict as keywords: adapter(**batch)" if isinstance(args[0], dict) else ""
+            hint = "; pass a dict as keywords: adapter(**batch)" if isinstance(args[0], Mapping) else ""
             raise BatchTypeError(f"expected a batch as a torch.Tensor, got {type(args[0]).__name__}{hint}")
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if not tensors:
             raise BatchTypeError("expected a batch as a torch.Tensor or tensors by keyword, got none")
-        if tensors[0].ndim == 0:
+        main = next((tensor for tensor in tensors if tensor.ndim > 0), None)
+        if main is None:
             raise BatchError("expected a batch with the samples in its first dimension, got a single number")
-        if tensors[0].shape[0] == 0:
-            raise BatchError(f"expected at least one sample, got an empty batch {tuple(tensors[0].shape)}")
-        return cls(args, kwargs, tensors[0].shape[0])
+        if main.shape[0] == 0:
+            raise BatchError(f"expected at least one sample, got an empty batch {tuple(main.shape)}")
+        return cls(args, kwargs, main.shape[0])
 
-    def _map(self, function: Any) -> "Batch":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same batch with a function applied to each tensor."""
+
         def each(value: Any) -> Any:
             return function(value) if isinstance(value, Tensor) else value
 
@@ -52,26 +55,34 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
-        return self._map(lambda value: value.to(device, non_blocking=True))
+        return self.map(lambda value: value.to(device, non_blocking=True))
 
     def learnable(self) -> "Batch":
         """The same batch as tensors that autograd may keep: those made in inference mode are copied."""
-        return self._map(lambda value: value.clone() if value.is_inference() else value)
+        return self.map(lambda value: value.clone() if value.is_inference() else value)
 
     def finite(self) -> Tensor:
-        """For each sample, whether all of its floating-point inputs are finite."""
-        checks = [
-            value.isfinite().reshape(self.rows, -1).all(1)
+        """For each sample, whether its inputs are finite.
+
+        The first tensor is the input proper; in further ones -inf is allowed, as attention masks use it.
+        """
+        inputs = [
+            value
             for value in (*self.args, *self.kwargs.values())
-            if isinstance(value, Tensor) and value.is_floating_point() and self._per_sample(value)
+            if isinstance(value, Tensor) and self._per_sample(value)
         ]
-        return torch.stack(checks).all(0) if checks else torch.ones(self.rows, dtype=torch.bool)
+        good = torch.ones(self.rows, dtype=torch.bool, device=inputs[0].device)
+        for position, value in enumerate(inputs):
+            if value.is_floating_point():
+                fine = value.isfinite() if position == 0 else value < torch.inf
+                good &= fine.reshape(self.rows, -1).all(1)
+        return good
 
     def select(self, keep: Tensor) -> "Batch":
         """The samples for which `keep` is true; the batch itself where that is all of them."""
         if bool(keep.all()):
             return self
-        chosen = self._map(lambda value: value[keep.to(value.device)] if self._per_sample(value) else value)
+        chosen = self.map(lambda value: value[keep.to(value.device)] if self._per_sample(value) else value)
         return Batch(chosen.args, chosen.kwargs, int(keep.sum()))
 
 
@@ -85,7 +96,7 @@ def batches(loader: Iterable[Any], device: torch.device, *, progress: str | None
         empty = False
         while isinstance(item, (tuple, list)) and item:
             item = item[0]
-        args, kwargs = ((), item) if isinstance(item, dict) else ((item,), {})
+        args, kwargs = ((), dict(item)) if isinstance(item, Mapping) else ((item,), {})
         yield Batch.of(args, kwargs).to(device)
     if empty:
         raise BatchError("expected at least one batch, got an empty loader (an iterator already used up?)")

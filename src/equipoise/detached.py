@@ -1,27 +1,31 @@
 """An adapted classifier without its adapter."""
 
-from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.batch import logits_of
+from equipoise.copying import frozen_copy
+
+_TEMPERATURE = "equipoise_temperature"
 
 
-class TemperedModel(nn.Module):
-    """A frozen copy of a model in eval mode whose logits are divided by a constant temperature."""
+def with_temperature(model: nn.Module, temperature: float) -> nn.Module:
+    """A frozen copy of a model that answers with its logits divided by a constant temperature.
 
-    temperature: Tensor
+    The copy is of the model's own class and takes what the model takes. The temperature is a buffer of it, so
+    that it travels with its state, and a hook divides by it.
+    """
+    copy = frozen_copy(model)
+    like = next(copy.parameters(), torch.zeros(()))
+    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+    with torch.inference_mode(False):
+        copy.register_buffer(_TEMPERATURE, torch.tensor(temperature, dtype=wide, device=like.device))
+    copy.register_forward_hook(_temper)
+    return copy
 
-    def __init__(self, model: nn.Module, temperature: float) -> None:
-        super().__init__()
-        with torch.inference_mode(False):
-            self.model = deepcopy(model).eval().requires_grad_(False)
-            like = next(self.model.parameters(), torch.zeros(()))
-            wide = torch.float64 if like.dtype == torch.float64 else torch.float32
-            self.register_buffer("temperature", torch.tensor(temperature, dtype=wide, device=like.device))
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Calibrated logits."""
-        return logits_of(self.model(*args, **kwargs)) / self.temperature
+def _temper(module: nn.Module, _inputs: Any, output: Any) -> Tensor:
+    temperature: Tensor = module.get_buffer(_TEMPERATURE)
+    return logits_of(output) / temperature

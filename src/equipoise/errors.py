@@ -1,6 +1,7 @@
 """The errors equipoise raises, each also the built-in error that plain Python would have raised.
 
-Every message says what was expected and what came. All are raised before any state changes.
+Every message says what was expected and what came. A batch, an option or a file that is refused has changed
+nothing.
 """
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from equipoise.errors import StateError
@@ -17,6 +17,8 @@ from equipoise.version import __version__
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A path to write to that replaces `path` when the block ends well; else the old file stays as it was."""
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target}: there is no folder {target.parent} to write to")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         yield partial
@@ -37,7 +39,7 @@ def write_tensors(
     """Write a safetensors file of a kind and version."""
     header = {"kind": kind, "version": str(version), "equipoise": __version__, **text}
     with whole_file(path) as partial:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=header)
+        partial.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, header))
 
 
 def read_tensors(

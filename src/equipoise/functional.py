@@ -60,7 +60,7 @@ def certainty_regularizer(
             f"certainty_regularizer: expected floating-point logits of at least 2 classes in the last "
             f"dimension, got {logits.dtype} of shape {tuple(logits.shape)}"
         )
-    check_regularizer_options(h0, kappa, t_min, t_max)
+    _check(h0, kappa, t_min, t_max)
     z = at_least_single(logits)
     h_max = math.log2(z.shape[-1])
     contrast = torch.sigmoid((entropy(z) - h0) / math.sqrt(h_max))
@@ -68,10 +68,14 @@ def certainty_regularizer(
     return t, t * (kappa / torch.linalg.vector_norm(z, dim=-1))
 
 
-def check_regularizer_options(h0: float, kappa: float, t_min: float, t_max: float) -> None:
-    """Raise OptionError unless 0 < t_min ≤ t_max, kappa > 0 and h0 ≥ 0, all finite."""
+def check_range(t_min: float, t_max: float) -> None:
+    """Raise OptionError unless 0 < t_min ≤ t_max < ∞."""
     if not (0 < t_min <= t_max < math.inf):
         raise OptionError(f"expected 0 < t_min <= t_max, got t_min={t_min} and t_max={t_max}")
+
+
+def _check(h0: float, kappa: float, t_min: float, t_max: float) -> None:
+    check_range(t_min, t_max)
     if not (0 < kappa < math.inf):
         raise OptionError(f"expected kappa > 0 (the median logit norm on the source), got {kappa}")
     if not (0 <= h0 < math.inf):

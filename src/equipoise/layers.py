@@ -1,31 +1,37 @@
 """Which parameters adapt, and how normalisation layers behave; layers are found by type, never by name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from equipoise.errors import ModelError, OptionError
 
 Parameters: TypeAlias = str | Sequence[str]
 """Which parameters adapt: "all", "norm" (normalisation weights and biases), or name patterns (fnmatch)."""
 
-WITH_STATISTICS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-)
+WITH_STATISTICS = (_NormBase,)  # batch, synchronised batch and instance norm, and what is made from them
 NORMALISATION = (*WITH_STATISTICS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
-def select_parameters(model: nn.Module, which: Parameters) -> dict[str, nn.Parameter]:
-    """The parameters of the model that adapt, by name; ModelError or OptionError where there are none."""
+def checked_choice(which: Any) -> str | list[str]:
+    """A choice of parameters as a name or a list of patterns; OptionError for anything else."""
+    if isinstance(which, str) and which in ("all", "norm"):
+        return which
+    patterns = [] if isinstance(which, str) or not isinstance(which, Iterable) else list(which)
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise OptionError(f'expected parameters="all", "norm" or a list of name patterns, got {which!r}')
+    return patterns
+
+
+def select_parameters(model: nn.Module, which: str | list[str]) -> dict[str, nn.Parameter]:
+    """The parameters of the model that adapt, by name; ModelError or OptionError where there are none.
+
+    Whether the model's own parameters require gradients plays no part: a deployed model is often frozen.
+    """
     everything = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
     if which == "all":
         if not everything:
@@ -39,13 +45,9 @@ def select_parameters(model: nn.Module, which: Parameters) -> dict[str, nn.Param
                 'or RMS norm) and the model has none; parameters="all" works on any model'
             )
         return {name: p for name, p in everything.items() if id(p) in chosen}
-    if isinstance(which, str):
-        raise OptionError(f'expected parameters="all", "norm" or a list of name patterns, got {which!r}')
     unmatched = [pattern for pattern in which if not any(fnmatchcase(name, pattern) for name in everything)]
-    if unmatched or not which:
-        raise OptionError(
-            f"parameters: no parameter matches {unmatched or list(which)}; the model has {_some(everything)}"
-        )
+    if unmatched:
+        raise OptionError(f"parameters: no parameter matches {unmatched}; the model has {_some(everything)}")
     return {n: p for n, p in everything.items() if any(fnmatchcase(n, pattern) for pattern in which)}
 
 

@@ -13,13 +13,18 @@ def descend(loss: Tensor, parameters: Collection[nn.Parameter], rate: float) -> 
     """
     if not bool(loss.isfinite()):
         return "non-finite loss"
-    gradients = torch.autograd.grad(loss, list(parameters), allow_unused=True)
-    steps = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None]
+    chosen = list(parameters)
+    gradients = torch.autograd.grad(loss, chosen, allow_unused=True) if loss.requires_grad else ()
+    steps = [(p, _dense(g)) for p, g in zip(chosen, gradients, strict=False) if g is not None]
     if not steps:
         return "the loss depends on no parameter that adapts"
     if not bool(torch.nn.utils.get_total_norm([g for _, g in steps]).isfinite()):
         return "non-finite gradient"
     with torch.no_grad():
-        for parameter, gradient in steps:
-            parameter.sub_(gradient, alpha=rate)
+        # One call for all parameters: an interrupt comes before it or after it, never between two of them.
+        torch._foreach_sub_([p for p, _ in steps], [g for _, g in steps], alpha=rate)
     return ""
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from equipoise.adapter import STATE_KIND, STATE_VERSION, Adapter
-from equipoise.errors import SourceError, StateError, UnknownMethodError
+from equipoise.errors import EquipoiseError, SourceError, StateError, UnknownMethodError
 from equipoise.files import read_tensors
 from equipoise.source import SourceStatistics, fingerprint
 
@@ -43,7 +43,7 @@ def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistic
     """
     tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
     try:
-        method, options = text["method"], json.loads(text["options"])
+        method, options = text["method"], dict(json.loads(text["options"]))
         saved = SourceStatistics(**json.loads(text["source"])) if text["source"] else None
         expected = text["model_fingerprint"]
     except (KeyError, TypeError, ValueError) as error:
@@ -55,8 +55,11 @@ def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistic
             f"{path}: the adapter started from another model (other weights or layers): expected fingerprint "
             f"{expected[:12]}, got {came[:12]}; load it with the source model, not an adapted one"
         )
-    if source is not None and source != saved:
+    if source is not None and not (saved and saved.agrees_with(source)):
         raise SourceError(f"{path}: expected the source statistics it was saved with, {saved}, got {source}")
-    adapter = create(method, model, saved, **options)
+    try:
+        adapter = create(method, model, saved, **options)
+    except EquipoiseError as error:
+        raise StateError(f"{path}: its header does not make a {method!r}: {error}") from error
     adapter.load_state_dict(tensors)
     return adapter

@@ -62,7 +62,7 @@ class SourceStatistics:
         The loader yields tensors, tuples whose first element is the input, or dicts of keyword inputs. The
         model is left as it was. Samples with non-finite logits are left out, with a warning.
         """
-        if max_samples is not None and max_samples < 1:
+        if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
         norms: list[torch.Tensor] = []
         total, seen, left_out, classes = 0.0, 0, 0, None
@@ -136,8 +136,16 @@ class SourceStatistics:
                 model_fingerprint=text["model_fingerprint"],
                 library_fingerprint=text["library_fingerprint"],
             )
-        except KeyError as missing:
-            raise StateError(f"{path}: the file lacks {missing}") from missing
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise StateError(f"{path}: not source statistics: {error!r}") from error
+
+    def agrees_with(self, other: "SourceStatistics") -> bool:
+        """Whether both describe the same model, up to the rounding of another batch size or device."""
+        return (
+            (self.model_fingerprint, self.num_classes) == (other.model_fingerprint, other.num_classes)
+            and math.isclose(self.h0, other.h0, rel_tol=1e-3, abs_tol=1e-4)
+            and math.isclose(self.kappa, other.kappa, rel_tol=1e-3)
+        )
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -159,7 +167,7 @@ def fingerprint(model: nn.Module) -> str:
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
             # torch.compile wraps the module and prefixes every name.
-            plain = name.removeprefix("_orig_mod.")
+            plain = name.replace("_orig_mod.", "")
             digest.update(f"{plain} {tuple(tensor.shape)};".encode())
             digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
     return digest.hexdigest()

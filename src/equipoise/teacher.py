@@ -1,15 +1,13 @@
 """The source model beside the one that adapts: a second copy, or one module that alternates its weights."""
 
-from copy import deepcopy
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from equipoise.batch import Batch
-from equipoise.errors import OptionError
-from equipoise.source import device_of
+from equipoise.copying import frozen_copy
+from equipoise.options import one_of
 
 Residence: TypeAlias = Literal["resident", "swapped"]
 
@@ -19,7 +17,7 @@ class ResidentTeacher(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = deepcopy(model).eval().requires_grad_(False)
+        self.model = frozen_copy(model)
 
     def forward(self, batch: Batch) -> Any:
         """The source model's output."""
@@ -27,7 +25,7 @@ class ResidentTeacher(nn.Module):
 
     def tensors(self, names: list[str]) -> dict[str, Tensor]:
         """The source's own values of the named parameters and buffers."""
-        everything = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        everything = named_tensors(self.model)
         return {name: everything[name].detach() for name in names}
 
 
@@ -50,9 +48,18 @@ class SwappedTeacher(nn.Module):
     def forward(self, batch: Batch) -> Any:
         """The source model's output."""
         (student,) = self._student
-        device = device_of(student)
-        values = {name: value.to(device, non_blocking=True) for name, value in self._values.items()}
-        return functional_call(student, values, batch.args, batch.kwargs)
+        everything = named_tensors(student)
+        adapted = {name: everything[name].data for name in self._values}
+        try:
+            for name, value in self._values.items():
+                # Buffers as copies: torch's instance norm rewrites its statistics even in eval mode.
+                own = not isinstance(everything[name], nn.Parameter)
+                everything[name].data = value.to(adapted[name].device, non_blocking=True, copy=own)
+            return student(*batch.args, **batch.kwargs)
+        finally:
+            for name, value in adapted.items():
+                everything[name].data = value
+            torch.clear_autocast_cache()  # it would take the source's cast weights for the student's
 
     def tensors(self, names: list[str]) -> dict[str, Tensor]:
         """The source's own values of the named parameters and buffers."""
@@ -63,14 +70,15 @@ class SwappedTeacher(nn.Module):
         return self
 
 
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each tensor once whatever number of names it has."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
 Teacher: TypeAlias = ResidentTeacher | SwappedTeacher
 
 
 def make_teacher(residence: Residence, student: nn.Module, adapting: dict[str, Tensor]) -> Teacher:
     """The source model of a student that has not adapted yet."""
-    with torch.no_grad():
-        if residence == "resident":
-            return ResidentTeacher(student)
-        if residence == "swapped":
-            return SwappedTeacher(student, adapting)
-    raise OptionError(f'expected teacher="resident" or "swapped", got {residence!r}')
+    one_of("teacher", residence, get_args(Residence))
+    return ResidentTeacher(student) if residence == "resident" else SwappedTeacher(student, adapting)

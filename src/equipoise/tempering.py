@@ -6,13 +6,13 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from equipoise.errors import OptionError
+from equipoise.options import one_of
 
 Tempering: TypeAlias = Literal["mean", "median", "sample", "none"]
 """How logits are divided: by the mean of tau (the paper), its median, each sample's own tau, or not."""
 
 # The sketch counts tau in cells whose edges grow by 1 %, so a cell's middle is within .5 % of all its values.
-_GROWTH, _LOWEST, _HIGHEST = math.log(1.01), 1e-6, 1e6
+_GROWTH, _LOWEST, _HIGHEST = math.log(1.01), 1e-12, 1e12
 _CELLS = math.ceil(math.log(_HIGHEST / _LOWEST) / _GROWTH)
 
 
@@ -24,8 +24,7 @@ class Temperature:
     """
 
     def __init__(self, kind: Tempering) -> None:
-        if kind not in get_args(Tempering):
-            raise OptionError(f"expected tempering as one of {', '.join(get_args(Tempering))}, got {kind!r}")
+        one_of("tempering", kind, get_args(Tempering))
         self.kind = kind
         self.reset()
 

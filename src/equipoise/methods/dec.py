@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch
-from equipoise.errors import OptionError
 from equipoise.functional import at_least_single, soft_cross_entropy
-from equipoise.layers import Parameters, batch_statistics
+from equipoise.layers import Parameters, batch_statistics, checked_choice
 from equipoise.optim import descend
+from equipoise.options import number, one_of
 from equipoise.outcome import Outcome, SourceView
 from equipoise.registry import register
 from equipoise.source import SourceStatistics
@@ -66,7 +66,8 @@ class DEC(Adapter):
         t_max: its upper end; raise both if the shift is expected to be large.
         tempering: "mean" of tau (the paper), "median" (less swayed by tau's heavy upper tail, and mostly
             better calibrated), "sample" (each by its own tau), or "none".
-        parameters: what adapts: "all" (the paper), "norm", or a list of name patterns.
+        parameters: what adapts: "all" (the paper; also those that the model has frozen), "norm"
+            (normalisation weights and biases), or a list of name patterns.
         norm_momentum: how fast the student's normalisation statistics follow the stream, in PyTorch's sense;
             0.01 is the paper's framework's default.
         teacher: "resident" (a second copy) or "swapped" (one module that alternates weights; the source's
@@ -94,24 +95,22 @@ class DEC(Adapter):
         norm_momentum: float = 0.01,
         teacher: Residence = "resident",
     ) -> None:
-        if reading not in LEARNING_RATES:
-            raise OptionError(f'expected reading="paper" or "released", got {reading!r}')
-        rate = LEARNING_RATES[reading] if learning_rate is None else learning_rate
-        if not (0 <= rate < float("inf")):
-            raise OptionError(f"expected learning_rate >= 0, got {rate}")
-        if not (0 <= norm_momentum <= 1):
-            raise OptionError(f"expected norm_momentum between 0 and 1, got {norm_momentum}")
-        self.options["learning_rate"] = rate
+        choice = checked_choice(parameters)
         super().__init__(
             model,
             source,
-            parameters=parameters,
+            parameters=choice,
             tempering=tempering,
             t_min=t_min,
             t_max=t_max,
             teacher=teacher,
         )
-        self.reading, self.learning_rate, self.norm_momentum = reading, rate, norm_momentum
+        one_of("reading", reading, LEARNING_RATES)
+        rate = LEARNING_RATES[reading] if learning_rate is None else learning_rate
+        self.reading = reading
+        self.learning_rate = number("learning_rate", rate, low=0)
+        self.norm_momentum = number("norm_momentum", norm_momentum, low=0, high=1)
+        self.resolve(parameters=choice, learning_rate=self.learning_rate, norm_momentum=self.norm_momentum)
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """One forward of the student on the batch's statistics, one step towards the teacher."""
