@@ -40,6 +40,7 @@ def results(*methods: MethodResult) -> Results:
         schema=1,
         equipoise="0.0.0",
         torch="2.0.0",
+        threads=2,
         seed=0,
         quick=True,
         protocol="online",

@@ -1,6 +1,8 @@
 """The demo behind `equipoise demo`: real digits, three domains, every method, one page of results."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -23,10 +25,28 @@ __all__ = ["run_demo"]
 def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console | None = None) -> Path:
     """Run the demo, print its results, write results.json and index.html to `out`; return the page's path.
 
-    The same seed gives the same numbers. `quick` uses fewer images and less training.
+    The same seed gives the same numbers on the same machine with the same number of threads. `quick` uses
+    fewer images.
     """
+    with _folder(out):
+        return _run(out, seed, quick, console or Console())
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Make a folder before the work rather than after it; an interrupted run leaves no empty one behind."""
+    new = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if new and not any(path.iterdir()):
+            path.rmdir()
+        raise
+
+
+def _run(out: Path, seed: int, quick: bool, console: Console) -> Path:
     started = time.perf_counter()
-    console = console or Console()
     size = QUICK if quick else FULL
     with Stages(console, 1 + stage_count()) as stages:
         with stages.stage("loading and drawing the digits"):
@@ -36,6 +56,7 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
         schema=SCHEMA,
         equipoise=__version__,
         torch=torch.__version__,
+        threads=torch.get_num_threads(),
         seed=seed,
         quick=quick,
         protocol=PROTOCOL,
@@ -53,7 +74,6 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
 
     index = out / "index.html"
     samples = {domain.name: sample_strip(domain) for domain in domains}
-    out.mkdir(parents=True, exist_ok=True)
     for path, text in {out / "results.json": to_json(results), index: page(results, samples)}.items():
         with whole_file(path) as partial:
             partial.write_text(text, encoding="utf-8")

@@ -63,6 +63,7 @@ def page(results: Results, samples: Mapping[str, str]) -> str:
         usage=escape(USAGE),
         version=escape(results["equipoise"]),
         torch=escape(results["torch"]),
+        threads=results["threads"],
         seed=results["seed"],
         size="quick" if results["quick"] else "full",
         seconds=f"{results['seconds']:.0f}",

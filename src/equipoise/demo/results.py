@@ -59,6 +59,7 @@ class Results(TypedDict):
     schema: int
     equipoise: str
     torch: str
+    threads: int
     seed: int
     quick: bool
     protocol: str
