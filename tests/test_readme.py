@@ -1,0 +1,42 @@
+"""The README's examples run as they stand."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from tests.toys import drifted, images, make
+
+README = Path(__file__).parent.parent / "README.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+
+
+def test_the_ten_lines_are_ten() -> None:
+    lines = [line for line in EXAMPLES[0].splitlines() if line.strip()]
+    assert len(lines) <= 11  # ten, and the import
+
+
+def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, _ = make()
+    names: dict[str, Any] = {
+        "model": model,
+        "source_loader": [(images(16), torch.zeros(16))],
+        "stream": [drifted(8)],
+    }
+    exec(EXAMPLES[0], names)
+    assert isinstance(names["adapter"], eq.DEC)
+    assert names["logits"].shape == (8, 5)
+    names["labelled"] = [(drifted(8), torch.zeros(8, dtype=torch.long))]
+    exec(EXAMPLES[1], names)
+
+
+def test_every_method_and_option_has_its_place() -> None:
+    text = README.read_text()
+    for name in eq.list_methods():
+        assert f"`{name}`" in text
+    for option in eq.DEC.known_options():
+        assert f"`{option}" in text, option
