@@ -116,3 +116,13 @@ def test_ctrl_c_in_the_middle_loses_nothing() -> None:
     with pytest.raises(KeyboardInterrupt):
         adapter(mark(drifted(8, seed=1), 0))
     assert same(before, snapshot(adapter))
+
+
+def test_a_step_too_long_for_the_numbers_is_not_taken() -> None:
+    model, source = make("norm_free")
+    adapter = eq.DEC(model, source, learning_rate=1e39)
+    before = snapshot(adapter)
+    adapter(drifted(8))
+    assert adapter.last is not None
+    assert adapter.last.reason == "non-finite gradient"
+    assert same(before, snapshot(adapter))

@@ -12,7 +12,7 @@ SOURCE = Path(eq.__file__).parent
 # From what everything needs to what needs everything: a module imports only from lines above its own.
 ORDER = [
     {"version", "errors"},
-    {"functional", "files", "layers", "optim", "batch", "copying", "options"},
+    {"functional", "files", "layers", "optim", "batch", "copying", "options", "state"},
     {"source", "tempering", "record", "outcome", "detached", "metrics", "models"},
     {"teacher"},
     {"adapter"},

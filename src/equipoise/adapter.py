@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise.batch import Batch, batches, checked_logits
 from equipoise.copying import frozen_copy
 from equipoise.detached import with_temperature
-from equipoise.errors import OptionError, SourceError, StateError, UnknownOptionError
+from equipoise.errors import OptionError, SourceError, UnknownOptionError
 from equipoise.files import write_tensors
 from equipoise.functional import certainty_regularizer, check_range
 from equipoise.layers import running_statistics, select_parameters
@@ -23,6 +23,7 @@ from equipoise.options import number
 from equipoise.outcome import Outcome, SourceView
 from equipoise.record import Step, record_step
 from equipoise.source import SourceStatistics, device_of, fingerprint
+from equipoise.state import check_state
 from equipoise.teacher import Residence, make_teacher
 from equipoise.tempering import Temperature, Tempering, divide
 
@@ -208,23 +209,7 @@ class Adapter(nn.Module, ABC):
         """
         if not strict or assign:
             raise OptionError("expected strict=True and assign=False: an adapter's state is taken whole")
-        expected = self.state_dict()
-        others = sorted({key.split(".")[0] for key in state_dict} - {self.name})
-        if others:
-            raise StateError(f"expected the state of {self.name!r}, got that of {', '.join(others)}")
-        if missing := sorted(set(expected) - set(state_dict)):
-            raise StateError(f"the state lacks {_listed(missing)}; other options, another model, or damaged?")
-        if surplus := sorted(set(state_dict) - set(expected)):
-            raise StateError(f"the state has unknown entries: {_listed(surplus)}")
-        for key, tensor in expected.items():
-            came = state_dict[key]
-            if not isinstance(came, Tensor) or came.shape != tensor.shape or came.dtype != tensor.dtype:
-                what = (
-                    f"{came.dtype} {tuple(came.shape)}" if isinstance(came, Tensor) else type(came).__name__
-                )
-                raise StateError(f"{key}: expected {tensor.dtype} {tuple(tensor.shape)}, got {what}")
-            if not bool(came.isfinite().all()):
-                raise StateError(f"{key}: expected finite values, got some that are not")
+        check_state(self.name, self.state_dict(), state_dict)
         root, heat = f"{self.name}.model.", f"{self.name}.temperature."
         self._restore({name: state_dict[root + name] for name in self.adapting})
         self.temperature.load({name: state_dict[heat + name] for name in self.temperature.state()})
@@ -342,7 +327,3 @@ def _fresh_autocast_cache() -> Iterator[None]:
         yield
     finally:
         torch.clear_autocast_cache()
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

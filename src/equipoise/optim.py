@@ -9,7 +9,7 @@ from torch import Tensor, nn
 def descend(loss: Tensor, parameters: Collection[nn.Parameter], rate: float) -> str:
     """Plain gradient descent, θ ← θ − rate · ∂loss/∂θ; returns why no step was taken, or an empty string.
 
-    Nothing is written unless the loss and every gradient are finite.
+    Nothing is written unless the loss, every gradient and the step itself are finite.
     """
     if not bool(loss.isfinite()):
         return "non-finite loss"
@@ -18,7 +18,8 @@ def descend(loss: Tensor, parameters: Collection[nn.Parameter], rate: float) -> 
     steps = [(p, _dense(g)) for p, g in zip(chosen, gradients, strict=False) if g is not None]
     if not steps:
         return "the loss depends on no parameter that adapts"
-    if not bool(torch.nn.utils.get_total_norm([g for _, g in steps]).isfinite()):
+    longest = torch.nn.utils.get_total_norm([g for _, g in steps]) * max(rate, 1.0)
+    if not bool(longest.isfinite()):
         return "non-finite gradient"
     with torch.no_grad():
         # One call for all parameters: an interrupt comes before it or after it, never between two of them.
