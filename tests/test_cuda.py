@@ -72,3 +72,14 @@ def test_autocast_on_the_gpu() -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         for seed in range(3):
             assert bool(adapter(drifted(8, seed).cuda()).isfinite().all())
+
+
+def test_integer_images_on_the_gpu() -> None:
+    model = eq.models.SmallCNN().cuda().eval()
+    raw = torch.randint(0, 256, (8, 1, 32, 32), dtype=torch.uint8, device="cuda")
+    source = eq.SourceStatistics.measure(model, [raw], progress=False)
+    adapter = eq.DEC(model, source)
+    assert bool(adapter(raw).isfinite().all())
+    bad = raw.float()
+    bad[3] = torch.nan
+    assert adapter(bad).isnan().any(1).nonzero().flatten().tolist() == [3]

@@ -1,9 +1,11 @@
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise import metrics
 from tests.metrics import reference
@@ -17,6 +19,20 @@ WITH_TARGET: dict[str, Callable[..., Tensor]] = {
     "negative_log_likelihood": metrics.negative_log_likelihood,
     "brier_score": metrics.brier_score,
 }
+
+
+class LargestResult(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that any operation gives."""
+
+    size = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.size = max(self.size, result.nbytes)
+        return result
 
 
 @pytest.mark.parametrize("name", WITH_TARGET)
@@ -66,10 +82,8 @@ def test_reliability_bins_match_the_formula() -> None:
     assert record.count.dtype == torch.int64
 
 
-def test_reliability_record_cannot_be_changed() -> None:
+def test_reliability_record_shows_its_fields() -> None:
     record = metrics.reliability_bins(probs=torch.eye(2), target=torch.tensor([0, 1]))
-    with pytest.raises(AttributeError, match="cannot set count"):
-        record.count = torch.zeros(15)
     assert "count=tensor" in repr(record)
 
 
@@ -81,6 +95,42 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below(dtype: torch.dtype) ->
     probs = torch.stack([edges, 1 - edges], dim=1)
     record = metrics.reliability_bins(probs=probs, target=torch.zeros(6, dtype=torch.long), bins=bins)
     assert record.count.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_rounding_does_not_lift_a_confidence_over_its_edge(dtype: torch.dtype) -> None:
+    # In bfloat16 all of these round upwards, and a fifth is no edge any more once it is widened.
+    fifths = torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=dtype)
+    rest = ((1 - fifths) / 5)[:, None].expand(4, 5)  # the larger of fifth and rest is the confidence
+    probs = torch.cat([fifths[:, None], rest], dim=1)
+    record = metrics.reliability_bins(probs=probs, target=torch.zeros(4, dtype=torch.long))
+    assert record.count.nonzero().flatten().tolist() == [2, 5, 8, 11]
+    metric = metrics.Reliability()
+    metric.update(probs=probs, target=torch.zeros(4, dtype=torch.long))
+    assert torch.equal(metric.compute().count, record.count)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_rounding_does_not_lift_a_probability_over_its_edge(dtype: torch.dtype) -> None:
+    # A fifth lies in the bin below that of a quarter; in the same bin their two gaps would cancel.
+    probs = torch.tensor([[0.2, 0.5, 0.3], [0.25, 0.45, 0.3]], dtype=dtype)
+    target = torch.tensor([0, 1])
+    gaps = torch.nn.functional.one_hot(target, 3) - probs.double()
+    expected = float(gaps.abs().sum()) / 6
+    metric = metrics.ClasswiseCalibrationError(num_classes=3)
+    metric.update(probs=probs, target=target)
+    assert float(metric.compute()) == pytest.approx(expected)
+    assert float(metrics.classwise_calibration_error(probs=probs, target=target)) == pytest.approx(expected)
+
+
+def test_half_types_rank_as_finely_as_they_are() -> None:
+    # Neighbours in float16: the cells of the adaptive grid must not coincide where its values do not.
+    confidence = torch.tensor([0.5, 0.50048828125, 0.5009765625], dtype=torch.float16)
+    metric = metrics.AdaptiveCalibrationError()
+    metric.update(
+        probs=torch.stack([confidence, 1 - confidence], dim=1), target=torch.zeros(3, dtype=torch.long)
+    )
+    assert metric.sums[:, 0].nonzero().flatten().tolist() == [2047, 2049, 2051]
 
 
 def test_half_open_bins_decide_the_error() -> None:
@@ -191,6 +241,39 @@ def test_prediction_comes_from_the_logits() -> None:
     logits = torch.stack([first, torch.nextafter(first, torch.tensor(1.0))])[None]
     assert logits[0, 0] < logits[0, 1] and len(logits.softmax(dim=1).unique()) == 1
     assert float(metrics.accuracy(logits=logits, target=torch.tensor([1]))) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_brier_score_is_exact_near_certainty(dtype: torch.dtype) -> None:
+    # Where p_y is all but 1, a formula that cancels would leave its rounding and nothing else.
+    logits = torch.tensor([[10.0, 0.0, -3.0], [3.0, -4.0, 5.0]], dtype=dtype)
+    target = torch.tensor([0, 2])
+    probs = logits.softmax(dim=1)
+    naive = reference.brier_score(reference.as_numpy(probs), reference.labels_of(target))
+    assert float(metrics.brier_score(probs=probs, target=target)) == pytest.approx(naive, rel=1e-6)
+
+
+def test_brier_score_takes_no_more_memory_than_the_predictions() -> None:
+    probs = torch.rand(64, 100).softmax(dim=1)
+    target = torch.zeros(64, dtype=torch.long)
+    before = probs.clone()
+    with LargestResult() as largest:
+        metrics.brier_score(probs=probs, target=target)
+    assert largest.size == probs.nbytes
+    assert torch.equal(probs, before)
+
+
+def test_results_carry_no_gradient() -> None:
+    logits, target = reference.random_logits(0, 20)
+    batches: list[dict[str, Any]] = [
+        {"logits": logits.clone().requires_grad_()},
+        {"probs": logits.softmax(dim=1).requires_grad_()},
+    ]
+    for given in batches:
+        values = [function(**given, target=target) for function in WITH_TARGET.values()]
+        values += [metrics.entropy(**given)]
+        values += vars(metrics.reliability_bins(**given, target=target)).values()
+        assert not any(value.requires_grad for value in values)
 
 
 def test_non_contiguous_predictions() -> None:

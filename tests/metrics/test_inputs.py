@@ -42,7 +42,7 @@ BAD_SCORES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"logits": torch.full((2, 2), -math.inf)}, OptionError, "finite maximum, got 2 rows"),
     ({"probs": torch.tensor([[1.1, -0.1], [0.5, 0.5]])}, OptionError, "negative value in 1 of 2.*logits="),
     ({"probs": torch.tensor([[2.0, 0.0], [0.5, 0.5]])}, OptionError, "other sums in 1 of 2.*logits="),
-    ({"probs": torch.tensor([[0.502, 0.5], [0.5, 0.5]])}, OptionError, r"within 0.001.*1 of 2"),
+    ({"probs": torch.tensor([[0.52, 0.5], [0.5, 0.5]])}, OptionError, r"within 0.01\).*1 of 2"),
     ({"probs": torch.tensor([[0.52, 0.5]] * 2).half()}, OptionError, r"within 0.01.*2 of 2"),
 ]
 
@@ -102,8 +102,15 @@ def test_logits_are_never_taken_for_probabilities() -> None:
 
 
 def test_rounding_within_the_tolerance_passes() -> None:
-    metrics.accuracy(probs=torch.tensor([[0.5005, 0.5], [0.4995, 0.5]]), target=TARGET)
-    metrics.accuracy(probs=torch.tensor([[0.504, 0.5], [0.5, 0.5]]).half(), target=TARGET)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        metrics.accuracy(probs=torch.tensor([[0.504, 0.5], [0.5, 0.5]], dtype=dtype), target=TARGET)
+
+
+def test_probabilities_that_were_once_half_pass() -> None:
+    logits = torch.randn(1000, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    probs = logits.softmax(dim=1).float()
+    assert float((probs.sum(dim=1) - 1).abs().max()) > 1e-3
+    metrics.entropy(probs=probs)
 
 
 def test_arguments_have_names() -> None:

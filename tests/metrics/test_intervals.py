@@ -1,3 +1,6 @@
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -25,6 +28,17 @@ def ece_interval(seed: int, samples: int, sharpness: float) -> Interval:
     metric = metrics.ExpectedCalibrationError()
     metric.update(logits=logits, target=target)
     return metric.interval()
+
+
+def constant_stream(generator: torch.Generator, samples: int, confidence: float, accuracy: float) -> Interval:
+    """The interval of a stream whose every answer is as confident, checked to hold what was measured."""
+    right = torch.rand(samples, generator=generator) < accuracy
+    probs = torch.tensor([[confidence, 1 - confidence]], dtype=torch.float64).expand(samples, 2)
+    metric = metrics.ExpectedCalibrationError()
+    metric.update(probs=probs, target=(~right).long())
+    interval = metric.interval()
+    assert holds(interval, float(metric.compute()))
+    return interval
 
 
 def true_binned_error(sharpness: float) -> float:
@@ -76,6 +90,57 @@ def test_calibration_error_interval_takes_off_the_bias() -> None:
 def test_calibration_error_of_a_calibrated_stream_may_be_zero() -> None:
     lows = [float(ece_interval(seed, 1000, 1)[0]) for seed in range(RUNS)]
     assert lows.count(0.0) / RUNS >= 0.92
+
+
+@pytest.mark.parametrize(
+    ("confidence", "samples"), [(0.95, 20), (0.99, 100), (0.999, 100), (0.999, 1000), (1.0, 20)]
+)
+def test_calibration_error_of_a_confident_calibrated_stream_may_be_zero(
+    confidence: float, samples: int
+) -> None:
+    # Few of these streams hold an error at all, so few show a spread of their own.
+    generator = torch.Generator().manual_seed(samples)
+    lows = [float(constant_stream(generator, samples, confidence, confidence)[0]) for _ in range(RUNS)]
+    assert lows.count(0.0) / RUNS >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("confidence", "accuracy", "samples"),
+    [(0.99, 0.9, 20), (0.99, 0.95, 100), (0.95, 0.9, 100), (0.999, 0.99, 100), (0.9, 0.7, 1000)],
+)
+def test_calibration_error_covers_the_truth_of_a_confident_stream(
+    confidence: float, accuracy: float, samples: int
+) -> None:
+    # By luck such a stream may show hardly any error: the upper end must not trust that.
+    generator = torch.Generator().manual_seed(samples)
+    truth = confidence - accuracy
+    intervals = [constant_stream(generator, samples, confidence, accuracy) for _ in range(RUNS)]
+    covered = sum(holds(interval, truth) for interval in intervals) / RUNS
+    assert covered >= 0.9, covered
+
+
+def test_right_answers_alone_do_not_refute_calibration() -> None:
+    low, high = constant_stream(torch.Generator(), 20, 0.95, accuracy=1)
+    assert float(low) == 0 and float(high) > 0.06
+
+
+def test_every_interval_holds_what_was_measured() -> None:
+    for seed in range(20):
+        logits, target, _ = calibrated_stream(seed, 2 + seed, sharpness=1 + seed % 5)
+        certain = torch.nn.functional.one_hot(logits.argmax(dim=1), 4)
+        # Rows may be off by the tolerance, and then values leave their limits.
+        for probs in (logits.softmax(dim=1), certain * 1.009, certain * 0.991):
+            for make in (
+                metrics.Accuracy,
+                metrics.ExpectedCalibrationError,
+                metrics.BrierScore,
+                metrics.NegativeLogLikelihood,
+            ):
+                metric = make()
+                metric.update(probs=probs, target=target)
+                for level in (0.01, 0.95):
+                    low, high = metric.interval(level)
+                    assert low <= metric.compute() <= high
 
 
 def test_wilson_formula() -> None:
@@ -140,9 +205,28 @@ def test_level_widens() -> None:
         metric.update(logits=logits, target=target)
         narrow, wide = metric.interval(level=0.5), metric.interval(level=0.99)
         assert wide[0] < narrow[0] <= narrow[1] < wide[1]
-        for level in (0.0, 1.0, 95):
-            with pytest.raises(OptionError, match="level strictly between 0 and 1"):
-                metric.interval(level)
+        nearly_sure = metric.interval(level=math.nextafter(1, 0))
+        assert nearly_sure[0] <= wide[0] < wide[1] <= nearly_sure[1]
+        assert math.isfinite(nearly_sure[0]) and math.isfinite(nearly_sure[1])
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 95, "0.9", None, True, math.nan, torch.tensor(0.9)])
+def test_refuses_levels(level: Any) -> None:
+    for metric in (metrics.Accuracy(), metrics.ExpectedCalibrationError(), metrics.BrierScore()):
+        with pytest.raises(OptionError, match="level to be a float strictly between 0 and 1"):
+            metric.interval(level)
+
+
+def test_brier_score_has_an_upper_limit() -> None:
+    metric = metrics.BrierScore()
+    metric.update(probs=torch.eye(2)[[0] * 5], target=torch.tensor([1, 1, 1, 1, 0]))
+    assert float(metric.interval()[1]) == 2
+
+
+def test_an_infinite_value_makes_both_ends_infinite() -> None:
+    metric = metrics.NegativeLogLikelihood()
+    metric.update(probs=torch.eye(2)[[0, 0, 0]], target=torch.tensor([0, 0, 1]))
+    assert [float(end) for end in metric.interval()] == [math.inf, math.inf]
 
 
 def test_interval_is_of_all_processes() -> None:

@@ -4,13 +4,14 @@ import inspect
 import operator
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from equipoise import metrics
 
 
-@pytest.mark.parametrize("module", ["bins", "functional", "streaming"])
+@pytest.mark.parametrize("module", ["bins", "functional", "streaming", "window"])
 def test_examples_run(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"equipoise.metrics.{module}"))
     assert results.attempted and not results.failed
@@ -30,6 +31,16 @@ def test_torchmetrics_is_imported_when_first_needed() -> None:
         "assert 'torchmetrics' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_type_checkers_see_a_misspelled_name(tmp_path: Path) -> None:
+    user = tmp_path / "user.py"
+    user.write_text("from equipoise.metrics import Accuracy, Misspelled\n")
+    # Without following imports: torch alone would take a minute.
+    options = ["--config-file=", "--follow-imports=skip", f"--cache-dir={tmp_path}"]
+    command = [sys.executable, "-m", "mypy", *options, str(metrics.__file__), str(user)]
+    report = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert 'has no attribute "Misspelled"' in report and '"Accuracy"' not in report
 
 
 def test_unknown_name() -> None:

@@ -126,6 +126,52 @@ def test_merging_into_a_fresh_one(name: str) -> None:
         assert_same(fresh.compute(), filled.compute())
 
 
+MISFITS: list[tuple[Metric, Any]] = [
+    (metrics.ExpectedCalibrationError(bins=15), metrics.ExpectedCalibrationError(bins=1)),
+    (metrics.ExpectedCalibrationError(bins=15), metrics.ExpectedCalibrationError(bins=1).metric_state),
+    (metrics.ExpectedCalibrationError(), metrics.MaximumCalibrationError()),
+    (metrics.Accuracy(), metrics.NegativeLogLikelihood()),
+    (metrics.Accuracy(), metrics.NegativeLogLikelihood().metric_state),
+    # As many sums, but of other classes and bins.
+    (
+        metrics.ClasswiseCalibrationError(num_classes=4, bins=10),
+        metrics.ClasswiseCalibrationError(num_classes=8, bins=5),
+    ),
+    (metrics.Accuracy(), 3),
+]
+
+
+@pytest.mark.parametrize(("metric", "incoming"), MISFITS)
+def test_refuses_to_merge_what_does_not_fit(metric: Metric, incoming: Any) -> None:
+    logits, target = random_logits(0, 20, CLASSES)
+    metric.update(logits=logits, target=target)
+    before = copy.deepcopy(metric.metric_state)
+    with pytest.raises(OptionError, match=f"expected a {type(metric).__name__} or its metric_state"):
+        metric.merge_state(incoming)
+    torch.testing.assert_close(metric.metric_state, before, rtol=0, atol=0)
+
+
+def test_adaptive_errors_of_other_bins_merge() -> None:
+    # Its sums are of the grid, whatever the bins: the answer is the one of its own bins.
+    logits, target = random_logits(0, 20, CLASSES)
+    ours, theirs, both = (metrics.AdaptiveCalibrationError(bins=bins) for bins in (5, 15, 5))
+    ours.update(logits=logits[:10], target=target[:10])
+    theirs.update(logits=logits[10:], target=target[10:])
+    both.update(logits=logits, target=target)
+    ours.merge_state(theirs)
+    assert_same(ours.compute(), both.compute())
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_cache_may_be_chosen_and_does_not_outlive_a_merge(cached: bool) -> None:
+    metric, other = (metrics.Accuracy(compute_with_cache=cached) for _ in range(2))
+    metric.update(probs=torch.eye(2), target=torch.tensor([0, 1]))
+    assert float(metric.compute()) == 1
+    other.update(probs=torch.eye(2), target=torch.tensor([1, 0]))
+    metric.merge_state(other)
+    assert float(metric.compute()) == 0.5
+
+
 def test_adaptive_stream_is_close_to_exact_ranks() -> None:
     logits, target, _ = calibrated_stream(0, 20_000, sharpness=2)
     exact = metrics.adaptive_calibration_error(logits=logits, target=target)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         NegativeLogLikelihood,
         Reliability,
     )
+    from equipoise.metrics.window import Window
 
 __all__ = [
     "Accuracy",
@@ -44,6 +45,7 @@ __all__ = [
     "NegativeLogLikelihood",
     "Reliability",
     "ReliabilityBins",
+    "Window",
     "accuracy",
     "adaptive_calibration_error",
     "brier_score",
@@ -56,13 +58,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # Only the classes get here: everything else in __all__ is already in the module.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module("equipoise.metrics.streaming"), name)
-    globals()[name] = value
-    return value
+# Hidden from type checkers, which would take any misspelled name for one it answers to.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        # Only the classes get here: everything else in __all__ is already in the module.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = "window" if name == "Window" else "streaming"
+        value = getattr(importlib.import_module(f"equipoise.metrics.{module}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from equipoise.errors import OptionError
 from equipoise.metrics.inputs import Scores, check_scores, check_target
 
 
@@ -24,8 +25,9 @@ class StreamMetric(Metric):
     higher_is_better = False
 
     def __init__(self, state_name: str, shape: tuple[int, ...], **kwargs: object) -> None:
-        # A cached answer would outlive `merge_state`.
-        super().__init__(compute_with_cache=False, **kwargs)
+        # The answer is quick to give again, and a cached one would outlive `load_state_dict`.
+        kwargs.setdefault("compute_with_cache", False)
+        super().__init__(**kwargs)
         # MetricCollection takes metrics for one and the same whose states have equal names and, after the
         # first batch, equal values: names are shared only by metrics that really add up the same thing.
         self.state_name = state_name
@@ -45,16 +47,30 @@ class StreamMetric(Metric):
         return super().forward(*args, **kwargs)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Add the sums of another metric of the same kind."""
-        super().merge_state(incoming_state)
+        """Add the sums of another metric of the same kind and settings, or of its `metric_state`."""
+        sums: object = None
+        updates = 1
+        if isinstance(incoming_state, dict):
+            sums = incoming_state.get(self.state_name)
+        elif isinstance(incoming_state, type(self)):
+            sums, updates = incoming_state.sums, incoming_state.update_count
+        if not isinstance(sums, Tensor) or sums.shape != self.sums.shape:
+            # Sums of other shapes may broadcast, and then the answer would be silently wrong.
+            shape = f" with sums of shape {tuple(sums.shape)}" if isinstance(sums, Tensor) else ""
+            raise OptionError(
+                f"expected a {type(self).__name__} or its metric_state with sums of shape "
+                f"{tuple(self.sums.shape)}, got a {type(incoming_state).__name__}{shape}"
+            )
+        self._add(sums)
+        self._computed = None
         # Without this, a fresh metric that was only merged into warns that it was never updated.
-        self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
+        self._update_count += updates
 
     def _add(self, sums: Tensor) -> None:
         before = self.sums
         # First to the device and then to the dtype: MPS has no float64 to convert to. Not in place:
         # wrappers and collections hold on to the tensor that was here.
-        setattr(self, self.state_name, before + sums.detach().to(before.device).to(before.dtype))
+        setattr(self, self.state_name, before + sums.to(before.device).to(before.dtype))
 
     def _synced(self) -> AbstractContextManager[None]:
         return self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute)

@@ -20,7 +20,7 @@ class BinSums(NamedTuple):
 
 
 class ReliabilityBins:
-    """The points of a reliability diagram, one entry a bin; it cannot be changed once made.
+    """The points of a reliability diagram, one entry a bin.
 
     Attributes:
         lower: Lower edge of each bin, itself outside the bin (but 0 is in the first).
@@ -36,21 +36,16 @@ class ReliabilityBins:
     tensor([0, 1])
     """
 
-    # Not a frozen dataclass: torchmetrics rebuilds those in place and fails, and it would squeeze the
-    # tensors of a record with one bin. A plain object it hands through untouched.
-    lower: Tensor
-    upper: Tensor
-    count: Tensor
-    confidence: Tensor
-    accuracy: Tensor
-
+    # Not a dataclass: torchmetrics rebuilds those and would squeeze the tensors of a record with one bin. A
+    # plain object it hands through untouched.
     def __init__(
         self, *, lower: Tensor, upper: Tensor, count: Tensor, confidence: Tensor, accuracy: Tensor
     ) -> None:
-        self.__dict__.update(lower=lower, upper=upper, count=count, confidence=confidence, accuracy=accuracy)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"cannot set {name}: a {type(self).__name__} cannot be changed")
+        self.lower = lower
+        self.upper = upper
+        self.count = count
+        self.confidence = confidence
+        self.accuracy = accuracy
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
@@ -62,10 +57,13 @@ def widest_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def equal_width_cell(confidence: Tensor, cells: int) -> Tensor:
-    """The index of the cell (i/cells, (i+1)/cells] each confidence lies in; 0 lies in the first."""
+def equal_width_cell(confidence: Tensor, cells: int, rounding: torch.dtype) -> Tensor:
+    """The index of the cell (i/cells, (i+1)/cells] each confidence lies in; 0 lies in the first.
+
+    The edges are rounded as the confidences were: 0.2 in bfloat16 is above 1/5 and yet on that edge.
+    """
     inner_edges = torch.arange(1, cells, dtype=confidence.dtype, device=confidence.device) / cells
-    return torch.bucketize(confidence, inner_edges)
+    return torch.bucketize(confidence.contiguous(), inner_edges.to(rounding).to(confidence.dtype))
 
 
 def sum_table(confidence: Tensor, correct: Tensor, cell: Tensor, cells: int) -> Tensor:
@@ -112,11 +110,10 @@ def equal_mass_error(groups: BinSums, bins: int) -> Tensor:
     return _interpolated(steps * total / bins, mass, gap).diff().abs().sum() / total
 
 
-def classwise_gaps(probs: Tensor, target: Tensor, bins: int) -> Tensor:
-    """Σ (1[y = k] - p_k) of each class k and equal-width bin of p_k, shape (C, bins)."""
+def classwise_gaps(probs: Tensor, target: Tensor, cell: Tensor, bins: int) -> Tensor:
+    """Σ (1[y = k] - p_k) of each class k and bin of p_k, shape (C, bins)."""
     classes = probs.shape[1]
-    first_bin = torch.arange(classes, device=probs.device) * bins
-    cell = equal_width_cell(probs.contiguous(), bins) + first_bin
+    cell = cell + torch.arange(classes, device=probs.device) * bins
     gap = -probs.to(widest_dtype(probs.device))
     gap = gap.scatter_add(1, target[:, None], torch.ones_like(gap[:, :1]))
     sums = gap.new_zeros(classes * bins).index_add_(0, cell.flatten(), gap.flatten())

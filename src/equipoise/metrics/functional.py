@@ -2,6 +2,7 @@
 
 Predictions come as `probs=` or as `logits=`, shape (N, C): which one is said, never guessed. The result
 has the dtype of the predictions (float32 for half types); sums are taken in float64. No samples give NaN.
+Metrics measure: the predictions are detached, and no gradient reaches them.
 """
 
 import math
@@ -108,7 +109,8 @@ def classwise_calibration_error(
     """
     check_bins(bins)
     scores = check_scores(probs=probs, logits=logits)
-    gaps = classwise_gaps(scores.probs, check_target(target, scores), bins)
+    cell = equal_width_cell(scores.probs, bins, scores.rounding)
+    gaps = classwise_gaps(scores.probs, check_target(target, scores), cell, bins)
     return classwise_error(gaps, gaps.new_tensor(len(scores.values))).to(scores.values.dtype)
 
 
@@ -179,8 +181,10 @@ def sample_entropy(scores: Scores) -> Tensor:
 
 def sample_brier_score(scores: Scores, target: Tensor) -> Tensor:
     """Σ_k (p_k - 1[y = k])² of each sample."""
-    label = torch.nn.functional.one_hot(target, scores.values.shape[1])
-    return (scores.probs - label).square().sum(dim=1)
+    # Takes 1 off p_y: one_hot would be an int64 matrix, and Σ p² - 2 p_y + 1 cancels where p_y is near 1.
+    label = target[:, None]
+    gap = scores.probs.scatter_add(1, label, -torch.ones_like(label, dtype=scores.values.dtype))
+    return gap.square_().sum(dim=1)
 
 
 def _mean(values: Tensor) -> Tensor:
@@ -191,4 +195,5 @@ def _equal_width_sums(scores: Scores, target: Tensor, bins: int) -> BinSums:
     check_bins(bins)
     correct = scores.correct(check_target(target, scores))
     confidence = scores.confidence
-    return columns(sum_table(confidence, correct, equal_width_cell(confidence, bins), bins))
+    cell = equal_width_cell(confidence, bins, scores.rounding)
+    return columns(sum_table(confidence, correct, cell, bins))

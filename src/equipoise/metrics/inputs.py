@@ -8,14 +8,20 @@ from torch import Tensor
 from equipoise.errors import BatchTypeError, OptionError
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
+# As far as rows that were normalised in a half type may be off, also after they were widened.
+ROW_SUM_TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Checked predictions of N samples over C classes, in float32 or float64."""
+    """Checked predictions of N samples over C classes, in float32 or float64, without gradients.
+
+    `rounding` is the dtype the probabilities are rounded to, which a half type keeps after it was widened.
+    """
 
     values: Tensor
     are_logits: bool
+    rounding: torch.dtype
 
     @property
     def probs(self) -> Tensor:
@@ -39,17 +45,18 @@ class Scores:
 
 
 def check_scores(*, probs: Tensor | None, logits: Tensor | None) -> Scores:
-    """Check that exactly one of the two is given and usable, and widen half types to float32."""
+    """Check that exactly one of the two is given and usable, detach it and widen half types to float32."""
     if probs is not None and logits is not None:
         raise OptionError("expected exactly one of probs= and logits=, got both")
     if logits is not None:
         _check_matrix("logits", logits)
         _check_logit_rows(logits)
-        return Scores(_widened(logits), are_logits=True)
+        values = _widened(logits.detach())
+        return Scores(values, are_logits=True, rounding=values.dtype)
     if probs is not None:
         _check_matrix("probs", probs)
         _check_probability_rows(probs)
-        return Scores(_widened(probs), are_logits=False)
+        return Scores(_widened(probs.detach()), are_logits=False, rounding=probs.dtype)
     raise OptionError("expected exactly one of probs= and logits=, got neither")
 
 
@@ -108,7 +115,6 @@ def _check_logit_rows(logits: Tensor) -> None:
 
 
 def _check_probability_rows(probs: Tensor) -> None:
-    tolerance = 1e-2 if probs.dtype in HALF_TYPES else 1e-3
     # No entry below 0 and a sum of 1 also bound each entry by 1, to within the tolerance.
     negative_rows = int((probs < 0).any(dim=1).sum())
     if negative_rows:
@@ -116,10 +122,10 @@ def _check_probability_rows(probs: Tensor) -> None:
             f"expected probs in [0, 1], got a negative value in {negative_rows} of {len(probs)} rows; "
             "if these are logits, pass them as logits="
         )
-    unnormalised_rows = int(((_widened(probs).sum(dim=1) - 1).abs() > tolerance).sum())
+    unnormalised_rows = int(((_widened(probs).sum(dim=1) - 1).abs() > ROW_SUM_TOLERANCE).sum())
     if unnormalised_rows:
         raise OptionError(
-            f"expected each row of probs to lie in [0, 1] and sum to 1 (within {tolerance:g}), "
+            f"expected each row of probs to lie in [0, 1] and sum to 1 (within {ROW_SUM_TOLERANCE:g}), "
             f"got other sums in {unnormalised_rows} of {len(probs)} rows; "
             "if these are logits, pass them as logits="
         )

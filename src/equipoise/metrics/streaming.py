@@ -1,9 +1,11 @@
 """The metrics of a stream, as torchmetrics classes that keep sums of a fixed size and never a sample.
 
 `update(probs=..., target=...)` or `update(logits=..., target=...)` adds a batch, `compute()` answers for
-everything since `reset()`, and `torchmetrics.wrappers.Running(metric, window=k)` for the last k batches.
+everything since `reset()`, and `Window(metric, size=k)` for the last k batches.
 Keyword arguments beyond the metric's own go to `torchmetrics.Metric`.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -85,7 +87,7 @@ class _EqualWidthMetric(TargetMetric):
 
     def _sums_of(self, scores: Scores, target: Tensor) -> Tensor:
         confidence = scores.confidence
-        cell = equal_width_cell(confidence, self.bins)
+        cell = equal_width_cell(confidence, self.bins, scores.rounding)
         return sum_table(confidence, scores.correct(target), cell, self.bins)
 
 
@@ -107,7 +109,7 @@ class ExpectedCalibrationError(_EqualWidthMetric):
         return expected_error(columns(self.sums))
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """A basic bootstrap interval of the error in these bins, from the sums; the same at every call."""
+        """An approximate interval of the error in these bins; see `bootstrap_expected_error`."""
         check_level(level)
         with self._synced():
             return bootstrap_expected_error(columns(self.sums), level)
@@ -161,7 +163,8 @@ class AdaptiveCalibrationError(TargetMetric):
 
     def _sums_of(self, scores: Scores, target: Tensor) -> Tensor:
         confidence = scores.confidence
-        cell = equal_width_cell(confidence, ADAPTIVE_GRID_CELLS)
+        # 4096 edges are exact in float32; rounded to a half type, many would coincide.
+        cell = equal_width_cell(confidence, ADAPTIVE_GRID_CELLS, confidence.dtype)
         return sum_table(confidence, scores.correct(target), cell, ADAPTIVE_GRID_CELLS)
 
     def compute(self) -> Tensor:
@@ -185,22 +188,26 @@ class ClasswiseCalibrationError(TargetMetric):
             raise OptionError(f"expected num_classes to be an int of at least 1, got {num_classes!r}")
         self.num_classes = num_classes
         self.bins = check_bins(bins)
-        super().__init__("classwise_gaps_and_samples", (num_classes * bins + 1,), **kwargs)
+        super().__init__("classwise_gaps_and_samples", (num_classes, bins + 1), **kwargs)
 
     def _sums_of(self, scores: Scores, target: Tensor) -> Tensor:
         samples, classes = scores.values.shape
         if classes != self.num_classes:
             raise OptionError(f"expected {self.num_classes} classes (num_classes), got {classes}")
-        gaps = classwise_gaps(scores.probs, target, self.bins)
-        return torch.cat([gaps.flatten(), gaps.new_tensor([samples])])
+        cell = equal_width_cell(scores.probs, self.bins, scores.rounding)
+        gaps = classwise_gaps(scores.probs, target, cell, self.bins)
+        # A column for the samples, though each class has the same: so the shape tells the settings.
+        return torch.cat([gaps, gaps.new_full((classes, 1), samples)], dim=1)
 
     def compute(self) -> Tensor:
         """The class-wise calibration error so far."""
-        return classwise_error(self.sums[:-1].reshape(self.num_classes, self.bins), self.sums[-1])
+        return classwise_error(self.sums[:, :-1], self.sums[0, -1])
 
 
 class _MeanMetric(StreamMetric):
     """What the means of per-sample values share."""
+
+    largest_value = math.inf
 
     def compute(self) -> Tensor:
         """The mean so far."""
@@ -208,11 +215,11 @@ class _MeanMetric(StreamMetric):
         return total / samples
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """The normal interval of the mean, from the spread of the samples; NaN below two samples."""
+        """The normal interval of the mean; NaN below two samples, infinite if a value was infinite."""
         check_level(level)
         with self._synced():
             samples, total, total_of_squares = self.sums.unbind()
-            return normal_interval(samples, total, total_of_squares, level)
+            return normal_interval(samples, total, total_of_squares, level, self.largest_value)
 
 
 class NegativeLogLikelihood(_MeanMetric, TargetMetric):
@@ -239,6 +246,8 @@ class BrierScore(_MeanMetric, TargetMetric):
     >>> metric.compute()
     tensor(0.2500, dtype=torch.float64)
     """
+
+    largest_value = 2.0
 
     def __init__(self, **kwargs: object) -> None:
         super().__init__("brier_score_moments", (3,), **kwargs)
