@@ -1,4 +1,4 @@
-"""GPU memory of DEC with teacher="resident" and "swapped", against a plain forward.
+"""GPU memory of DEC with teacher="resident" and "swapped".
 
     python benchmarks/teacher_memory.py
 

@@ -85,7 +85,7 @@ def overflowing(z: Tensor) -> Tensor:
     ("spoil", "reason"),
     [
         (lambda z, learning: z * torch.nan if learning else z, "non-finite loss"),
-        (lambda z, learning: overflowing(z) if learning else z, "non-finite gradient"),
+        (lambda z, learning: overflowing(z) if learning else z, "non-finite gradient or step"),
     ],
 )
 def test_a_step_that_goes_wrong_is_undone(spoil: Callable[[Tensor, bool], Tensor], reason: str) -> None:
@@ -124,5 +124,5 @@ def test_a_step_too_long_for_the_numbers_is_not_taken() -> None:
     before = snapshot(adapter)
     adapter(drifted(8))
     assert adapter.last is not None
-    assert adapter.last.reason == "non-finite gradient"
+    assert adapter.last.reason == "non-finite gradient or step"
     assert same(before, snapshot(adapter))

@@ -93,20 +93,30 @@ def test_models_that_are_no_classifiers(wrong: Any, message: str) -> None:
 
 def test_not_a_module() -> None:
     not_a_module: Any = len
-    with pytest.raises(eq.errors.ModelError, match=r"expected a torch.nn.Module, got builtin_function"):
+    message = r"expected a torch.nn.Module, got builtin_function"
+    with pytest.raises(eq.errors.ModelError, match=message):
         eq.create("source", not_a_module)
+    with pytest.raises(eq.errors.ModelError, match=message):
+        eq.SourceStatistics.measure(not_a_module, [images(4)], progress=False)
 
 
 def test_unknown_names_list_the_known_ones() -> None:
     model, source = make()
     with pytest.raises(eq.errors.UnknownMethodError, match=r"no method 'dce'; there are dec, source"):
         eq.create("dce", model, source)
+    assert issubclass(eq.errors.UnknownMethodError, KeyError)
     misspelt: dict[str, Any] = {"tmin": 1.0}
     message = r"dec has no option tmin; it has t_min, t_max, "
     with pytest.raises(eq.errors.UnknownOptionError, match=message):
         eq.create("dec", model, source, **misspelt)
     with pytest.raises(eq.errors.UnknownOptionError, match=message):
         eq.DEC(model, source, **misspelt)
+
+
+@pytest.mark.parametrize("loader", [images(4), None, 3, {"input": images(4)}])
+def test_what_is_no_loader(adapter: eq.Adapter, loader: Any) -> None:
+    with pytest.raises(eq.errors.BatchTypeError, match="expected an iterable of batches"):
+        adapter.adapt(loader, progress=False)
 
 
 def test_an_empty_loader(adapter: eq.Adapter) -> None:

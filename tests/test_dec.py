@@ -216,6 +216,7 @@ def test_swapped_and_resident_agree_and_swapped_holds_less() -> None:
         ("all", {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}),
         ("norm", {"1.weight", "1.bias"}),
         (["3.*"], {"3.weight", "3.bias"}),
+        (["3"], {"3.weight", "3.bias"}),
         (["*.bias"], {"0.bias", "1.bias", "3.bias"}),
     ],
 )
@@ -301,6 +302,18 @@ def test_norm_only_on_a_model_without_norms_says_what_is_missing() -> None:
     model, source = make("norm_free")
     with pytest.raises(eq.errors.ModelError, match='parameters="all" works'):
         eq.DEC(model, source, parameters="norm")
+
+
+def test_at_rate_zero_only_statistics_and_temperature_adapt() -> None:
+    model = small_model()
+    adapter = eq.DEC(model, measured(model), learning_rate=0)
+    adapter(stream(1)[0])
+    assert adapter.last is not None
+    assert (adapter.last.updated, adapter.last.reason) == (False, "the learning rate is 0")
+    assert all(torch.equal(p, model.get_parameter(n)) for n, p in adapter.student.named_parameters())
+    name = "1.running_mean"
+    assert not torch.equal(adapter.student.get_buffer(name), model.get_buffer(name))
+    assert adapter.temperature.running() != 1.0
 
 
 def test_record_of_a_batch() -> None:

@@ -1,5 +1,6 @@
 import doctest
 import math
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise import functional
+from equipoise import functional, source
 from equipoise.functional import certainty_regularizer, entropy, soft_cross_entropy
+from equipoise.methods import dec
 
 SOURCE, FIRST, SECOND = [8.0, 7.29], [1.92, 1.00], [6.10, 6.50]
 
@@ -25,8 +27,11 @@ def by_hand(z: list[float], h0: float, kappa: float, t_min: float, t_max: float)
     return t, t * kappa / math.sqrt(sum(v * v for v in z))
 
 
-def test_doctests() -> None:
-    assert doctest.testmod(functional, extraglobs={"torch": torch}).failed == 0
+@pytest.mark.parametrize("module", [functional, source, dec])
+def test_doctests(module: ModuleType) -> None:
+    result = doctest.testmod(module, extraglobs={"torch": torch})
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_example_1_entropies() -> None:

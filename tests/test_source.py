@@ -66,13 +66,14 @@ def test_keyword_inputs_and_logits_objects() -> None:
     assert (source.h0, source.kappa) == (plain.h0, plain.kappa)
 
 
-def test_leaves_the_model_as_it_was() -> None:
-    model, _ = make()
+@pytest.mark.parametrize("kind", ["batch_norm", "instance_norm"])
+def test_leaves_the_model_as_it_was(kind: str) -> None:
+    model, _ = make(kind)
     model.train()
     model.get_submodule("1").eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
-    eq.SourceStatistics.measure(model, [images(8)], progress=False)
+    eq.SourceStatistics.measure(model, [images(7)], progress=False)
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 

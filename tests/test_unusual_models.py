@@ -145,6 +145,7 @@ def test_tokens_masks_and_mappings(sparse: bool) -> None:
     assert adapter.last is not None
     assert (adapter.last.used, adapter.last.set_aside) == (3, 0)
     assert adapter(scale=torch.tensor(2.0), input_ids=ids, mask=mask).shape == (3, 5)
+    assert adapter(scale=torch.ones(1, 8), input_ids=ids, mask=mask).shape == (3, 5)
     mask[0, 0] = torch.nan
     assert adapter(input_ids=ids, mask=mask).isnan().any(1).tolist() == [True, False, False]
 

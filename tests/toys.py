@@ -36,6 +36,12 @@ def group_norm_model() -> nn.Module:
     )
 
 
+def instance_norm_model() -> nn.Module:
+    # With running statistics, which torch rewrites in eval mode too.
+    norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=True)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
 def norm_free_model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(108, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, CLASSES))
 
@@ -44,6 +50,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "batch_norm": batch_norm_model,
     "layer_norm": layer_norm_model,
     "group_norm": group_norm_model,
+    "instance_norm": instance_norm_model,
     "norm_free": norm_free_model,
 }
 

@@ -18,7 +18,7 @@ from equipoise.detached import with_temperature
 from equipoise.errors import OptionError, SourceError, UnknownOptionError
 from equipoise.files import write_tensors
 from equipoise.functional import certainty_regularizer, check_range
-from equipoise.layers import running_statistics, select_parameters
+from equipoise.layers import running_statistics, select_parameters, steady_statistics
 from equipoise.options import number
 from equipoise.outcome import Outcome, SourceView
 from equipoise.record import Step, record_step
@@ -32,7 +32,7 @@ _Self = TypeVar("_Self", bound="Adapter")
 
 
 class Adapter(nn.Module, ABC):
-    """A classifier that adapts to its inputs: `adapter(x)` is a drop-in for `model(x)`.
+    """A classifier that adapts to its inputs: `adapter(x)` stands where `model(x)` stood, and returns logits.
 
     A method is a subclass with a `name`, keyword options in its constructor, and `step`. Everything else is
     here: checks of the input, setting bad samples aside, one forward of the source model where it is needed,
@@ -79,6 +79,17 @@ class Adapter(nn.Module, ABC):
         t_max: float = 3.0,
         teacher: Residence = "swapped",
     ) -> None:
+        """Copy the model and check what all methods share.
+
+        Args:
+            model: the classifier to adapt.
+            source: its statistics on the source domain, where the method or its tempering needs them.
+            parameters: what adapts, as `checked_choice` gives it; None where nothing does.
+            tempering: how the logits are divided by the certainty regulariser.
+            t_min: lower end of the regulariser's range of t.
+            t_max: its upper end.
+            teacher: where the source model is kept.
+        """
         super().__init__()
         self.model_fingerprint = fingerprint(model)
         self.temperature = Temperature(tempering)
@@ -132,7 +143,8 @@ class Adapter(nn.Module, ABC):
 
         Takes what the model takes: one batch of inputs, keyword inputs, or both; never labels. A sample with
         non-finite values is set aside (its logits come back NaN) and the others learn as if it had not been
-        there. If the model raises, the error passes through and the adapter is as it was.
+        there; -inf is allowed in all inputs but the first, as attention masks use it. If the model raises,
+        the error passes through and the adapter is as it was.
         """
         batch = Batch.of(args, kwargs)
         with torch.inference_mode(False), torch.enable_grad(), _fresh_autocast_cache():
@@ -149,11 +161,10 @@ class Adapter(nn.Module, ABC):
         for tempering="sample".
         """
         batch = Batch.of(args, kwargs)
-        with torch.no_grad():
-            logits = self.logits(batch)
-            if self.temperature.kind == "sample":
-                return divide(logits, self._view(batch).tau.unsqueeze(1))
-            return divide(logits, self.temperature.running())
+        logits = self.steady_logits(batch)
+        if self.temperature.kind == "sample":
+            return divide(logits, self._view(batch).tau.unsqueeze(1))
+        return divide(logits, self.temperature.running())
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
@@ -236,6 +247,11 @@ class Adapter(nn.Module, ABC):
         output = self.student(*batch.args, **batch.kwargs)
         return checked_logits(output, batch.rows, self.source.num_classes if self.source else None)
 
+    def steady_logits(self, batch: Batch) -> Tensor:
+        """The student's logits in eval mode; nothing is learned, by gradients or otherwise."""
+        with torch.no_grad(), steady_statistics(self.student):
+            return self.logits(batch)
+
     def _view(self, batch: Batch) -> SourceView:
         """One forward of the source model, and the certainty regulariser of its logits."""
         if self.source is None:
@@ -288,12 +304,11 @@ class Adapter(nn.Module, ABC):
         return answer, step
 
     def _unanswered(self, batch: Batch, fill: Tensor) -> Tensor:
-        """The answer to a batch without a usable sample; the model never sees it."""
+        """The answer to a batch without a usable sample; the model never sees any of its values."""
         if self.source is not None:
             classes = self.source.num_classes
         else:
-            with torch.no_grad():
-                classes = self.logits(batch.map(torch.zeros_like)).shape[1]
+            classes = self.steady_logits(batch.map(torch.zeros_like)).shape[1]
         like = next((p for p in self.student.parameters() if p.is_floating_point()), fill)
         return fill.to(like.dtype).unsqueeze(1).repeat(1, classes)
 

@@ -29,16 +29,19 @@ class Batch:
             )
         if args and not isinstance(args[0], Tensor):
             hint = "; pass a dict as keywords: adapter(**batch)" if isinstance(args[0], Mapping) else ""
+            hint = "; pass the inputs alone" if isinstance(args[0], (tuple, list)) else hint
             raise BatchTypeError(f"expected a batch as a torch.Tensor, got {type(args[0]).__name__}{hint}")
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         if not tensors:
             raise BatchTypeError("expected a batch as a torch.Tensor or tensors by keyword, got none")
-        main = next((tensor for tensor in tensors if tensor.ndim > 0), None)
-        if main is None:
+        sizes = [tensor.shape[0] for tensor in tensors if tensor.ndim > 0]
+        if not sizes:
             raise BatchError("expected a batch with the samples in its first dimension, got a single number")
-        if main.shape[0] == 0:
-            raise BatchError(f"expected at least one sample, got an empty batch {tuple(main.shape)}")
-        return cls(args, kwargs, main.shape[0])
+        # Most inputs have a row a sample; some, like position ids of shape (1, L), are for all samples.
+        rows = sizes[0] if args else max(sizes, key=sizes.count)
+        if rows == 0:
+            raise BatchError(f"expected at least one sample, got an empty batch {tuple(tensors[0].shape)}")
+        return cls(args, kwargs, rows)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """The same batch with a function applied to each tensor."""
@@ -91,6 +94,8 @@ def batches(loader: Iterable[Any], device: torch.device, *, progress: str | None
 
     A tuple or list yields its first element and the rest (labels, say) is ignored; a dict is keyword inputs.
     """
+    if isinstance(loader, (Tensor, Mapping)) or not isinstance(loader, Iterable):
+        raise BatchTypeError(f"expected an iterable of batches, got {type(loader).__name__}")
     empty = True
     for item in tqdm(loader, desc=progress, unit="batch", disable=progress is None):
         empty = False

@@ -17,8 +17,12 @@ class UnknownOptionError(OptionError, TypeError):
     """An option that the method does not have."""
 
 
-class UnknownMethodError(OptionError, LookupError):
+class UnknownMethodError(OptionError, KeyError):
     """A method name that is not in the registry."""
+
+    def __str__(self) -> str:
+        """The message as it is: a KeyError would put it in quotes."""
+        return str(self.args[0])
 
 
 class BatchError(EquipoiseError, ValueError):

@@ -5,13 +5,16 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from equipoise.errors import ModelError, OptionError
 
 Parameters: TypeAlias = str | Sequence[str]
-"""Which parameters adapt: "all", "norm" (normalisation weights and biases), or name patterns (fnmatch)."""
+"""Which parameters adapt: "all", "norm" (normalisation weights and biases), or patterns (fnmatch) of the
+names of parameters or of the modules they are in."""
 
 WITH_STATISTICS = (_NormBase,)  # batch, synchronised batch and instance norm, and what is made from them
 NORMALISATION = (*WITH_STATISTICS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -45,10 +48,15 @@ def select_parameters(model: nn.Module, which: str | list[str]) -> dict[str, nn.
                 'or RMS norm) and the model has none; parameters="all" works on any model'
             )
         return {name: p for name, p in everything.items() if id(p) in chosen}
-    unmatched = [pattern for pattern in which if not any(fnmatchcase(name, pattern) for name in everything)]
+    unmatched = [pattern for pattern in which if not any(_matches(name, pattern) for name in everything)]
     if unmatched:
         raise OptionError(f"parameters: no parameter matches {unmatched}; the model has {_some(everything)}")
-    return {n: p for n, p in everything.items() if any(fnmatchcase(n, pattern) for pattern in which)}
+    return {n: p for n, p in everything.items() if any(_matches(n, pattern) for pattern in which)}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern names the parameter or a module that it is in."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def _some(names: dict[str, nn.Parameter]) -> str:
@@ -67,13 +75,14 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
 
 
 @contextmanager
-def batch_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
+def batch_statistics(model: nn.Module, momentum: float, rows: int) -> Iterator[None]:
     """Normalise with the statistics of the batch, and move the running ones towards them by `momentum`.
 
     Only normalisation layers enter train mode: dropout and stochastic depth stay as they are. `momentum` is
-    PyTorch's: running ← (1 − momentum) · running + momentum · batch (Keras's 0.99 is 0.01 here).
+    PyTorch's: running ← (1 − momentum) · running + momentum · batch (Keras's 0.99 is 0.01 here). A batch of
+    one row has no statistics of its own: it is normalised by the running ones, which stay.
     """
-    layers = [module for module in model.modules() if isinstance(module, WITH_STATISTICS)]
+    layers = [module for module in model.modules() if isinstance(module, WITH_STATISTICS) and rows > 1]
     before = [(layer.training, layer.momentum) for layer in layers]
     try:
         for layer in layers:
@@ -82,3 +91,16 @@ def batch_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
     finally:
         for layer, (training, old) in zip(layers, before, strict=True):
             layer.training, layer.momentum = training, old
+
+
+@contextmanager
+def steady_statistics(model: nn.Module) -> Iterator[None]:
+    """Leave the running statistics as they are: torch's instance norm rewrites them even in eval mode."""
+    buffers = [b for module in model.modules() if isinstance(module, _InstanceNorm) for b in module.buffers()]
+    before = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, old in zip(buffers, before, strict=True):
+                buffer.copy_(old)

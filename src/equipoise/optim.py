@@ -20,7 +20,7 @@ def descend(loss: Tensor, parameters: Collection[nn.Parameter], rate: float) -> 
         return "the loss depends on no parameter that adapts"
     longest = torch.nn.utils.get_total_norm([g for _, g in steps]) * max(rate, 1.0)
     if not bool(longest.isfinite()):
-        return "non-finite gradient"
+        return "non-finite gradient or step"
     with torch.no_grad():
         # One call for all parameters: an interrupt comes before it or after it, never between two of them.
         torch._foreach_sub_([p for p, _ in steps], [g for _, g in steps], alpha=rate)

@@ -15,6 +15,7 @@ from equipoise.batch import batches, checked_logits
 from equipoise.errors import ModelError, OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.functional import at_least_single, entropy
+from equipoise.layers import steady_statistics
 from equipoise.version import __version__
 
 _KIND, _VERSION = "equipoise source statistics", 1
@@ -22,11 +23,25 @@ _KIND, _VERSION = "equipoise source statistics", 1
 
 @dataclass(frozen=True)
 class SourceStatistics:
-    """How certain a model is on the data it was trained for.
+    """How certain a model is on the data it was trained for: what DEC compares the stream with.
 
     h0 = mean entropy of softmax(z) in bits; kappa = median of ‖z‖₂ (the lower middle for an even count), both
-    over source-domain samples with the model in eval mode (Amin and Kim, TMLR 2025). The model's fingerprint
-    ties them to its weights; statistics made by hand may leave it empty and are then taken on trust.
+    over source-domain samples with the model in eval mode (Amin and Kim, TMLR 2025). Make them with `measure`
+    from training images without augmentation.
+
+    Attributes:
+        h0: mean entropy on the source domain, in bits.
+        kappa: median norm of the logits on the source domain.
+        num_classes: classes of the model.
+        num_samples: samples measured.
+        model_fingerprint: a hash of the weights they belong to; statistics made by hand may leave it empty
+            and are then taken on trust.
+        library_fingerprint: the versions that measured them.
+
+    >>> model = nn.Linear(3, 2)
+    >>> source = SourceStatistics.measure(model, [torch.randn(8, 3), torch.randn(8, 3)], progress=False)
+    >>> source.num_classes, source.num_samples
+    (2, 16)
     """
 
     h0: float
@@ -64,17 +79,18 @@ class SourceStatistics:
         """
         if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
+        check_module(model)
         norms: list[torch.Tensor] = []
-        total, seen, left_out, classes = 0.0, 0, 0, None
+        total, seen, left_out, classes = 0.0, 0, 0, 0
         modes = [(module, module.training) for module in model.modules()]
         try:
             model.eval()
-            with torch.no_grad():
+            with torch.no_grad(), steady_statistics(model):
                 title = "source statistics" if progress else None
                 for batch in batches(loader, device_of(model), progress=title):
                     if max_samples is not None and seen + batch.rows > max_samples:
                         batch = batch.select(torch.arange(batch.rows) < max_samples - seen)
-                    logits = checked_logits(model(*batch.args, **batch.kwargs), batch.rows, classes)
+                    logits = checked_logits(model(*batch.args, **batch.kwargs), batch.rows, classes or None)
                     classes = logits.shape[1]
                     good = at_least_single(logits[logits.isfinite().all(1)])
                     total += float(entropy(good).double().sum())
@@ -92,8 +108,6 @@ class SourceStatistics:
             if not len(kept):
                 raise SourceError(message)
             warnings.warn(message, stacklevel=2)
-        if classes is None:
-            raise SourceError("no source sample was measured")
         return cls(
             h0=total / len(kept),
             kappa=float(kept.median()),
@@ -148,6 +162,12 @@ class SourceStatistics:
         )
 
 
+def check_module(model: Any) -> None:
+    """Refuse what is no module."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
+
+
 def device_of(model: nn.Module) -> torch.device:
     """The device of the model's first parameter or buffer; the CPU if it has none."""
     for tensor in (*model.parameters(), *model.buffers()):
@@ -161,8 +181,7 @@ def fingerprint(model: nn.Module) -> str:
     Values are hashed as float32, so it does not change with the device, the memory format or a cast to
     double; a cast to half precision changes the weights and so the fingerprint.
     """
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    check_module(model)
     digest = hashlib.blake2b(digest_size=20)
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():

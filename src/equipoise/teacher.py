@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from equipoise.batch import Batch
 from equipoise.copying import frozen_copy
+from equipoise.layers import steady_statistics
 from equipoise.options import one_of
 
 Residence: TypeAlias = Literal["resident", "swapped"]
@@ -21,7 +22,8 @@ class ResidentTeacher(nn.Module):
 
     def forward(self, batch: Batch) -> Any:
         """The source model's output."""
-        return self.model(*batch.args, **batch.kwargs)
+        with steady_statistics(self.model):
+            return self.model(*batch.args, **batch.kwargs)
 
     def tensors(self, names: list[str]) -> dict[str, Tensor]:
         """The source's own values of the named parameters and buffers."""
@@ -52,10 +54,9 @@ class SwappedTeacher(nn.Module):
         adapted = {name: everything[name].data for name in self._values}
         try:
             for name, value in self._values.items():
-                # Buffers as copies: torch's instance norm rewrites its statistics even in eval mode.
-                own = not isinstance(everything[name], nn.Parameter)
-                everything[name].data = value.to(adapted[name].device, non_blocking=True, copy=own)
-            return student(*batch.args, **batch.kwargs)
+                everything[name].data = value.to(adapted[name].device, non_blocking=True)
+            with steady_statistics(student):
+                return student(*batch.args, **batch.kwargs)
         finally:
             for name, value in adapted.items():
                 everything[name].data = value

@@ -46,7 +46,8 @@ class DEC(Adapter):
     """Dynamic Entropy Control (Amin and Kim, TMLR 2025): adapts and stays calibrated.
 
     For each sample the frozen source model (the teacher) gives logits z and the certainty regulariser
-    tau = t · kappa / ‖z‖ (`functional.certainty_regularizer`). The student takes one step of gradient
+    tau = t · kappa / ‖z‖, where t grows from t_min to t_max with the entropy of softmax(z)
+    (`functional.certainty_regularizer`). The student takes one step of gradient
     descent, with the rate lambda,
 
         L = avg(tau)² · avg_i CE(softmax(z_i / tau_i), softmax(student_i)),
@@ -59,15 +60,16 @@ class DEC(Adapter):
     Args:
         model: a classifier that returns (N, C) logits, or an object with `.logits`.
         source: its statistics on the source domain.
-        reading: "paper" (the loss above) or "released" (the authors' notebook: `released_loss`). What is not
-            passed is the reading's own.
+        reading: "paper" (the loss above) or "released" (the authors' notebook: `released_loss`); it also
+            decides the default learning rate.
         learning_rate: lambda; by default 1e-7 for "paper" and 1e-3 for "released".
         t_min: lower end of the range of t.
         t_max: its upper end; raise both if the shift is expected to be large.
         tempering: "mean" of tau (the paper), "median" (less swayed by tau's heavy upper tail, and mostly
             better calibrated), "sample" (each by its own tau), or "none".
         parameters: what adapts: "all" (the paper; also those that the model has frozen), "norm"
-            (normalisation weights and biases), or a list of name patterns.
+            (normalisation weights and biases), or a list of patterns of parameters' or modules' names, like
+            ["head", "blocks.*.norm1"].
         norm_momentum: how fast the student's normalisation statistics follow the stream, in PyTorch's sense;
             0.01 is the paper's framework's default.
         teacher: "resident" (a second copy) or "swapped" (one module that alternates weights; the source's
@@ -76,6 +78,14 @@ class DEC(Adapter):
     Deviations: the paper leaves lambda open, see above. A batch of one sample has no batch statistics and is
     normalised by the student's running ones. Where the paper's text and its Algorithm 2 differ on the
     direction of the cross-entropy, the text is followed: the other direction sharpens.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    >>> source = SourceStatistics.measure(model, [torch.randn(16, 3, 4)], progress=False)
+    >>> adapter = DEC(model, source, tempering="median")
+    >>> adapter(torch.randn(8, 3, 4)).shape
+    torch.Size([8, 3])
+    >>> adapter.last.used
+    8
     """
 
     name = "dec"
@@ -116,14 +126,13 @@ class DEC(Adapter):
         """One forward of the student on the batch's statistics, one step towards the teacher."""
         if source is None:  # the type of the contract: DEC needs_source, so there is always one
             raise RuntimeError("DEC.step needs the source model's view of the batch")
-        if batch.rows > 1:
-            with batch_statistics(self.student, self.norm_momentum):
-                logits = self.logits(batch)
-        else:
+        with batch_statistics(self.student, self.norm_momentum, batch.rows):
             logits = self.logits(batch)
         if self.reading == "paper":
             loss = paper_loss(logits, source.logits, source.tau)
         else:
             loss = released_loss(logits, source.logits, source.t)
+        if self.learning_rate == 0:
+            return Outcome(logits, loss.detach(), used=0, reason="the learning rate is 0", failed=False)
         failure = descend(loss, self.learned.values(), self.learning_rate)
         return Outcome(logits, loss.detach(), batch.rows, reason=failure, failed=bool(failure))

@@ -1,6 +1,5 @@
 """No adaptation: the source model as it is."""
 
-import torch
 from torch import nn
 
 from equipoise.adapter import Adapter
@@ -24,5 +23,4 @@ class Source(Adapter):
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Answer as the source model does."""
-        with torch.no_grad():
-            return Outcome(self.logits(batch), loss=None, used=0, reason="no adaptation", failed=False)
+        return Outcome(self.steady_logits(batch), loss=None, used=0, reason="no adaptation", failed=False)
