@@ -1,6 +1,8 @@
-"""The README's examples run as they stand."""
+"""The examples of README.md and CONTRIBUTING.md run as they stand."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,15 @@ import torch
 import equipoise as eq
 from tests.toys import drifted, images, make
 
-README = Path(__file__).parent.parent / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+
+
+def examples(path: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+EXAMPLES = examples(README)
 
 
 def test_the_ten_lines_are_ten() -> None:
@@ -40,3 +49,21 @@ def test_every_method_and_option_has_its_place() -> None:
         assert f"`{name}`" in text
     for option in eq.DEC.known_options():
         assert f"`{option}" in text, option
+
+
+CONFORMANCE = """
+import sys
+import pytest
+exec(open(sys.argv[1]).read())
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", "mine", "tests/test_conformance.py"]))
+"""
+
+
+def test_the_method_of_the_contributing_page_conforms(tmp_path: Path) -> None:
+    (example,) = examples(ROOT / "CONTRIBUTING.md")
+    file = tmp_path / "mine.py"
+    file.write_text(example)
+    command = [sys.executable, "-c", CONFORMANCE, str(file)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-3000:]
+    assert re.search(r"\b1\d\d passed", result.stdout)
