@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import equipoise as eq
 from equipoise.source import fingerprint
@@ -91,6 +92,12 @@ def test_non_finite_samples_are_left_out_with_a_warning() -> None:
         assert eq.SourceStatistics.measure(model, [x], progress=False) == plain
     with pytest.raises(eq.errors.SourceError, match="2 of 2"):
         eq.SourceStatistics.measure(model, [x[32:]], progress=False)
+
+
+def test_a_model_that_ends_in_a_softmax_is_pointed_out() -> None:
+    model, _ = make()
+    with pytest.warns(UserWarning, match="does it end in a softmax"):
+        eq.SourceStatistics.measure(nn.Sequential(model, nn.Softmax(1)), [images(8)], progress=False)
 
 
 def test_save_and_load(tmp_path: Path) -> None:

@@ -211,6 +211,16 @@ def test_pickles_like_a_module() -> None:
     assert torch.equal(twin(drifted(8, 1)), adapter(drifted(8, 1)))
 
 
+def test_the_callers_graph_is_left_alone() -> None:
+    model, source = make()
+    adapter = eq.DEC(model, source)
+    scale = torch.tensor(2.0, requires_grad=True)
+    x = drifted(8) * scale
+    assert not adapter(x).requires_grad
+    x.sum().backward()
+    assert scale.grad is not None
+
+
 def test_script_modules_are_refused_by_name() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(108, 5)))
     with pytest.raises(eq.errors.ModelError, match="ScriptModule"):

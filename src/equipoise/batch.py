@@ -61,8 +61,11 @@ class Batch:
         return self.map(lambda value: value.to(device, non_blocking=True))
 
     def learnable(self) -> "Batch":
-        """The same batch as tensors that autograd may keep: those made in inference mode are copied."""
-        return self.map(lambda value: value.clone() if value.is_inference() else value)
+        """The same batch as tensors that autograd may keep, apart from the caller's graph.
+
+        Those made in inference mode are copied.
+        """
+        return self.map(lambda value: value.clone() if value.is_inference() else value.detach())
 
     def finite(self) -> Tensor:
         """For each sample, whether its inputs are finite.
@@ -95,7 +98,9 @@ def batches(loader: Iterable[Any], device: torch.device, *, progress: str | None
     A tuple or list yields its first element and the rest (labels, say) is ignored; a dict is keyword inputs.
     """
     if isinstance(loader, (Tensor, Mapping)) or not isinstance(loader, Iterable):
-        raise BatchTypeError(f"expected an iterable of batches, got {type(loader).__name__}")
+        raise BatchTypeError(
+            f"expected an iterable of batches, got {type(loader).__name__} (a data set goes into a DataLoader)"
+        )
     empty = True
     for item in tqdm(loader, desc=progress, unit="batch", disable=progress is None):
         empty = False

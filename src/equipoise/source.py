@@ -81,7 +81,7 @@ class SourceStatistics:
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
         check_module(model)
         norms: list[torch.Tensor] = []
-        total, seen, left_out, classes = 0.0, 0, 0, 0
+        total, seen, left_out, classes, probabilities = 0.0, 0, 0, 0, True
         modes = [(module, module.training) for module in model.modules()]
         try:
             model.eval()
@@ -95,6 +95,7 @@ class SourceStatistics:
                     good = at_least_single(logits[logits.isfinite().all(1)])
                     total += float(entropy(good).double().sum())
                     norms.append(torch.linalg.vector_norm(good, dim=1).cpu())
+                    probabilities &= bool((good >= 0).all() and ((good.sum(1) - 1).abs() < 1e-3).all())
                     left_out += batch.rows - len(good)
                     seen += batch.rows
                     if seen == max_samples:
@@ -108,6 +109,12 @@ class SourceStatistics:
             if not len(kept):
                 raise SourceError(message)
             warnings.warn(message, stacklevel=2)
+        if probabilities:
+            warnings.warn(
+                "every output of the model is a row of probabilities: does it end in a softmax? "
+                "Temperatures need the logits before it",
+                stacklevel=2,
+            )
         return cls(
             h0=total / len(kept),
             kappa=float(kept.median()),
