@@ -99,7 +99,7 @@ def batches(loader: Iterable[Any], device: torch.device, *, progress: str | None
     """
     if isinstance(loader, (Tensor, Mapping)) or not isinstance(loader, Iterable):
         raise BatchTypeError(
-            f"expected an iterable of batches, got {type(loader).__name__} (a data set goes into a DataLoader)"
+            f"expected an iterable of batches, got {type(loader).__name__} (put a data set into a DataLoader)"
         )
     empty = True
     for item in tqdm(loader, desc=progress, unit="batch", disable=progress is None):
