@@ -27,5 +27,5 @@ def with_temperature(model: nn.Module, temperature: float) -> nn.Module:
 
 
 def _temper(module: nn.Module, _inputs: Any, output: Any) -> Tensor:
-    temperature: Tensor = module.get_buffer(_TEMPERATURE)
+    temperature: Tensor = getattr(module, _TEMPERATURE)  # get_buffer is too much for torch.export's tracing
     return logits_of(output) / temperature
