@@ -93,11 +93,11 @@ class Adapter(nn.Module, ABC):
         super().__init__()
         self.model_fingerprint = fingerprint(model)
         self.temperature = Temperature(tempering)
-        self.source = self._checked_source(source, tempering)
+        self._asks_source = self.needs_source or tempering != "none"
+        self.source = self._checked_source(source)
         self.t_min, self.t_max = number("t_min", t_min), number("t_max", t_max)
         check_range(self.t_min, self.t_max)
         self.resolve(t_min=self.t_min, t_max=self.t_max)
-        self._asks_source = self.needs_source or tempering != "none"
         with torch.inference_mode(False):
             self.student = frozen_copy(model)
             chosen = {} if parameters is None else select_parameters(self.student, parameters)
@@ -106,11 +106,11 @@ class Adapter(nn.Module, ABC):
             self.teacher = make_teacher(teacher, self.student, self.adapting)
         self._last: Step | None = None
 
-    def _checked_source(self, source: Any, tempering: Tempering) -> SourceStatistics | None:
+    def _checked_source(self, source: Any) -> SourceStatistics | None:
         if source is None:
-            if self.needs_source or tempering != "none":
+            if self._asks_source:
                 raise SourceError(
-                    f"{self.name} with tempering={tempering!r} needs source statistics: "
+                    f"{self.name} with tempering={self.temperature.kind!r} needs source statistics: "
                     "SourceStatistics.measure(model, source_loader)"
                 )
             return None
