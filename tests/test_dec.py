@@ -313,7 +313,7 @@ def test_at_rate_zero_only_statistics_and_temperature_adapt() -> None:
     assert all(torch.equal(p, model.get_parameter(n)) for n, p in adapter.student.named_parameters())
     name = "1.running_mean"
     assert not torch.equal(adapter.student.get_buffer(name), model.get_buffer(name))
-    assert adapter.temperature.running() != 1.0
+    assert adapter.temper.temperature.running() != 1.0
 
 
 def test_record_of_a_batch() -> None:

@@ -79,7 +79,13 @@ def make(kind: str = "batch_norm", seed: int = 0) -> tuple[nn.Module, eq.SourceS
         for step in range(3):
             model(images(16, seed=100 + step))
     model.eval()
-    return model, eq.SourceStatistics.measure(model, [images(32, seed=7)], progress=False)
+    return model, measured(model, [images(32, seed=7)])
+
+
+def measured(model: nn.Module, loader: list[Any]) -> eq.SourceStatistics:
+    """Source statistics with all that any method needs."""
+    fisher = any("norm" in type(module).__name__.lower() for module in model.modules())
+    return eq.SourceStatistics.measure(model, loader, fisher=fisher, progress=False)
 
 
 def drifted(rows: int, seed: int = 0) -> Tensor:

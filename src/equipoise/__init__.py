@@ -3,18 +3,22 @@
 from equipoise import errors, functional, methods, metrics, models
 from equipoise.adapter import Adapter
 from equipoise.errors import EquipoiseError
+from equipoise.footprint import Footprint
 from equipoise.methods.dec import DEC
 from equipoise.record import Step
 from equipoise.registry import create, list_methods, load, register
 from equipoise.source import SourceStatistics
+from equipoise.tempered import Tempered
 from equipoise.version import __version__
 
 __all__ = [
     "DEC",
     "Adapter",
     "EquipoiseError",
+    "Footprint",
     "SourceStatistics",
     "Step",
+    "Tempered",
     "__version__",
     "create",
     "errors",

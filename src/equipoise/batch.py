@@ -84,6 +84,17 @@ class Batch:
                 good &= fine.reshape(self.rows, -1).all(1)
         return good
 
+    def samples(self) -> dict[str, Tensor]:
+        """The tensors that have a row for each sample, by position ("0") or keyword."""
+        named = {**{str(place): value for place, value in enumerate(self.args)}, **self.kwargs}
+        return {name: v for name, v in named.items() if isinstance(v, Tensor) and self._per_sample(v)}
+
+    def with_samples(self, samples: Mapping[str, Tensor]) -> "Batch":
+        """The same call with other samples, all that `samples` names; what belongs to all samples stays."""
+        args = tuple(samples.get(str(place), value) for place, value in enumerate(self.args))
+        kwargs = {name: samples.get(name, value) for name, value in self.kwargs.items()}
+        return Batch(args, kwargs, len(next(iter(samples.values()))))
+
     def select(self, keep: Tensor) -> "Batch":
         """The samples for which `keep` is true; the batch itself where that is all of them."""
         if bool(keep.all()):

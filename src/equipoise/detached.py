@@ -6,24 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.batch import logits_of
-from equipoise.copying import frozen_copy
 
 _TEMPERATURE = "equipoise_temperature"
 
 
 def with_temperature(model: nn.Module, temperature: float) -> nn.Module:
-    """A frozen copy of a model that answers with its logits divided by a constant temperature.
+    """The model itself, changed to answer with its logits divided by a constant temperature.
 
-    The copy is of the model's own class and takes what the model takes. The temperature is a buffer of it, so
-    that it travels with its state, and a hook divides by it.
+    It stays of its own class and takes what it took. The temperature is a buffer of it, so that it travels
+    with its state, and a hook divides by it.
     """
-    copy = frozen_copy(model)
-    like = next(copy.parameters(), torch.zeros(()))
+    like = next(model.parameters(), torch.zeros(()))
     wide = torch.float64 if like.dtype == torch.float64 else torch.float32
     with torch.inference_mode(False):
-        copy.register_buffer(_TEMPERATURE, torch.tensor(temperature, dtype=wide, device=like.device))
-    copy.register_forward_hook(_temper)
-    return copy
+        model.register_buffer(_TEMPERATURE, torch.tensor(temperature, dtype=wide, device=like.device))
+    model.register_forward_hook(_temper)
+    return model
 
 
 def _temper(module: nn.Module, _inputs: Any, output: Any) -> Tensor:

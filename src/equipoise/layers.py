@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from equipoise.errors import ModelError, OptionError
@@ -45,7 +45,8 @@ def select_parameters(model: nn.Module, which: str | list[str]) -> dict[str, nn.
         if not chosen:
             raise ModelError(
                 'parameters="norm" needs normalisation layers with weights (batch, layer, group, instance '
-                'or RMS norm) and the model has none; parameters="all" works on any model'
+                'or RMS norm) and the model has none; parameters="all" works on any model, and so does the '
+                'method "dec"; "t3a" needs but a linear head'
             )
         return {name: p for name, p in everything.items() if id(p) in chosen}
     unmatched = [pattern for pattern in which if not any(_matches(name, pattern) for name in everything)]
@@ -104,3 +105,47 @@ def steady_statistics(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, old in zip(buffers, before, strict=True):
                 buffer.copy_(old)
+
+
+def pooling_layers(model: nn.Module) -> list[_BatchNorm]:
+    """The layers that pool the samples of a batch: batch norms with running statistics to use instead."""
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+
+
+@contextmanager
+def blended_statistics(
+    model: nn.Module, source: dict[str, Tensor], prior: float, momentum: float
+) -> Iterator[None]:
+    """Normalise with a blend of the source's statistics, worth `prior` samples, and those of the batch.
+
+    blend = (prior · source + n · batch) / (prior + n) for mean and variance, n the rows of the batch. The
+    running statistics move towards it by `momentum`. `source` has the source's values by their names in the
+    model.
+    """
+    named = {id(module): prefix for prefix, module in model.named_modules()}
+    before: list[tuple[_BatchNorm, Tensor, Tensor]] = []
+    handles = []
+
+    def blend(layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
+        x = inputs[0].detach()
+        rest = [dim for dim in range(x.ndim) if dim != 1]
+        share = len(x) / (prior + len(x))
+        moments = x.float().mean(rest), x.float().var(rest, unbiased=False)
+        running = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
+        before.append((layer, running[0].clone(), running[1].clone()))
+        prefix = f"{named[id(layer)]}." if named[id(layer)] else ""
+        for buffer, name, moment in zip(running, ("running_mean", "running_var"), moments, strict=True):
+            buffer.copy_(torch.lerp(source[prefix + name].to(buffer), moment.to(buffer), share))
+
+    def follow(layer: _BatchNorm, _inputs: object, _output: object) -> None:
+        _, mean, variance = before.pop()
+        layer.get_buffer("running_mean").copy_(torch.lerp(mean, layer.get_buffer("running_mean"), momentum))
+        layer.get_buffer("running_var").copy_(torch.lerp(variance, layer.get_buffer("running_var"), momentum))
+
+    try:
+        for layer in pooling_layers(model):
+            handles += [layer.register_forward_pre_hook(blend), layer.register_forward_hook(follow)]
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

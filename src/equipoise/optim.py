@@ -1,31 +1,152 @@
-"""The step an adapter takes down its loss."""
+"""The steps an adapter takes down its loss: gradient descent, Adam, and sharpness-aware ones."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from equipoise.options import number, one_of
+
+Kind: TypeAlias = Literal["sgd", "adam"]
+Parameters: TypeAlias = Mapping[str, nn.Parameter]
+State: TypeAlias = dict[str, Tensor]
 
 
-def descend(loss: Tensor, parameters: Collection[nn.Parameter], rate: float) -> str:
-    """Plain gradient descent, θ ← θ − rate · ∂loss/∂θ; returns why no step was taken, or an empty string.
+class Slope(NamedTuple):
+    """The gradients of a loss by the parameters' names, or why there are none."""
 
-    Nothing is written unless the loss, every gradient and the step itself are finite.
-    """
+    gradients: dict[str, Tensor]
+    failure: str
+
+
+def slope(loss: Tensor, parameters: Parameters) -> Slope:
+    """Differentiate a loss; parameters that it does not depend on are left out."""
     if not bool(loss.isfinite()):
-        return "non-finite loss"
-    chosen = list(parameters)
-    gradients = torch.autograd.grad(loss, chosen, allow_unused=True) if loss.requires_grad else ()
-    steps = [(p, _dense(g)) for p, g in zip(chosen, gradients, strict=False) if g is not None]
-    if not steps:
-        return "the loss depends on no parameter that adapts"
-    longest = torch.nn.utils.get_total_norm([g for _, g in steps]) * max(rate, 1.0)
-    if not bool(longest.isfinite()):
-        return "non-finite gradient or step"
-    with torch.no_grad():
-        # One call for all parameters: an interrupt comes before it or after it, never between two of them.
-        torch._foreach_sub_([p for p, _ in steps], [g for _, g in steps], alpha=rate)
-    return ""
+        return Slope({}, "non-finite loss")
+    values = list(parameters.values())
+    found = torch.autograd.grad(loss, values, allow_unused=True) if loss.requires_grad else ()
+    gradients = {
+        name: gradient.to_dense() if gradient.is_sparse else gradient
+        for name, gradient in zip(parameters, found, strict=False)
+        if gradient is not None
+    }
+    if not gradients:
+        return Slope({}, "the loss depends on no parameter that adapts")
+    return Slope(gradients, "")
 
 
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient
+class Optimizer:
+    """Plain or accelerated gradient descent as a function of its state, which is a dict of tensors.
+
+    "sgd" is θ ← θ − rate · v with v ← momentum · v + g (never Nesterov); "adam" is torch's with
+    β = (momentum, .999). Neither decays the weights. Nothing is written unless the whole step is finite.
+    """
+
+    def __init__(self, kind: Kind, rate: float, momentum: float) -> None:
+        one_of("optimizer", kind, get_args(Kind))
+        self.kind = kind
+        self.rate = number("learning_rate", rate, low=0)
+        self.momentum = number("momentum", momentum, low=0, high=1)
+
+    def start(self, parameters: Parameters) -> State:
+        """The state before the first step."""
+        if self.kind == "sgd":
+            return {f"velocity.{n}": torch.zeros_like(p) for n, p in parameters.items() if self.momentum}
+        moments = {f"{m}.{n}": torch.zeros_like(p) for m in ("mean", "square") for n, p in parameters.items()}
+        return {**moments, "steps": torch.zeros(())}
+
+    def step(
+        self, parameters: Parameters, gradients: Mapping[str, Tensor], state: State
+    ) -> tuple[State, str]:
+        """Move the parameters; returns the state afterwards, or the same state and why there was no step."""
+        names = list(gradients)
+        chosen: list[Tensor] = [parameters[name] for name in names]
+        slopes = list(gradients.values())
+        steepest = torch.nn.utils.get_total_norm(slopes)
+        # Adam squares the gradients.
+        longest = steepest * max(self.rate, 1.0) if self.kind == "sgd" else steepest * steepest
+        if not bool(longest.isfinite()):
+            return state, "non-finite gradient or step"
+        news = {name: tensor.clone() for name, tensor in state.items()}
+        with torch.no_grad():
+            if self.kind == "sgd":
+                self._descend(chosen, slopes, [news.get(f"velocity.{name}") for name in names])
+            else:
+                news["steps"] += 1
+                means = [news[f"mean.{name}"] for name in names]
+                squares = [news[f"square.{name}"] for name in names]
+                self._adam(chosen, slopes, means, squares, news["steps"])
+        return news, ""
+
+    def _descend(self, chosen: list[Tensor], slopes: list[Tensor], velocity: list[Tensor | None]) -> None:
+        sgd(
+            chosen,
+            slopes,
+            velocity,
+            has_sparse_grad=False,
+            foreach=True,
+            weight_decay=0.0,
+            momentum=self.momentum,
+            lr=self.rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+    def _adam(
+        self,
+        chosen: list[Tensor],
+        slopes: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        steps: Tensor,
+    ) -> None:
+        # torch counts the steps before it uses them, in a tensor of each parameter's own.
+        counts = [steps.cpu() - 1 for _ in chosen]
+        adam(
+            chosen,
+            slopes,
+            means,
+            squares,
+            [],
+            counts,
+            foreach=True,
+            amsgrad=False,
+            beta1=self.momentum,
+            beta2=0.999,
+            lr=self.rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+def sharpness_aware_slope(
+    loss_at: Callable[[], Tensor], parameters: Parameters, rho: float
+) -> tuple[Tensor, Slope]:
+    """The loss at θ, and its gradient at the worst point near θ: SAM (Foret et al., ICLR 2021).
+
+    e = rho · g / (‖g‖₂ + 1e-12) with g the gradient at θ and ‖·‖ over all parameters; the gradient returned
+    is that at θ + e. The parameters are as before when it returns, whatever happens on the way.
+    """
+    loss = loss_at()
+    here = slope(loss, parameters)
+    if here.failure:
+        return loss.detach(), here
+    norm = torch.nn.utils.get_total_norm(list(here.gradients.values()))
+    if not bool(norm.isfinite()):
+        return loss.detach(), Slope({}, "non-finite gradient or step")
+    climbed: list[Tensor] = [parameters[name] for name in here.gradients]
+    uphill = [gradient * (rho / (norm + 1e-12)) for gradient in here.gradients.values()]
+    before = [parameter.detach().clone() for parameter in climbed]
+    try:
+        with torch.no_grad():
+            torch._foreach_add_(climbed, uphill)
+        there = slope(loss_at(), parameters)
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(climbed, before)
+    return loss.detach(), there

@@ -19,6 +19,14 @@ def number(name: str, value: Any, *, low: float = -math.inf, high: float = math.
     return real
 
 
+def integer(name: str, value: Any, *, low: int) -> int:
+    """A whole number from `low` up as an int; 3.0 and numpy's integers count as whole."""
+    real = number(name, value, low=low)
+    if real != int(real):
+        raise OptionError(f"expected {name} as a whole number, got {value!r}")
+    return int(real)
+
+
 def one_of(name: str, value: Any, known: Collection[str]) -> None:
     """Refuse a value that is not among the known ones."""
     if value not in list(known):

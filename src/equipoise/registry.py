@@ -44,7 +44,7 @@ def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistic
     tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
     try:
         method, options = text["method"], dict(json.loads(text["options"]))
-        saved = SourceStatistics(**json.loads(text["source"])) if text["source"] else None
+        saved = SourceStatistics.from_parts(text["source"], tensors) if text["source"] else None
         expected = text["model_fingerprint"]
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"{path}: damaged header: {error}") from error
@@ -61,5 +61,6 @@ def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistic
         adapter = create(method, model, saved, **options)
     except EquipoiseError as error:
         raise StateError(f"{path}: its header does not make a {method!r}: {error}") from error
-    adapter.load_state_dict(tensors)
+    of_source = saved.tensors() if saved else {}
+    adapter.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in of_source})
     return adapter

@@ -1,24 +1,27 @@
 """What must be known of the source domain before deployment: measured once, frozen, saved."""
 
 import hashlib
+import json
 import math
 import os
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equipoise.batch import batches, checked_logits
 from equipoise.errors import ModelError, OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
+from equipoise.fisher import Fisher
 from equipoise.functional import at_least_single, entropy
-from equipoise.layers import steady_statistics
+from equipoise.layers import Parameters, checked_choice, steady_statistics
 from equipoise.version import __version__
 
 _KIND, _VERSION = "equipoise source statistics", 1
+_FISHER = "source.fisher."
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class SourceStatistics:
         model_fingerprint: a hash of the weights they belong to; statistics made by hand may leave it empty
             and are then taken on trust.
         library_fingerprint: the versions that measured them.
+        fisher: how much each parameter matters, by name (`fisher.Fisher`); empty unless asked for.
 
     >>> model = nn.Linear(3, 2)
     >>> source = SourceStatistics.measure(model, [torch.randn(8, 3), torch.randn(8, 3)], progress=False)
@@ -50,6 +54,7 @@ class SourceStatistics:
     num_samples: int = 0
     model_fingerprint: str = ""
     library_fingerprint: str = ""
+    fisher: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse numbers that no classifier can have."""
@@ -70,16 +75,23 @@ class SourceStatistics:
         loader: Iterable[Any],
         max_samples: int | None = None,
         *,
+        fisher: Parameters | bool = False,
         progress: bool = True,
     ) -> "SourceStatistics":
         """Measure a model on source-domain batches in one pass that keeps nothing but the logit norms.
 
         The loader yields tensors, tuples whose first element is the input, or dicts of keyword inputs. The
-        model is left as it was. Samples with non-finite logits are left out, with a warning.
+        model is left as it was. Samples with non-finite logits are left out, with a warning. `fisher=True`
+        also measures what the method "eata" needs, for the parameters that it adapts by default (or those
+        named, as its option `parameters` does): a forward and a backward more for each batch; its authors use
+        2,000 samples in batches of 64.
         """
         if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
         check_module(model)
+        if fisher is True:
+            fisher = "norm"
+        importance = None if fisher is False else Fisher(model, checked_choice(fisher))
         norms: list[torch.Tensor] = []
         total, seen, left_out, classes, probabilities = 0.0, 0, 0, 0, True
         modes = [(module, module.training) for module in model.modules()]
@@ -92,7 +104,10 @@ class SourceStatistics:
                         batch = batch.select(torch.arange(batch.rows) < max_samples - seen)
                     logits = checked_logits(model(*batch.args, **batch.kwargs), batch.rows, classes or None)
                     classes = logits.shape[1]
-                    good = at_least_single(logits[logits.isfinite().all(1)])
+                    finite = logits.isfinite().all(1)
+                    good = at_least_single(logits[finite])
+                    if importance is not None and len(good):
+                        importance.observe(batch.select(finite))
                     total += float(entropy(good).double().sum())
                     norms.append(torch.linalg.vector_norm(good, dim=1).cpu())
                     probabilities &= bool((good >= 0).all() and ((good.sum(1) - 1).abs() < 1e-3).all())
@@ -122,6 +137,7 @@ class SourceStatistics:
             num_samples=len(kept),
             model_fingerprint=fingerprint(model),
             library_fingerprint=f"equipoise {__version__}, torch {torch.__version__}",
+            fisher={} if importance is None else importance.result(),
         )
 
     def check_fits(self, model_fingerprint: str) -> None:
@@ -135,30 +151,31 @@ class SourceStatistics:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a small safetensors file, atomically."""
-        numbers = {
-            "h0": torch.tensor(self.h0, dtype=torch.float64),
-            "kappa": torch.tensor(self.kappa, dtype=torch.float64),
-            "num_classes": torch.tensor(self.num_classes),
-            "num_samples": torch.tensor(self.num_samples),
-        }
-        text = {"model_fingerprint": self.model_fingerprint, "library_fingerprint": self.library_fingerprint}
-        write_tensors(path, _KIND, _VERSION, numbers, text)
+        write_tensors(path, _KIND, _VERSION, self.tensors(), {"source": self.to_json()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "SourceStatistics":
         """Read what `save` wrote; StateError where the file is anything else."""
-        numbers, text = read_tensors(path, _KIND, _VERSION)
+        tensors, text = read_tensors(path, _KIND, _VERSION)
         try:
-            return cls(
-                h0=float(numbers["h0"]),
-                kappa=float(numbers["kappa"]),
-                num_classes=int(numbers["num_classes"]),
-                num_samples=int(numbers["num_samples"]),
-                model_fingerprint=text["model_fingerprint"],
-                library_fingerprint=text["library_fingerprint"],
-            )
-        except (KeyError, ValueError, RuntimeError) as error:
+            return cls.from_parts(text["source"], tensors)
+        except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"{path}: not source statistics: {error!r}") from error
+
+    def to_json(self) -> str:
+        """Everything but the tensors, as text."""
+        parts = {name: value for name, value in vars(self).items() if name != "fisher"}
+        return json.dumps(parts)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors, under names of their own in a file."""
+        return {_FISHER + name: tensor for name, tensor in self.fisher.items()}
+
+    @classmethod
+    def from_parts(cls, text: str, tensors: Mapping[str, Tensor]) -> "SourceStatistics":
+        """The inverse of `to_json` and `tensors`; entries of other names are left alone."""
+        fisher = {name.removeprefix(_FISHER): t for name, t in tensors.items() if name.startswith(_FISHER)}
+        return cls(**json.loads(text), fisher=fisher)
 
     def agrees_with(self, other: "SourceStatistics") -> bool:
         """Whether both describe the same model, up to the rounding of another batch size or device."""

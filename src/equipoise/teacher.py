@@ -27,8 +27,12 @@ class ResidentTeacher(nn.Module):
 
     def tensors(self, names: list[str]) -> dict[str, Tensor]:
         """The source's own values of the named parameters and buffers."""
-        everything = named_tensors(self.model)
+        everything = self.held()
         return {name: everything[name].detach() for name in names}
+
+    def held(self) -> dict[str, Tensor]:
+        """What is held beside the student."""
+        return named_tensors(self.model)
 
 
 class SwappedTeacher(nn.Module):
@@ -66,6 +70,10 @@ class SwappedTeacher(nn.Module):
         """The source's own values of the named parameters and buffers."""
         return {name: self._values[name] for name in names}
 
+    def held(self) -> dict[str, Tensor]:
+        """What is held beside the student."""
+        return dict(self._values)
+
     def _apply(self, fn: Any, recurse: bool = True) -> "SwappedTeacher":
         self._values = {name: self._to_host(fn(value)) for name, value in self._values.items()}
         return self
@@ -80,6 +88,8 @@ Teacher: TypeAlias = ResidentTeacher | SwappedTeacher
 
 
 def make_teacher(residence: Residence, student: nn.Module, adapting: dict[str, Tensor]) -> Teacher:
-    """The source model of a student that has not adapted yet."""
+    """The source model of a student that has not adapted yet; a student that never does is its own."""
     one_of("teacher", residence, get_args(Residence))
-    return ResidentTeacher(student) if residence == "resident" else SwappedTeacher(student, adapting)
+    if residence == "resident" and adapting:
+        return ResidentTeacher(student)
+    return SwappedTeacher(student, adapting)

@@ -6,7 +6,10 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from equipoise.options import one_of
+from equipoise.errors import SourceError
+from equipoise.functional import certainty_regularizer, check_range
+from equipoise.options import number, one_of
+from equipoise.source import SourceStatistics
 
 Tempering: TypeAlias = Literal["mean", "median", "sample", "none"]
 """How logits are divided: by the mean of tau (the paper), its median, each sample's own tau, or not."""
@@ -72,6 +75,34 @@ class Temperature:
     def load(self, state: dict[str, Tensor]) -> None:
         """Take over what another Temperature of the same kind observed."""
         self._state = {name: state[name].to("cpu", old.dtype, copy=True) for name, old in self._state.items()}
+
+
+class Temper:
+    """What a stream of logits is divided by: the certainty regulariser, and a temperature made of it.
+
+    Args:
+        kind: how the temperature comes from tau.
+        source: the statistics tau is measured against; None where nothing is tempered.
+        t_min: lower end of the regulariser's range of t.
+        t_max: its upper end.
+    """
+
+    def __init__(self, kind: Tempering, source: SourceStatistics | None, t_min: float, t_max: float) -> None:
+        self.temperature = Temperature(kind)
+        self.source = source
+        self.t_min, self.t_max = number("t_min", t_min), number("t_max", t_max)
+        check_range(self.t_min, self.t_max)
+
+    @property
+    def kind(self) -> Tempering:
+        """How the temperature comes from tau."""
+        return self.temperature.kind
+
+    def regularize(self, source_logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The certainty regulariser (t, tau) of each sample, from the source model's logits."""
+        if self.source is None:
+            raise SourceError("tempering needs source statistics")
+        return certainty_regularizer(source_logits, self.source.h0, self.source.kappa, self.t_min, self.t_max)
 
 
 def divide(logits: Tensor, temperature: Tensor | float) -> Tensor:

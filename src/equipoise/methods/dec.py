@@ -1,16 +1,14 @@
 """Dynamic Entropy Control: distil the source model's softened answers, then temper."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from equipoise.adapter import Adapter
-from equipoise.batch import Batch
 from equipoise.functional import at_least_single, soft_cross_entropy
-from equipoise.layers import Parameters, batch_statistics, checked_choice
-from equipoise.optim import descend
-from equipoise.options import number, one_of
-from equipoise.outcome import Outcome, SourceView
+from equipoise.gradient import GradientAdapter, Objective
+from equipoise.layers import Parameters
+from equipoise.options import one_of
+from equipoise.outcome import SourceView
 from equipoise.registry import register
 from equipoise.source import SourceStatistics
 from equipoise.teacher import Residence
@@ -42,7 +40,7 @@ def released_loss(student: Tensor, teacher: Tensor, t: Tensor) -> Tensor:
 
 
 @register
-class DEC(Adapter):
+class DEC(GradientAdapter):
     """Dynamic Entropy Control (Amin and Kim, TMLR 2025): adapts and stays calibrated.
 
     For each sample the frozen source model (the teacher) gives logits z and the certainty regulariser
@@ -74,6 +72,8 @@ class DEC(Adapter):
             0.01 is the paper's framework's default.
         teacher: "resident" (a second copy) or "swapped" (one module that alternates weights; the source's
             wait in the host's memory).
+        shared: `optimizer`, `momentum` and `steps`: the paper takes one step of "sgd" with momentum 0, and so
+            do both readings by default.
 
     Deviations: the paper leaves lambda open, see above. A batch of one sample has no batch statistics and is
     normalised by the student's running ones. Where the paper's text and its Algorithm 2 differ on the
@@ -90,6 +90,8 @@ class DEC(Adapter):
 
     name = "dec"
     needs_source = True
+    asks_source = True
+    velocity = 0.0
 
     def __init__(
         self,
@@ -104,35 +106,29 @@ class DEC(Adapter):
         parameters: Parameters = "all",
         norm_momentum: float = 0.01,
         teacher: Residence = "resident",
+        **shared: Any,
     ) -> None:
-        choice = checked_choice(parameters)
+        one_of("reading", reading, LEARNING_RATES)
         super().__init__(
             model,
             source,
-            parameters=choice,
+            learning_rate=LEARNING_RATES[reading] if learning_rate is None else learning_rate,
+            parameters=parameters,
+            norm_momentum=norm_momentum,
             tempering=tempering,
             t_min=t_min,
             t_max=t_max,
             teacher=teacher,
+            **shared,
         )
-        one_of("reading", reading, LEARNING_RATES)
-        rate = LEARNING_RATES[reading] if learning_rate is None else learning_rate
         self.reading = reading
-        self.learning_rate = number("learning_rate", rate, low=0)
-        self.norm_momentum = number("norm_momentum", norm_momentum, low=0, high=1)
-        self.resolve(parameters=choice, learning_rate=self.learning_rate, norm_momentum=self.norm_momentum)
 
-    def step(self, batch: Batch, source: SourceView | None) -> Outcome:
-        """One forward of the student on the batch's statistics, one step towards the teacher."""
-        if source is None:  # the type of the contract: DEC needs_source, so there is always one
-            raise RuntimeError("DEC.step needs the source model's view of the batch")
-        with batch_statistics(self.student, self.norm_momentum, batch.rows):
-            logits = self.logits(batch)
+    def objective(self, logits: Tensor, source: SourceView | None) -> Objective:
+        """The distance from the teacher."""
+        if source is None:  # the type of the contract: DEC asks the source model, so there is always a view
+            raise RuntimeError("DEC needs the source model's view of the batch")
         if self.reading == "paper":
             loss = paper_loss(logits, source.logits, source.tau)
         else:
             loss = released_loss(logits, source.logits, source.t)
-        if self.learning_rate == 0:
-            return Outcome(logits, loss.detach(), used=0, reason="the learning rate is 0", failed=False)
-        failure = descend(loss, self.learned.values(), self.learning_rate)
-        return Outcome(logits, loss.detach(), batch.rows, reason=failure, failed=bool(failure))
+        return Objective(loss, used=len(logits))

@@ -1,0 +1,45 @@
+"""How much each parameter matters on the source domain: the diagonal that EATA holds on to."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from equipoise.batch import Batch, checked_logits
+from equipoise.copying import frozen_copy
+from equipoise.functional import at_least_single
+from equipoise.layers import batch_statistics, select_parameters
+
+
+class Fisher:
+    """The mean over batches of the squared gradient of the loss against the model's own answers.
+
+    F = mean_b (∂/∂θ mean_{i∈b} CE(z_i, argmax z_i))², with the model as EATA adapts it: normalised by the
+    batch's statistics. As in the authors' code it is the square of a batch's mean gradient, not the mean of
+    the samples' squares, so it depends on the batch size; they use 2,000 samples in batches of 64 (Niu et
+    al., ICML 2022).
+    """
+
+    def __init__(self, model: nn.Module, which: str | list[str]) -> None:
+        self._model = frozen_copy(model)
+        self._parameters = select_parameters(self._model, which)
+        for parameter in self._parameters.values():
+            parameter.requires_grad_()
+        self._sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self._parameters.items()}
+        self._batches = 0
+
+    def observe(self, batch: Batch) -> None:
+        """Take in a batch of samples with finite logits."""
+        with torch.inference_mode(False), torch.enable_grad():
+            inputs = batch.learnable()
+            with batch_statistics(self._model, 0.0, inputs.rows):
+                logits = checked_logits(self._model(*inputs.args, **inputs.kwargs), inputs.rows)
+            loss = cross_entropy(at_least_single(logits), logits.argmax(1))
+            gradients = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
+        for name, gradient in zip(self._parameters, gradients, strict=True):
+            if gradient is not None:
+                self._sums[name] += gradient.float() ** 2
+        self._batches += 1
+
+    def result(self) -> dict[str, Tensor]:
+        """The diagonal by the parameters' names, on the CPU."""
+        return {name: (total / max(self._batches, 1)).cpu() for name, total in self._sums.items()}

@@ -1,0 +1,125 @@
+"""Methods that take steps of an optimiser down a loss of their own answers."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from equipoise.adapter import Adapter
+from equipoise.batch import Batch
+from equipoise.layers import Parameters, batch_statistics, checked_choice
+from equipoise.optim import Kind, Optimizer, Slope, slope
+from equipoise.options import integer, number
+from equipoise.outcome import Outcome, SourceView
+from equipoise.source import SourceStatistics
+
+_OPTIMIZER = "optimizer."
+
+
+class Objective(NamedTuple):
+    """What a batch is learned from.
+
+    Attributes:
+        loss: the loss, with a graph to differentiate.
+        used: how many samples are in it; 0: there is nothing to learn.
+        reason: why that is so.
+    """
+
+    loss: Tensor
+    used: int
+    reason: str = ""
+
+
+class GradientAdapter(Adapter):
+    """A method that learns by gradients: a subclass with an `objective`, and perhaps options of its own.
+
+    A batch is answered with the logits of the forward whose gradient is taken, before its update (with
+    steps > 1 those of the last forward): no second forward.
+
+    Attributes:
+        rates: the default learning rate for each optimiser.
+        velocity: the default momentum of "sgd".
+    """
+
+    rates: ClassVar[dict[str, float]] = {"sgd": 2.5e-4, "adam": 1e-3}
+    velocity: ClassVar[float] = 0.9
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: SourceStatistics | None = None,
+        *,
+        learning_rate: float | None = None,
+        optimizer: Kind = "sgd",
+        momentum: float | None = None,
+        steps: int = 1,
+        parameters: Parameters = "norm",
+        norm_momentum: float = 0.1,
+        **shared: Any,
+    ) -> None:
+        """Check the options of all methods that learn by gradients.
+
+        Args:
+            model: the classifier to adapt.
+            source: its statistics on the source domain, where they are needed.
+            learning_rate: the optimiser's; None: the method's default for this optimiser.
+            optimizer: "sgd" or "adam".
+            momentum: of "sgd", or Adam's β₁; None: the method's default for "sgd", .9 for "adam".
+            steps: how many steps a batch.
+            parameters: which parameters learn, as in `layers.Parameters`.
+            norm_momentum: how fast the running statistics follow the stream, in PyTorch's sense.
+            shared: the options of every adapter.
+        """
+        choice = checked_choice(parameters)
+        super().__init__(model, source, choice, **shared)
+        if momentum is None:
+            momentum = 0.9 if optimizer == "adam" else self.velocity
+        if learning_rate is None:
+            learning_rate = self.rates.get(optimizer, 0.0)
+        self.optimizer = Optimizer(optimizer, learning_rate, momentum)
+        self.steps = integer("steps", steps, low=1)
+        self.norm_momentum = number("norm_momentum", norm_momentum, low=0, high=1)
+        self.resolve(
+            learning_rate=self.optimizer.rate,
+            momentum=self.optimizer.momentum,
+            steps=self.steps,
+            parameters=choice,
+            norm_momentum=self.norm_momentum,
+        )
+
+    @abstractmethod
+    def objective(self, logits: Tensor, source: SourceView | None) -> Objective:
+        """What to learn from the logits of a batch."""
+
+    @property
+    def rewrites(self) -> bool:
+        """With more than one step, a later one may go wrong after an earlier one was taken."""
+        return self.steps > 1
+
+    def initial(self) -> dict[str, Tensor]:
+        """The optimiser's state."""
+        return {_OPTIMIZER + name: tensor for name, tensor in self.optimizer.start(self.learned).items()}
+
+    def step(self, batch: Batch, source: SourceView | None) -> Outcome:
+        """A forward on the batch's statistics and a step down the objective, `steps` times."""
+        for _ in range(self.steps):
+            with batch_statistics(self.student, self.norm_momentum, batch.rows):
+                logits = self.logits(batch)
+            loss, used, reason = self.objective(logits, source)
+            if used == 0:
+                return Outcome(logits, reason=reason)
+            if self.optimizer.rate == 0:
+                return Outcome(logits, loss.detach(), reason="the learning rate is 0")
+            failure = self.descend(slope(loss, self.learned))
+            if failure:
+                return Outcome(logits, loss.detach(), reason=failure, failed=True)
+        return Outcome(logits, loss.detach(), used)
+
+    def descend(self, found: Slope) -> str:
+        """One step of the optimiser; returns why there was none, or an empty string."""
+        if found.failure:
+            return found.failure
+        state = {n.removeprefix(_OPTIMIZER): t for n, t in self.kept.items() if n.startswith(_OPTIMIZER)}
+        state, failure = self.optimizer.step(self.learned, found.gradients, state)
+        self.kept.update({_OPTIMIZER + name: tensor for name, tensor in state.items()})
+        return failure

@@ -1,0 +1,85 @@
+"""The linear head of a classifier, and the features it gets, found in the forward itself."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+from equipoise.copying import frozen_copy
+from equipoise.errors import ModelError, OptionError
+
+Calls: TypeAlias = dict[str, tuple[Tensor, Tensor]]
+"""What linear layers got and gave when they were last called, by their names in the model."""
+
+
+def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers of a model by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def check_head(model: nn.Module, name: object) -> None:
+    """Refuse a name that is not that of a linear layer."""
+    if not isinstance(name, str) or name not in linear_layers(model):
+        known = ", ".join(list(linear_layers(model))[-8:]) or "none"
+        raise OptionError(f"expected head as the name of an nn.Linear in the model ({known}), got {name!r}")
+
+
+@contextmanager
+def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
+    """Note what the named linear layer gets and gives in this block; None: all linear layers."""
+    calls: Calls = {}
+
+    def noting(layer: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        def note(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            calls[layer] = (inputs[0], output)
+
+        return note
+
+    layers = {layer: m for layer, m in linear_layers(model).items() if name in (None, layer)}
+    handles = [module.register_forward_hook(noting(layer)) for layer, module in layers.items()]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def find_head(calls: Calls, logits: Tensor) -> str:
+    """The name of the linear layer whose output is the model's output."""
+    for name, (_, output) in reversed(calls.items()):
+        if output.data_ptr() == logits.data_ptr() and output.shape[-1:] == logits.shape[-1:]:
+            return name
+    raise ModelError(
+        f"t3a needs a linear head, an nn.Linear whose output is the model's output, and none of the "
+        f"{len(calls)} linear layers that ran is one; name the layer with head=..., or use a method that "
+        "needs no head: norm, tent, eta and sotta need normalisation layers, dec nothing"
+    )
+
+
+def head_features(calls: Calls, name: str, logits: Tensor) -> Tensor:
+    """The (N, D) features that the head got."""
+    if name not in calls:
+        raise ModelError(f"the linear layer {name!r} did not run in the model's forward")
+    features, output = calls[name]
+    if features.ndim != 2 or output.shape != logits.shape:
+        raise ModelError(
+            f"expected the head {name!r} to turn (N, D) features into the model's logits, "
+            f"{tuple(logits.shape)}, got {tuple(features.shape)} to {tuple(output.shape)}"
+        )
+    return features
+
+
+def with_head(model: nn.Module, name: str, weight: Tensor) -> nn.Module:
+    """A frozen copy of the model with another linear head, without bias."""
+    copy = frozen_copy(model)
+    old = copy.get_submodule(name)
+    new = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device=weight.device, dtype=weight.dtype)
+    new.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+    if old is copy:
+        return new.eval()
+    for parent in copy.modules():  # a layer may have more than one name
+        for child, module in parent.named_children():
+            if module is old:
+                setattr(parent, child, new)
+    return copy.eval()

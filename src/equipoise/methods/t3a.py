@@ -1,0 +1,123 @@
+"""T3A: adjust the classifier's prototypes to the features of the stream."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from equipoise.adapter import Adapter
+from equipoise.batch import Batch
+from equipoise.errors import StateError
+from equipoise.functional import at_least_single, entropy
+from equipoise.head import check_head, find_head, head_features, watched, with_head
+from equipoise.options import integer
+from equipoise.outcome import Outcome, SourceView
+from equipoise.registry import register
+from equipoise.source import SourceStatistics
+from equipoise.supports import fits, join, no_supports, prototypes
+
+
+@register
+class T3A(Adapter):
+    """Test-time classifier adjustment (Iwasawa and Matsuo, NeurIPS 2021): prototypes in place of the head.
+
+    A support is a feature with a class and an entropy, both from the source model's logits for it. The first
+    supports are the rows of the head's weight W, with the logits W Wᵀ + b; then each sample's feature f, with
+    its logits W f + b. With S_c the supports of class c, all of them or the `supports` of lowest entropy,
+
+        answer_c = f · v_c / ‖v_c‖,   v_c = Σ_{s ∈ S_c} s / ‖s‖,
+
+    f as it is, without bias. A batch joins the supports before it is scored. A class without supports scores
+    0. One forward a batch, which tempering shares; no gradients, and the network stays the source's.
+
+    Args:
+        model: a classifier with a linear head that returns (N, C) logits, or an object with `.logits`.
+        source: its statistics on the source domain; only tempering needs them.
+        supports: how many to keep for each class; None keeps all, as one running sum for each class.
+        head: the name of the linear head, for a model whose output is not the output of an nn.Linear itself.
+        shared: `tempering`, `t_min`, `t_max`, `teacher`, as in every method.
+
+    Deviations: None is the paper's M = ∞; the authors' code, for −1, drops the support of highest entropy of
+    every class at every batch. Samples with non-finite logits do not become supports.
+    """
+
+    name = "t3a"
+    moves_statistics = False
+    arriving = ("supports.*",)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: SourceStatistics | None = None,
+        *,
+        supports: int | None = None,
+        head: str | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(model, source, **shared)
+        self.supports = None if supports is None else integer("supports", supports, low=1)
+        self.head = head
+        if head is not None:
+            check_head(self.student, head)
+        self.resolve(supports=self.supports)
+
+    def ask_source(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The source model's logits and the features of its head, from one forward."""
+        with watched(self.student, self.head) as calls:
+            logits = self.steady_logits(batch)
+        if self.head is None:
+            self.head = find_head(calls, logits)
+            self.resolve(head=self.head)
+        return logits, head_features(calls, self.head, logits)
+
+    def step(self, batch: Batch, source: SourceView | None) -> Outcome:
+        """Let the batch join the supports, then score it."""
+        logits, features = self._look(batch, source)
+        good = logits.isfinite().all(1) & features.isfinite().all(1)
+        self.kept.update(self._joined(self._current(), features[good], logits[good]))
+        used = int(good.sum())
+        return Outcome(self._scores(features, logits), used=used, reason="" if used else "non-finite logits")
+
+    def answer(self, batch: Batch, source: SourceView | None) -> Tensor:
+        """Score a batch by the supports as they are."""
+        logits, features = self._look(batch, source)
+        return self._scores(features, logits)
+
+    def detached_model(self) -> nn.Module:
+        """The network with the prototypes as its head."""
+        if self.head is None:
+            raise StateError("t3a finds the head in its first forward: answer a batch before detach()")
+        weight = prototypes(self._current()).to(self._linear().weight.dtype)
+        return with_head(self.student, self.head, weight)
+
+    def check_kept(self, kept: Mapping[str, Tensor]) -> None:
+        """Refuse supports of another number."""
+        if kept and not fits(kept, self.supports):
+            raise StateError(f"the state's supports are not those of supports={self.supports}")
+
+    def _look(self, batch: Batch, source: SourceView | None) -> tuple[Tensor, Tensor]:
+        if source is None or source.features is None:
+            return self.ask_source(batch)
+        return source.logits, source.features
+
+    def _current(self) -> Mapping[str, Tensor]:
+        """The supports as they are; before the first batch, the rows of the head's weight."""
+        if self.kept:
+            return self.kept
+        weight = at_least_single(self._linear().weight.detach())
+        bias = self._linear().bias
+        logits = weight @ weight.T + (0 if bias is None else at_least_single(bias.detach()))
+        return self._joined(no_supports(weight, self.supports), weight, logits)
+
+    def _joined(self, supports: Mapping[str, Tensor], features: Tensor, logits: Tensor) -> dict[str, Tensor]:
+        return join(supports, at_least_single(features), logits.argmax(1), entropy(logits))
+
+    def _scores(self, features: Tensor, logits: Tensor) -> Tensor:
+        """The scores in the dtype that the model answers in."""
+        return (at_least_single(features) @ prototypes(self._current()).T).to(logits.dtype)
+
+    def _linear(self) -> nn.Linear:
+        linear = self.student.get_submodule(self.head or "")
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"expected an nn.Linear, got {type(linear).__name__}")
+        return linear

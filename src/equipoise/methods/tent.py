@@ -1,0 +1,91 @@
+"""TENT: minimise the entropy of the answers."""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.batch import Batch
+from equipoise.functional import entropy
+from equipoise.gradient import GradientAdapter, Objective
+from equipoise.layers import batch_statistics, pooling_layers
+from equipoise.optim import Kind
+from equipoise.options import integer
+from equipoise.outcome import Outcome, SourceView
+from equipoise.registry import register
+from equipoise.sliding import slide
+from equipoise.source import SourceStatistics
+
+
+@register
+class TENT(GradientAdapter):
+    """Fully test-time adaptation by entropy minimisation (Wang et al., ICLR 2021).
+
+        L = mean_i H(softmax(z_i)), H in nats,
+
+    over the weights and biases of the normalisation layers, which normalise by the batch's own statistics.
+    One forward and one backward a batch; the answer is that forward's, before its update.
+
+    Args:
+        model: a classifier that returns (N, C) logits, or an object with `.logits`.
+        source: its statistics on the source domain; only tempering needs them.
+        optimizer: "adam" (the authors, on CIFAR) or "sgd" (on ImageNet).
+        learning_rate: by default 1e-3 for "adam" and 2.5e-4 for "sgd", the authors' values.
+        momentum: .9 by default: of "sgd" (never Nesterov), or Adam's β₁.
+        steps: steps a batch; with more than one the last forward's logits are the answer.
+        parameters: "norm" (all normalisation layers), "all", or a list of name patterns.
+        norm_momentum: how fast the running statistics, which only `predict` uses, follow the stream.
+        window: a batch of one sample is normalised together with the last that came alone, up to this many,
+            and a step is taken on all of them each time so many have come. Without batch norm it learns
+            alone.
+        shared: `tempering`, `t_min`, `t_max`, `teacher`, as in every method.
+
+    Deviations: layers of every normalisation type adapt, not 2-d batch norm alone. Dropout and stochastic
+    depth stay off. The authors' code drops the running statistics; here they follow the stream, for
+    `predict`.
+    """
+
+    name = "tent"
+    arriving: ClassVar[tuple[str, ...]] = ("samples.*",)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: SourceStatistics | None = None,
+        *,
+        optimizer: Kind = "adam",
+        window: int = 16,
+        **shared: Any,
+    ) -> None:
+        super().__init__(model, source, optimizer=optimizer, **shared)
+        self.window = integer("window", window, low=1)
+        self.resolve(window=self.window)
+
+    def initial(self) -> dict[str, Tensor]:
+        """The optimiser's state, and how many samples came alone since the last step."""
+        return {**super().initial(), "waiting": torch.zeros((), dtype=torch.long)}
+
+    def objective(self, logits: Tensor, source: SourceView | None) -> Objective:
+        """The mean entropy."""
+        return Objective(nats(logits).mean(), used=len(logits))
+
+    def step(self, batch: Batch, source: SourceView | None) -> Outcome:
+        """A step on the batch, or, for a lone sample and layers that pool samples, on the window."""
+        if batch.rows > 1 or not pooling_layers(self.student):
+            return super().step(batch, source)
+        pooled, samples = slide(self.kept, batch, self.window)
+        waiting = int(self.kept["waiting"]) + 1
+        full = waiting >= self.window and pooled.rows > 1
+        self.kept.update(samples, waiting=torch.tensor(0 if full else waiting))
+        if full:
+            outcome = super().step(pooled, None)
+            return outcome._replace(logits=outcome.logits[-1:])
+        with torch.no_grad(), batch_statistics(self.student, self.norm_momentum, pooled.rows):
+            logits = self.logits(pooled)
+        return Outcome(logits[-1:], reason=f"{waiting} of {self.window} lone samples until the next step")
+
+
+def nats(logits: Tensor) -> Tensor:
+    """The entropy of each answer in nats."""
+    return entropy(logits) * math.log(2)

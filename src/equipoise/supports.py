@@ -1,0 +1,61 @@
+"""T3A's supports: features with a class and an entropy, and the prototypes they make."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+SUMS, VECTORS, ENTROPIES = "supports.sums", "supports.vectors", "supports.entropies"
+_EMPTY = 1e4  # the entropy of a place without a support: more than any answer has, finite in half precision
+
+
+def no_supports(head: Tensor, limit: int | None) -> dict[str, Tensor]:
+    """Room for the supports of each class of a (C, D) head: `limit` of them, or their sum."""
+    classes, width = head.shape
+    if limit is None:
+        return {SUMS: head.new_zeros(classes, width)}
+    return {
+        VECTORS: head.new_zeros(classes, limit, width),
+        ENTROPIES: head.new_full((classes, limit), _EMPTY),
+    }
+
+
+def join(
+    supports: Mapping[str, Tensor], features: Tensor, classes: Tensor, bits: Tensor
+) -> dict[str, Tensor]:
+    """The supports after features of some classes and entropies (in bits) have joined.
+
+    Of those over the limit, the ones of highest entropy leave for good.
+    """
+    units = normalize(features, dim=1)
+    if SUMS in supports:
+        member = one_hot(classes, len(supports[SUMS])).to(units.dtype)
+        return {SUMS: supports[SUMS] + member.T @ units}
+    vectors, entropies = supports[VECTORS], supports[ENTROPIES]
+    limit = vectors.shape[1]
+    own = classes == torch.arange(len(vectors), device=classes.device).unsqueeze(1)
+    everyone = torch.cat([entropies, torch.where(own, bits, _EMPTY)], dim=1)
+    lowest, places = everyone.sort(dim=1, stable=True)
+    lowest, places = lowest[:, :limit], places[:, :limit]
+    stayed = vectors.gather(1, places.clamp(max=limit - 1).unsqueeze(2).expand_as(vectors))
+    if len(units) == 0:
+        units = vectors.new_zeros(1, vectors.shape[2])
+    joined = units[(places - limit).clamp(min=0)]
+    chosen = torch.where((places < limit).unsqueeze(2), stayed, joined)
+    return {VECTORS: chosen * (lowest < _EMPTY).unsqueeze(2), ENTROPIES: lowest}
+
+
+def prototypes(supports: Mapping[str, Tensor]) -> Tensor:
+    """A unit vector for each class, the direction of its supports' sum; zero for a class without any."""
+    total = supports[SUMS] if SUMS in supports else supports[VECTORS].sum(1)
+    return normalize(total, dim=1)
+
+
+def fits(supports: Mapping[str, Tensor], limit: int | None) -> bool:
+    """Whether supports are those of a limit."""
+    if limit is None:
+        return set(supports) == {SUMS} and supports[SUMS].ndim == 2
+    if set(supports) != {VECTORS, ENTROPIES} or supports[VECTORS].ndim != 3:
+        return False
+    return supports[VECTORS].shape[1] == limit and supports[ENTROPIES].shape == supports[VECTORS].shape[:2]
