@@ -10,7 +10,7 @@ from equipoise.batch import Batch
 from equipoise.layers import Parameters, batch_statistics, checked_choice
 from equipoise.optim import Kind, Optimizer, Slope, slope
 from equipoise.options import integer, number
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Outcome, SourceView, unlearned
 from equipoise.source import SourceStatistics
 
 _OPTIMIZER = "optimizer."
@@ -107,7 +107,7 @@ class GradientAdapter(Adapter):
                 logits = self.logits(batch)
             loss, used, reason = self.objective(logits, source)
             if used == 0:
-                return Outcome(logits, reason=reason)
+                return unlearned(logits, reason)
             if self.optimizer.rate == 0:
                 return Outcome(logits, loss.detach(), reason="the learning rate is 0")
             failure = self.descend(slope(loss, self.learned))

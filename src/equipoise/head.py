@@ -36,7 +36,7 @@ def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
 
         return note
 
-    layers = {layer: m for layer, m in linear_layers(model).items() if name in (None, layer)}
+    layers = linear_layers(model) if name is None else {name: model.get_submodule(name)}
     handles = [module.register_forward_hook(noting(layer)) for layer, module in layers.items()]
     try:
         yield calls

@@ -10,7 +10,7 @@ from equipoise.batch import Batch
 from equipoise.errors import ModelError
 from equipoise.layers import batch_statistics, blended_statistics, pooling_layers
 from equipoise.options import integer, number
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Outcome, SourceView, unlearned
 from equipoise.registry import register
 from equipoise.sliding import slide
 from equipoise.source import SourceStatistics
@@ -70,7 +70,8 @@ class Norm(Adapter):
             self.kept.update(samples)
         with torch.no_grad():
             logits = self._forward(batch)
-        return Outcome(logits[-rows:], reason="only the statistics follow")
+        outcome = unlearned(logits, "only the statistics follow")
+        return outcome._replace(logits=logits[-rows:])
 
     def _forward(self, batch: Batch) -> Tensor:
         if self.prior == 0:

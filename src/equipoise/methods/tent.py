@@ -12,7 +12,7 @@ from equipoise.gradient import GradientAdapter, Objective
 from equipoise.layers import batch_statistics, pooling_layers
 from equipoise.optim import Kind
 from equipoise.options import integer
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Outcome, SourceView, unlearned
 from equipoise.registry import register
 from equipoise.sliding import slide
 from equipoise.source import SourceStatistics
@@ -83,7 +83,8 @@ class TENT(GradientAdapter):
             return outcome._replace(logits=outcome.logits[-1:])
         with torch.no_grad(), batch_statistics(self.student, self.norm_momentum, pooled.rows):
             logits = self.logits(pooled)
-        return Outcome(logits[-1:], reason=f"{waiting} of {self.window} lone samples until the next step")
+        outcome = unlearned(logits, f"{waiting} of {self.window} lone samples for the next step")
+        return outcome._replace(logits=logits[-1:])
 
 
 def nats(logits: Tensor) -> Tensor:

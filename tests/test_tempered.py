@@ -1,0 +1,233 @@
+"""Tempering worn by any adapter: by an option, and by one already made."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.tempering import Tempering
+from tests.toys import CLASSES, drifted, images, make, measured, same, snapshot
+
+LIVELY: dict[str, dict[str, Any]] = {
+    "source": {},
+    "norm": {},
+    "tent": {"learning_rate": 0.05},
+    "eta": {"learning_rate": 0.05, "margin": 1.0, "epsilon": 2.0},
+    "eata": {"learning_rate": 0.05, "margin": 1.0, "epsilon": 2.0},
+    "t3a": {},
+    "sotta": {"confidence": 0.0, "every": 4, "capacity": 6},
+    "dec": {"learning_rate": 0.01, "tempering": "none"},
+}
+every_method = pytest.mark.parametrize("method", list(LIVELY))
+scalars = pytest.mark.parametrize("tempering", ["mean", "median"])
+kinds = pytest.mark.parametrize("tempering", ["mean", "median", "sample"])
+
+
+def stream() -> list[Tensor]:
+    return [drifted(rows, seed) for seed, rows in enumerate((8, 1, 5, 12))]
+
+
+def create(method: str, model: nn.Module, source: eq.SourceStatistics, **options: Any) -> eq.Adapter:
+    return eq.create(method, model, source, **{**LIVELY[method], **options})
+
+
+def source_tau(
+    model: nn.Module, source: eq.SourceStatistics, x: Tensor, t_min: float, t_max: float
+) -> Tensor:
+    """The certainty regulariser of the untouched model's logits, written out."""
+    with torch.no_grad():
+        z = model(x)
+    p = z.softmax(1)
+    h = -(p * p.log2()).sum(1)
+    t = t_min + (t_max - t_min) / (1 + (-(h - source.h0) / math.sqrt(math.log2(CLASSES))).exp())
+    return t * source.kappa / z.square().sum(1).sqrt()
+
+
+def temperature_of(tau: Tensor, tempering: Tempering) -> Tensor:
+    if tempering == "sample":
+        return tau[:, None]
+    return tau.mean() if tempering == "mean" else tau.sort().values[(len(tau) - 1) // 2]
+
+
+def test_every_method_is_here() -> None:
+    assert sorted(LIVELY) == eq.list_methods()
+
+
+@every_method
+@kinds
+def test_answers_are_divided_by_tau_of_the_source_model(method: str, tempering: Tempering) -> None:
+    model, source = make()
+    raw = create(method, model, source)
+    by_option = create(method, model, source, tempering=tempering, t_min=1.2, t_max=2.5)
+    worn = eq.Tempered(create(method, model, source), source, tempering=tempering, t_min=1.2, t_max=2.5)
+    for x in stream():
+        tau = source_tau(model, source, x, 1.2, 2.5)
+        expected = raw(x) / temperature_of(tau, tempering)
+        assert torch.allclose(worn(x), expected, atol=1e-5)
+        if method != "dec":  # its own t_min and t_max are those of its loss, too
+            assert torch.allclose(by_option(x), expected, atol=1e-5)
+            assert by_option.last is not None
+            assert worn.last == by_option.last
+        assert worn.last is not None
+        assert worn.last.temperature == pytest.approx(float(temperature_of(tau, tempering).mean()), rel=1e-4)
+
+
+@every_method
+@kinds
+def test_what_is_learned_and_who_is_right_stay_exactly_the_same(method: str, tempering: Tempering) -> None:
+    model, source = make()
+    raw = create(method, model, source)
+    by_option = create(method, model, source, tempering=tempering)
+    worn = eq.Tempered(create(method, model, source), source, tempering=tempering)
+    for x in stream():
+        winners = raw(x).argmax(1)
+        assert torch.equal(by_option(x).argmax(1), winners)
+        assert torch.equal(worn(x).argmax(1), winners)
+        winners = raw.predict(x).argmax(1)
+        assert torch.equal(by_option.predict(x).argmax(1), winners)
+        assert torch.equal(worn.predict(x).argmax(1), winners)
+    learned = {name: t for name, t in snapshot(raw).items() if ".temperature." not in name}
+    for adapter in (by_option, worn.adapter):
+        assert same(learned, {n: t for n, t in snapshot(adapter).items() if ".temperature." not in n})
+
+
+class Counted(nn.Module):
+    """Counts its forwards, over all copies."""
+
+    calls = 0
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counted.calls += 1
+        logits: Tensor = self.inner(x)
+        return logits
+
+
+def calls(function: Any, x: Tensor) -> int:
+    Counted.calls = 0
+    function(x)
+    return Counted.calls
+
+
+@every_method
+@kinds
+def test_the_source_forward_is_shared_where_the_method_makes_it(method: str, tempering: Tempering) -> None:
+    inner, _ = make()
+    model = Counted(inner)
+    source = measured(model, [images(16)])
+    options = {"every": 1000} if method == "sotta" else {}
+    shares = method in ("source", "t3a", "dec")
+    raw = create(method, model, source, **options)
+    by_option = create(method, model, source, tempering=tempering, **options)
+    worn = eq.Tempered(create(method, model, source, **options), source, tempering=tempering)
+    more = 0 if shares else 1
+    x = drifted(8)
+    assert calls(by_option, x) == calls(worn, x) == calls(raw, x) + more
+    assert calls(raw, x) == (2 if method == "dec" else 1)
+    asks = 1 if tempering == "sample" and method not in ("source", "t3a") else 0
+    assert calls(by_option.predict, x) == calls(worn.predict, x) == calls(raw.predict, x) + asks
+
+
+@pytest.mark.parametrize("method", [name for name in LIVELY if name not in ("dec", "eata")])
+def test_source_statistics_are_asked_for_only_where_they_are_needed(method: str) -> None:
+    model, source = make()
+    adapter = eq.create(method, model)
+    assert adapter(drifted(8)).shape == (8, CLASSES)
+    with pytest.raises(eq.errors.SourceError, match="needs source statistics"):
+        eq.create(method, model, tempering="mean")
+    worn = eq.Tempered(adapter, source)  # by the median
+    assert worn(drifted(8)).shape == (8, CLASSES)
+    assert worn.temper.kind == "median"
+
+
+@every_method
+@scalars
+def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering, tmp_path: Path) -> None:
+    model, source = make()
+    worn = eq.Tempered(create(method, model, source), source, tempering=tempering, t_max=2.0)
+    fresh, untouched = worn.state_dict(), worn.predict(drifted(4))
+    worn.adapt(stream(), progress=False)
+    state, expected = worn.state_dict(), worn.predict(drifted(4))
+    assert torch.allclose(worn.detach()(drifted(4)), expected, atol=1e-5)
+    assert worn.footprint() == worn.adapter.footprint()
+
+    worn.save(tmp_path / "state.safetensors")
+    loaded = eq.load(tmp_path / "state.safetensors", model)
+    assert type(loaded) is type(worn.adapter)
+    assert (loaded.options["tempering"], loaded.options["t_max"]) == (tempering, 2.0)
+    assert torch.equal(loaded.predict(drifted(4)), expected)
+    if method != "dec":
+        assert torch.equal(loaded(drifted(6)), worn(drifted(6)))
+
+    worn.reset()
+    assert worn.last is None
+    assert same(fresh, worn.state_dict())
+    assert torch.equal(worn.predict(drifted(4)), untouched)
+    worn.load_state_dict(state)
+    assert torch.equal(worn.predict(drifted(4)), expected)
+    assert worn.train().eval() is worn
+
+
+def test_it_stands_in_for_the_adapters_own_tempering() -> None:
+    model, source = make()
+    own = eq.DEC(model, source, tempering="mean", t_max=2.0, learning_rate=0.01)
+    worn = eq.Tempered(
+        eq.DEC(model, source, tempering="mean", t_max=2.0, learning_rate=0.01), source, tempering="median"
+    )
+    for x in stream():
+        mean = source_tau(model, source, x, 1.0, 2.0).mean()
+        middle = temperature_of(source_tau(model, source, x, 1.0, 3.0), "median")
+        assert torch.allclose(worn(x) * middle, own(x) * mean, atol=1e-5)
+
+
+def test_samples_that_the_source_cannot_judge_are_set_aside() -> None:
+    class Mute(nn.Module):
+        """Says nothing of a black image."""
+
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.inner(x)
+            return logits * (x.flatten(1).abs().sum(1, keepdim=True) > 0)
+
+    inner, _ = make()
+    model = Mute(inner)
+    source = measured(model, [images(16)])
+    worn, clean = (eq.Tempered(eq.create("tent", model), source) for _ in range(2))
+    x = drifted(6)
+    dark = torch.cat([x[:2], torch.zeros(1, 3, 6, 6), x[2:]])
+    answer = worn(dark)
+    assert answer[2].tolist() == [0.0] * CLASSES
+    assert torch.equal(torch.cat([answer[:2], answer[3:]]), clean(x))
+    assert same(snapshot(worn.adapter), snapshot(clean.adapter))
+
+
+def test_wrong_arguments_are_refused() -> None:
+    model, source = make()
+    adapter, other = eq.create("tent", model), eq.create("tent", make(seed=1)[0])
+    tempered: Any = eq.Tempered
+    with pytest.raises(eq.errors.OptionError, match="expected an equipoise adapter, got Sequential"):
+        tempered(model, source)
+    with pytest.raises(eq.errors.SourceError, match="expected source as SourceStatistics, got NoneType"):
+        tempered(adapter, None)
+    with pytest.raises(eq.errors.SourceError, match="another model"):
+        tempered(other, source)
+    with pytest.raises(eq.errors.OptionError, match="expected tempering as one of"):
+        tempered(adapter, source, tempering="max")
+    with pytest.raises(eq.errors.OptionError, match="t_min <= t_max"):
+        tempered(adapter, source, t_min=3.0, t_max=2.0)
+    with pytest.raises(eq.errors.OptionError, match="cannot be detached"):
+        tempered(adapter, source, tempering="sample").detach()
+    with pytest.raises(eq.errors.OptionError, match="strict=True"):
+        tempered(adapter, source).load_state_dict({}, strict=False)
+    with pytest.raises(eq.errors.StateError, match="lacks"):
+        tempered(adapter, source).load_state_dict({})
