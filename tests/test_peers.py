@@ -171,7 +171,7 @@ def test_9_large_logits_in_half_precision_stay_finite(method: str, dtype: torch.
         logits = adapter(drifted(8, seed).to(dtype))
         assert logits.dtype == dtype
         assert bool(logits.isfinite().all())
-    assert float(model(drifted(8).to(dtype)).abs().max()) > 100
+    assert float(model(drifted(8).to(dtype)).detach().abs().max()) > 100
     assert all(bool(tensor.isfinite().all()) for tensor in snapshot(adapter).values())
 
 

@@ -40,7 +40,7 @@ def source_tau(
 ) -> Tensor:
     """The certainty regulariser of the untouched model's logits, written out."""
     with torch.no_grad():
-        z = model(x)
+        z: Tensor = model(x)
     p = z.softmax(1)
     h = -(p * p.log2()).sum(1)
     t = t_min + (t_max - t_min) / (1 + (-(h - source.h0) / math.sqrt(math.log2(CLASSES))).exp())
