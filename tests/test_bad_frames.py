@@ -126,3 +126,44 @@ def test_a_step_too_long_for_the_numbers_is_not_taken() -> None:
     assert adapter.last is not None
     assert adapter.last.reason == "non-finite gradient or step"
     assert same(before, snapshot(adapter))
+
+
+@pytest.mark.parametrize("size", [1e15, 1e25, 3e38])
+@pytest.mark.parametrize("method", eq.list_methods())
+def test_a_finite_sample_too_large_to_square_never_stays_in_the_state(method: str, size: float) -> None:
+    model, source = make("batch_norm")
+    options: dict[str, Any] = {"confidence": 0.0, "every": 4} if method == "sotta" else {}
+    adapter = eq.create(method, model, source, **options)
+    x = drifted(8)
+    x[3] = size
+    for rows in (x, x[3:4], drifted(4)):
+        adapter(rows)
+        assert all(bool(tensor.isfinite().all()) for tensor in snapshot(adapter).values())
+    assert bool(adapter(drifted(8, seed=1)).isfinite().all())
+    assert bool(adapter.predict(drifted(8, seed=2)).isfinite().all())
+
+
+def test_statistics_that_overflow_are_undone_and_no_step_is_taken() -> None:
+    model, _ = make("batch_norm")
+    for method in ("tent", "norm"):
+        adapter = eq.create(method, model)
+        before = snapshot(adapter)
+        x = drifted(8)
+        x[3] = 1e25
+        adapter(x)
+        assert adapter.last is not None
+        assert (adapter.last.reason, adapter.last.updated) == ("non-finite statistics", False)
+        assert same(before, snapshot(adapter))
+
+
+def test_a_memory_that_spoils_every_update_is_emptied() -> None:
+    model, _ = make("batch_norm")
+    adapter = eq.create("sotta", model, confidence=0.0, every=8)
+    adapter(torch.full((2, 3, 6, 6), 2e38))
+    adapter(drifted(6))
+    assert adapter.last is not None
+    assert adapter.last.reason.endswith(": the memory was emptied")
+    weights = {name: tensor.clone() for name, tensor in adapter.student.state_dict().items()}
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in weights.items())
+    adapter(drifted(8, seed=1))
+    assert adapter.last.used == 8

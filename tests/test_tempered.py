@@ -156,7 +156,9 @@ def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering,
     worn.adapt(stream(), progress=False)
     state, expected = worn.state_dict(), worn.predict(drifted(4))
     assert torch.allclose(worn.detach()(drifted(4)), expected, atol=1e-5)
-    assert worn.footprint() == worn.adapter.footprint()
+    own = worn.adapter.footprint()
+    assert worn.footprint().total.numbers > own.total.numbers  # its temperature
+    assert worn.footprint().paper == own.paper
 
     worn.save(tmp_path / "state.safetensors")
     loaded = eq.load(tmp_path / "state.safetensors", model)

@@ -113,7 +113,7 @@ class Adapter(Learner):
 
     def footprint(self) -> Footprint:
         """What the adapter holds in memory now, in numbers and bytes, and whether it stores observations."""
-        return measure_footprint(self)
+        return measure_footprint(self, self.temper.temperature.state().values())
 
     def detach(self) -> nn.Module:
         """A plain module with the adapted weights and temperature, free of the adapter, for export.
@@ -189,7 +189,8 @@ class Adapter(Learner):
         self.check_kept(kept)
         device = device_of(self.student)
         with torch.inference_mode(False):
-            copies = {name: tensor.detach().to(device, copy=True) for name, tensor in kept.items()}
+            places = {name: tensor.device for name, tensor in self.kept.items()}
+            copies = {n: t.detach().to(places.get(n, device), copy=True) for n, t in kept.items()}
             self.restore({name: state[model + name] for name in self.adapting}, copies)
         temper.temperature.load({name: state[heat + name] for name in temper.temperature.state()})
         self._last = None

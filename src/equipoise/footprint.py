@@ -32,7 +32,7 @@ class Footprint:
     Attributes:
         parameters: the student's parameters and those of the source model that are held a second time.
         learned: the parameters that learn.
-        buffers: running statistics, and what the method keeps besides: an optimiser's state, averages.
+        buffers: running statistics, and what is kept besides: an optimiser's state, averages, temperatures.
         supports: T3A's supports, made from observations: their features, or sums of them.
         observations: samples as they came.
         samples: how many of those there is room for.
@@ -58,8 +58,8 @@ class Footprint:
         return self.parameters + self.buffers + self.supports + self.observations
 
 
-def measure_footprint(learner: Learner) -> Footprint:
-    """Count what a learner holds, on whatever device."""
+def measure_footprint(learner: Learner, temperature: Iterable[Tensor]) -> Footprint:
+    """Count what a learner and its temperature hold, on whatever device."""
     second = learner.teacher.held()
     weights = {name for name, _ in learner.student.named_parameters()}
     kept = learner.kept
@@ -70,7 +70,7 @@ def measure_footprint(learner: Learner) -> Footprint:
     parameters = Amount.of(learner.student.parameters()) + Amount.of(
         tensor for name, tensor in second.items() if name in weights
     )
-    buffers = Amount.of([*learner.student.buffers(), *own, *rest]) + Amount.of(
+    buffers = Amount.of([*learner.student.buffers(), *own, *rest, *temperature]) + Amount.of(
         tensor for name, tensor in second.items() if name not in weights
     )
     learned, held, observed = Amount.of(learner.learned.values()), Amount.of(supports), Amount.of(stored)

@@ -18,12 +18,14 @@ def at_least_single(values: Tensor) -> Tensor:
 def entropy(logits: Tensor) -> Tensor:
     """Shannon entropy of softmax(logits) in bits, one number a sample.
 
-    H = −Σ_c p_c log₂ p_c with p = softmax(z); 0 log 0 counts as 0, so logits of −inf are fine.
+    H = −Σ_c p_c log₂ p_c with p = softmax(z); 0 log 0 counts as 0, so logits of −inf are fine. Its gradient
+    is finite where probabilities round to 0, too.
 
     >>> entropy(torch.tensor([[0.0, 0.0], [0.0, -float("inf")]]))
     tensor([1., 0.])
     """
-    nats: Tensor = torch.special.entr(at_least_single(logits).softmax(-1)).sum(-1)
+    log_p = at_least_single(logits).log_softmax(-1)
+    nats = (log_p.exp() * -log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
     return nats / math.log(2)
 
 

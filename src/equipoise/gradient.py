@@ -10,7 +10,7 @@ from equipoise.batch import Batch
 from equipoise.layers import Parameters, batch_statistics, checked_choice
 from equipoise.optim import Kind, Optimizer, Slope, slope
 from equipoise.options import integer, number
-from equipoise.outcome import Outcome, SourceView, unlearned
+from equipoise.outcome import Outcome, SourceView
 from equipoise.source import SourceStatistics
 
 _OPTIMIZER = "optimizer."
@@ -102,18 +102,21 @@ class GradientAdapter(Adapter):
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """A forward on the batch's statistics and a step down the objective, `steps` times."""
+        learned: Outcome | None = None
         for _ in range(self.steps):
             with batch_statistics(self.student, self.norm_momentum, batch.rows):
                 logits = self.logits(batch)
+            if spoilt := self.spoilt():
+                return Outcome(logits, reason=spoilt, failed=True)
             loss, used, reason = self.objective(logits, source)
             if used == 0:
-                return unlearned(logits, reason)
+                return learned._replace(logits=logits) if learned else Outcome(logits, reason=reason)
             if self.optimizer.rate == 0:
                 return Outcome(logits, loss.detach(), reason="the learning rate is 0")
-            failure = self.descend(slope(loss, self.learned))
-            if failure:
+            if failure := self.descend(slope(loss, self.learned)):
                 return Outcome(logits, loss.detach(), reason=failure, failed=True)
-        return Outcome(logits, loss.detach(), used)
+            learned = Outcome(logits, loss.detach(), used)
+        return learned or Outcome(logits)
 
     def descend(self, found: Slope) -> str:
         """One step of the optimiser; returns why there was none, or an empty string."""

@@ -2,25 +2,40 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
 from equipoise.copying import frozen_copy
 from equipoise.errors import ModelError, OptionError
 
-Calls: TypeAlias = dict[str, tuple[Tensor, Tensor]]
-"""What linear layers got and gave when they were last called, by their names in the model."""
+
+class Call(NamedTuple):
+    """What a linear layer got and gave when it was last called, and the version of what it gave."""
+
+    features: Tensor
+    output: Tensor
+    version: int
+
+    def gave(self, logits: Tensor) -> bool:
+        """Whether logits are its output itself, or a view of it, not changed since."""
+        same = self.output.data_ptr() == logits.data_ptr() and self.output.shape[-1] == logits.shape[-1]
+        return same and _version(self.output) == self.version
+
+
+Calls: TypeAlias = dict[str, Call]
+"""The calls of linear layers by their names in the model."""
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers of a model by name."""
+    """The linear layers of a model by name, each once."""
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
 
 
 def check_head(model: nn.Module, name: object) -> None:
     """Refuse a name that is not that of a linear layer."""
-    if not isinstance(name, str) or name not in linear_layers(model):
+    everything = dict(model.named_modules(remove_duplicate=False))
+    if not isinstance(name, str) or not isinstance(everything.get(name), nn.Linear):
         known = ", ".join(list(linear_layers(model))[-8:]) or "none"
         raise OptionError(f"expected head as the name of an nn.Linear in the model ({known}), got {name!r}")
 
@@ -30,14 +45,16 @@ def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
     """Note what the named linear layer gets and gives in this block; None: all linear layers."""
     calls: Calls = {}
 
-    def noting(layer: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def note(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            calls[layer] = (inputs[0], output)
+    def noting(layer: str) -> Callable[..., None]:
+        def note(
+            _module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor
+        ) -> None:
+            calls[layer] = Call(args[0] if args else kwargs["input"], output, _version(output))
 
         return note
 
     layers = linear_layers(model) if name is None else {name: model.get_submodule(name)}
-    handles = [module.register_forward_hook(noting(layer)) for layer, module in layers.items()]
+    handles = [m.register_forward_hook(noting(layer), with_kwargs=True) for layer, m in layers.items()]
     try:
         yield calls
     finally:
@@ -47,8 +64,8 @@ def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
 
 def find_head(calls: Calls, logits: Tensor) -> str:
     """The name of the linear layer whose output is the model's output."""
-    for name, (_, output) in reversed(calls.items()):
-        if output.data_ptr() == logits.data_ptr() and output.shape[-1:] == logits.shape[-1:]:
+    for name, call in reversed(calls.items()):
+        if call.gave(logits):
             return name
     raise ModelError(
         f"t3a needs a linear head, an nn.Linear whose output is the model's output, and none of the "
@@ -61,7 +78,7 @@ def head_features(calls: Calls, name: str, logits: Tensor) -> Tensor:
     """The (N, D) features that the head got."""
     if name not in calls:
         raise ModelError(f"the linear layer {name!r} did not run in the model's forward")
-    features, output = calls[name]
+    features, output, _ = calls[name]
     if features.ndim != 2 or output.shape != logits.shape:
         raise ModelError(
             f"expected the head {name!r} to turn (N, D) features into the model's logits, "
@@ -83,3 +100,8 @@ def with_head(model: nn.Module, name: str, weight: Tensor) -> nn.Module:
             if module is old:
                 setattr(parent, child, new)
     return copy.eval()
+
+
+def _version(tensor: Tensor) -> int:
+    """How often a tensor was written into; torch does not count for those made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from equipoise.errors import ModelError, OptionError
+from equipoise.functional import at_least_single
 
 Parameters: TypeAlias = str | Sequence[str]
 """Which parameters adapt: "all", "norm" (normalisation weights and biases), or patterns (fnmatch) of the
@@ -123,24 +124,26 @@ def blended_statistics(
     model.
     """
     named = {id(module): prefix for prefix, module in model.named_modules()}
-    before: list[tuple[_BatchNorm, Tensor, Tensor]] = []
+    later: dict[int, Tensor] = {}  # what the running statistics will be, while they hold the blend
     handles = []
 
     def blend(layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
-        x = inputs[0].detach()
+        x = at_least_single(inputs[0].detach())
         rest = [dim for dim in range(x.ndim) if dim != 1]
-        share = len(x) / (prior + len(x))
-        moments = x.float().mean(rest), x.float().var(rest, unbiased=False)
-        running = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
-        before.append((layer, running[0].clone(), running[1].clone()))
+        share, each = len(x) / (prior + len(x)), x.numel() // x.shape[1]
         prefix = f"{named[id(layer)]}." if named[id(layer)] else ""
-        for buffer, name, moment in zip(running, ("running_mean", "running_var"), moments, strict=True):
-            buffer.copy_(torch.lerp(source[prefix + name].to(buffer), moment.to(buffer), share))
+        moments = {"running_mean": x.mean(rest), "running_var": x.var(rest, unbiased=False)}
+        for name, moment in moments.items():
+            buffer = layer.get_buffer(name)
+            start = source[prefix + name].to(buffer)
+            unbiased = moment * (each / max(each - 1, 1)) if name == "running_var" else moment
+            towards = torch.lerp(start, unbiased.to(buffer), share)
+            later[id(buffer)] = torch.lerp(buffer, towards, momentum)
+            buffer.copy_(torch.lerp(start, moment.to(buffer), share))
 
     def follow(layer: _BatchNorm, _inputs: object, _output: object) -> None:
-        _, mean, variance = before.pop()
-        layer.get_buffer("running_mean").copy_(torch.lerp(mean, layer.get_buffer("running_mean"), momentum))
-        layer.get_buffer("running_var").copy_(torch.lerp(variance, layer.get_buffer("running_var"), momentum))
+        for buffer in (layer.get_buffer("running_mean"), layer.get_buffer("running_var")):
+            buffer.copy_(later.pop(id(buffer)))
 
     try:
         for layer in pooling_layers(model):

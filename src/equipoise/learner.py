@@ -143,6 +143,16 @@ class Learner(Configured, nn.Module, ABC):
             self.restore(before, kept)
         return outcome
 
+    def spoilt(self) -> str:
+        """Why what a batch has done to the running statistics must be undone, or an empty string.
+
+        A sample may be finite and still too large for their squares.
+        """
+        moving = [tensor for tensor in self.statistics.values() if tensor.is_floating_point()]
+        if moving and not bool(torch.nn.utils.get_total_norm(moving, torch.inf).isfinite()):
+            return "non-finite statistics"
+        return ""
+
     def restore(self, adapting: Mapping[str, Tensor], kept: dict[str, Tensor] | None) -> None:
         """Give adapting tensors the values passed, and take over what is kept; None: as before any batch."""
         with torch.inference_mode(False), torch.no_grad():

@@ -46,13 +46,3 @@ class Outcome(NamedTuple):
     used: int = 0
     reason: str = ""
     failed: bool = False
-
-
-def unlearned(logits: Tensor, reason: str) -> Outcome:
-    """The outcome of a forward on a batch's statistics that nothing is learned from otherwise.
-
-    Non-finite logits mean that the statistics may not be finite either, and are to be undone.
-    """
-    if not bool(logits.isfinite().all()):
-        return Outcome(logits, reason="non-finite logits", failed=True)
-    return Outcome(logits, reason=reason)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch, batches
 from equipoise.errors import OptionError, SourceError
-from equipoise.footprint import Footprint
+from equipoise.footprint import Footprint, measure_footprint
 from equipoise.record import Step
 from equipoise.source import SourceStatistics, device_of
 from equipoise.tempering import Temper, Tempering
@@ -85,8 +85,8 @@ class Tempered(nn.Module):
         self.temper.temperature.reset()
 
     def footprint(self) -> Footprint:
-        """What the adapter holds in memory."""
-        return self.adapter.footprint()
+        """What the adapter and this temperature hold in memory."""
+        return measure_footprint(self.adapter, self.temper.temperature.state().values())
 
     def detach(self) -> nn.Module:
         """A plain module with the adapted weights and this temperature, as `Adapter.detach`."""

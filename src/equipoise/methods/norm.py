@@ -10,7 +10,7 @@ from equipoise.batch import Batch
 from equipoise.errors import ModelError
 from equipoise.layers import batch_statistics, blended_statistics, pooling_layers
 from equipoise.options import integer, number
-from equipoise.outcome import Outcome, SourceView, unlearned
+from equipoise.outcome import Outcome, SourceView
 from equipoise.registry import register
 from equipoise.sliding import slide
 from equipoise.source import SourceStatistics
@@ -70,8 +70,9 @@ class Norm(Adapter):
             self.kept.update(samples)
         with torch.no_grad():
             logits = self._forward(batch)
-        outcome = unlearned(logits, "only the statistics follow")
-        return outcome._replace(logits=logits[-rows:])
+        spoilt = self.spoilt()
+        reason = spoilt or "only the statistics follow"
+        return Outcome(logits[-rows:], reason=reason, failed=bool(spoilt))
 
     def _forward(self, batch: Batch) -> Tensor:
         if self.prior == 0:

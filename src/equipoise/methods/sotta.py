@@ -54,7 +54,9 @@ class SoTTA(GradientAdapter):
 
     Deviations: the authors leave out layers by parts of their names; here every normalisation layer adapts.
     Their CIFAR runs decay the weights by accident; here nothing does. They neither answer nor use the samples
-    after the last full window; here every sample is answered at once and counts for the next update.
+    after the last full window; here every sample is answered at once and counts for the next update. A memory
+    of one sample is normalised by the running statistics. An update that goes wrong is undone and the memory
+    emptied: what spoilt it would stay in it.
     """
 
     name = "sotta"
@@ -131,8 +133,6 @@ class SoTTA(GradientAdapter):
             self.kept["waiting"] = torch.tensor(waiting % self.every)
             if waiting == self.every:
                 done = self._update(batch, logits)
-                if done.failed:
-                    return done
             start = stop
         if done.loss is None and not done.reason:
             left = self.every - int(self.kept["waiting"])
@@ -140,11 +140,12 @@ class SoTTA(GradientAdapter):
         return done
 
     def _update(self, batch: Batch, logits: Tensor) -> Outcome:
-        """Learn from the memory."""
-        filled = self.kept["classes"] >= 0
+        """Learn from the memory; if that goes wrong, undo it and empty the memory."""
+        before, kept = {name: t.detach().clone() for name, t in self.adapting.items()}, dict(self.kept)
+        filled = kept["classes"] >= 0
         if not bool(filled.any()):
             return Outcome(logits, reason="the memory is empty: no sample was confident enough")
-        stored = {n.removeprefix(SAMPLES): t for n, t in self.kept.items() if n.startswith(SAMPLES)}
+        stored = {n.removeprefix(SAMPLES): t for n, t in kept.items() if n.startswith(SAMPLES)}
         memory = batch.with_samples({n: t[filled.to(t.device)] for n, t in stored.items()})
 
         def loss_at() -> Tensor:
@@ -153,9 +154,9 @@ class SoTTA(GradientAdapter):
 
         for _ in range(self.steps):
             loss, found = sharpness_aware_slope(loss_at, self.learned, self.rho)
-            failure = self.descend(found)
-            if failure:
-                return Outcome(logits, loss, reason=failure, failed=True)
+            if failure := self.descend(found) or self.spoilt():
+                self.restore(before, {**kept, "classes": torch.full_like(kept["classes"], -1)})
+                return Outcome(logits, loss, reason=f"{failure}: the memory was emptied")
         return Outcome(logits, loss, used=memory.rows)
 
     def _storable(self, batch: Batch) -> dict[str, Tensor]:

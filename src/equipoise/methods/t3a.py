@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch
-from equipoise.errors import StateError
+from equipoise.errors import ModelError, StateError
 from equipoise.functional import at_least_single, entropy
 from equipoise.head import check_head, find_head, head_features, watched, with_head
 from equipoise.options import integer
@@ -57,6 +59,7 @@ class T3A(Adapter):
         super().__init__(model, source, **shared)
         self.supports = None if supports is None else integer("supports", supports, low=1)
         self.head = head
+        self._last_word = True  # whether the model's output is that of its head
         if head is not None:
             check_head(self.student, head)
         self.resolve(supports=self.supports)
@@ -68,13 +71,15 @@ class T3A(Adapter):
         if self.head is None:
             self.head = find_head(calls, logits)
             self.resolve(head=self.head)
-        return logits, head_features(calls, self.head, logits)
+        features = head_features(calls, self.head, logits)
+        self._last_word = calls[self.head].gave(logits)
+        return logits, features
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Let the batch join the supports, then score it."""
         logits, features = self._look(batch, source)
         good = logits.isfinite().all(1) & features.isfinite().all(1)
-        self.kept.update(self._joined(self._current(), features[good], logits[good]))
+        self.kept.update(self._joined(self._current(), features[good]))
         used = int(good.sum())
         return Outcome(self._scores(features, logits), used=used, reason="" if used else "non-finite logits")
 
@@ -87,13 +92,22 @@ class T3A(Adapter):
         """The network with the prototypes as its head."""
         if self.head is None:
             raise StateError("t3a finds the head in its first forward: answer a batch before detach()")
+        if not self._last_word:
+            raise ModelError(
+                f"the model goes on after its head {self.head!r}, and t3a's answers do not: such a model "
+                "cannot be detached"
+            )
         weight = prototypes(self._current()).to(self._linear().weight.dtype)
         return with_head(self.student, self.head, weight)
 
     def check_kept(self, kept: Mapping[str, Tensor]) -> None:
         """Refuse supports of another number."""
-        if kept and not fits(kept, self.supports):
+        if not kept:
+            return
+        if not fits(kept, self.supports):
             raise StateError(f"the state's supports are not those of supports={self.supports}")
+        if self.head is not None and prototypes(kept).shape != self._linear().weight.shape:
+            raise StateError("the state's supports are those of another head")
 
     def _look(self, batch: Batch, source: SourceView | None) -> tuple[Tensor, Tensor]:
         if source is None or source.features is None:
@@ -103,13 +117,16 @@ class T3A(Adapter):
     def _current(self) -> Mapping[str, Tensor]:
         """The supports as they are; before the first batch, the rows of the head's weight."""
         if self.kept:
+            self.check_kept(self.kept)
             return self.kept
-        weight = at_least_single(self._linear().weight.detach())
-        bias = self._linear().bias
-        logits = weight @ weight.T + (0 if bias is None else at_least_single(bias.detach()))
-        return self._joined(no_supports(weight, self.supports), weight, logits)
+        weight = self._linear().weight.detach()
+        return self._joined(no_supports(at_least_single(weight), self.supports), weight)
 
-    def _joined(self, supports: Mapping[str, Tensor], features: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    def _joined(self, supports: Mapping[str, Tensor], features: Tensor) -> dict[str, Tensor]:
+        """The supports after features have joined, under what the head itself says of them."""
+        head = self._linear()
+        with torch.no_grad():
+            logits = linear(features, head.weight, head.bias)
         return join(supports, at_least_single(features), logits.argmax(1), entropy(logits))
 
     def _scores(self, features: Tensor, logits: Tensor) -> Tensor:
@@ -117,7 +134,7 @@ class T3A(Adapter):
         return (at_least_single(features) @ prototypes(self._current()).T).to(logits.dtype)
 
     def _linear(self) -> nn.Linear:
-        linear = self.student.get_submodule(self.head or "")
-        if not isinstance(linear, nn.Linear):
-            raise TypeError(f"expected an nn.Linear, got {type(linear).__name__}")
-        return linear
+        head = self.student.get_submodule(self.head or "")
+        if not isinstance(head, nn.Linear):
+            raise TypeError(f"expected an nn.Linear, got {type(head).__name__}")
+        return head

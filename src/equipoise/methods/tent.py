@@ -12,7 +12,7 @@ from equipoise.gradient import GradientAdapter, Objective
 from equipoise.layers import batch_statistics, pooling_layers
 from equipoise.optim import Kind
 from equipoise.options import integer
-from equipoise.outcome import Outcome, SourceView, unlearned
+from equipoise.outcome import Outcome, SourceView
 from equipoise.registry import register
 from equipoise.sliding import slide
 from equipoise.source import SourceStatistics
@@ -35,7 +35,8 @@ class TENT(GradientAdapter):
         momentum: .9 by default: of "sgd" (never Nesterov), or Adam's β₁.
         steps: steps a batch; with more than one the last forward's logits are the answer.
         parameters: "norm" (all normalisation layers), "all", or a list of name patterns.
-        norm_momentum: how fast the running statistics, which only `predict` uses, follow the stream.
+        norm_momentum: how fast the running statistics, which only `predict` uses, follow the stream, at each
+            forward.
         window: a batch of one sample is normalised together with the last that came alone, up to this many,
             and a step is taken on all of them each time so many have come. Without batch norm it learns
             alone.
@@ -59,7 +60,7 @@ class TENT(GradientAdapter):
         **shared: Any,
     ) -> None:
         super().__init__(model, source, optimizer=optimizer, **shared)
-        self.window = integer("window", window, low=1)
+        self.window = integer("window", window, low=2)
         self.resolve(window=self.window)
 
     def initial(self) -> dict[str, Tensor]:
@@ -75,16 +76,17 @@ class TENT(GradientAdapter):
         if batch.rows > 1 or not pooling_layers(self.student):
             return super().step(batch, source)
         pooled, samples = slide(self.kept, batch, self.window)
-        waiting = int(self.kept["waiting"]) + 1
-        full = waiting >= self.window and pooled.rows > 1
+        waiting = min(int(self.kept["waiting"]) + 1, pooled.rows)
+        full = waiting == self.window
         self.kept.update(samples, waiting=torch.tensor(0 if full else waiting))
         if full:
             outcome = super().step(pooled, None)
             return outcome._replace(logits=outcome.logits[-1:])
         with torch.no_grad(), batch_statistics(self.student, self.norm_momentum, pooled.rows):
             logits = self.logits(pooled)
-        outcome = unlearned(logits, f"{waiting} of {self.window} lone samples for the next step")
-        return outcome._replace(logits=logits[-1:])
+        spoilt = self.spoilt()
+        reason = spoilt or f"{waiting} of {self.window} lone samples for the next step"
+        return Outcome(logits[-1:], reason=reason, failed=bool(spoilt))
 
 
 def nats(logits: Tensor) -> Tensor:
