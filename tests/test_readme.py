@@ -41,6 +41,8 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["logits"].shape == (8, 5)
     names["labelled"] = [(drifted(8), torch.zeros(8, dtype=torch.long))]
     exec(EXAMPLES[1], names)
+    exec(EXAMPLES[2], names)
+    assert isinstance(names["adapter"], eq.Tempered)
 
 
 def test_every_method_and_option_has_its_place() -> None:
@@ -49,6 +51,16 @@ def test_every_method_and_option_has_its_place() -> None:
         assert f"`{name}`" in text
     for option in eq.DEC.known_options():
         assert f"`{option}" in text, option
+
+
+def test_the_page_of_methods_has_every_method_and_option() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text()
+    model, source = make()
+    for name in eq.list_methods():
+        assert f"### `{name}`: " in text
+        about = type(eq.create(name, model, source)).__doc__ or ""
+        for option in type(eq.create(name, model, source)).known_options():
+            assert f" {option}: " in about or f"`{option}`" in about, (name, option)
 
 
 CONFORMANCE = """
