@@ -167,3 +167,20 @@ def test_a_memory_that_spoils_every_update_is_emptied() -> None:
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in weights.items())
     adapter(drifted(8, seed=1))
     assert adapter.last.used == 8
+
+
+def test_a_gradient_too_long_to_square_does_not_enter_adams_state() -> None:
+    model, _ = make("layer_norm")
+    adapter = eq.create("tent", Odd(model, lambda z, learning: steep(z) if learning else z), optimizer="adam")
+    before = snapshot(adapter)
+    adapter(mark(drifted(8), 3))
+    assert adapter.last is not None
+    assert adapter.last.reason == "non-finite gradient or step"
+    assert same(before, snapshot(adapter))
+
+
+def steep(z: Tensor) -> Tensor:
+    """The identity with a gradient that is finite and whose square is not."""
+    copy = z.clone()
+    copy.register_hook(lambda gradient: gradient * 1e30)
+    return copy

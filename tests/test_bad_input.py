@@ -1,9 +1,11 @@
 """Each a named error before any state changes."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -248,3 +250,49 @@ def test_a_failed_save_leaves_the_old_file(
         adapter.save(path)
     assert path.read_bytes() == old
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("method", eq.list_methods())
+def test_options_that_are_numpy_numbers_are_saved_as_plain_ones(method: str, tmp_path: Path) -> None:
+    model, source = make()
+    plain = eq.create(method, model, source).options
+    numbers: dict[str, Any] = {n: np.float32(v) for n, v in plain.items() if isinstance(v, float)}
+    numbers |= {n: np.int64(v) for n, v in plain.items() if isinstance(v, int)}
+    adapter = eq.create(method, model, source, **numbers)
+    adapter.save(tmp_path / "state.safetensors")
+    loaded = eq.load(tmp_path / "state.safetensors", model)
+    assert loaded.options == adapter.options
+    assert all(type(loaded.options[name]) is type(plain[name]) for name in numbers)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": ["adam"]}, "expected optimizer as one of sgd, adam"),
+        ({"optimizer": "rmsprop"}, "expected optimizer as one of sgd, adam, got 'rmsprop'"),
+        ({"momentum": 1.5}, "expected momentum >= 0 and <= 1, got 1.5"),
+        ({"steps": 0}, "expected steps >= 1, got 0"),
+        ({"steps": 1.5}, "expected steps as a whole number, got 1.5"),
+        ({"window": 0}, "expected window >= 1, got 0"),
+        ({"learning_rate": -1.0}, "expected learning_rate >= 0, got -1.0"),
+        ({"parameters": "norms"}, 'expected parameters="all", "norm"'),
+        ({"choice": "all"}, "tent has no option choice"),
+    ],
+)
+def test_options_of_the_rivals_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(eq.errors.OptionError, match=re.escape(message)):
+        eq.create("tent", make()[0], **options)
+
+
+def test_states_that_do_not_fit_the_options() -> None:
+    model, source = make()
+    eta = eq.create("eta", model, source)
+    for name, tensor in {"average": torch.ones(7), "samples.0": torch.zeros(17, 3, 6, 6)}.items():
+        state = {**eta.state_dict(), f"eta.kept.{name}": tensor}
+        with pytest.raises(eq.errors.StateError, match="expected a"):
+            eta.load_state_dict(state)
+
+
+def test_eata_says_how_to_measure_what_it_needs() -> None:
+    with pytest.raises(eq.errors.SourceError, match=r"eata needs source statistics: .*fisher=True"):
+        eq.create("eata", make()[0])

@@ -306,6 +306,7 @@ def test_moves_and_copies_like_a_module(case: str, kind: str) -> None:
     twin.reset()
     assert twin.train().eval() is twin
     twin.double()
+    assert all(t.dtype != torch.float32 or t.ndim == 0 for t in twin.kept.values())
     assert twin(drifted(8).double()).dtype == torch.float64
     twin.reset()
     expected = make(kind)[0].double().state_dict()

@@ -11,20 +11,10 @@ SOURCE = Path(eq.__file__).parent
 
 # From what everything needs to what needs everything: a module imports only from lines above its own.
 ORDER = [
-    {"version", "errors"},
-    {
-        "functional",
-        "files",
-        "layers",
-        "batch",
-        "options",
-        "configured",
-        "copying",
-        "state",
-        "hus",
-        "supports",
-    },
-    {"optim", "fisher", "head", "sliding", "triage", "record", "outcome", "detached", "metrics", "models"},
+    {"version", "errors", "keeping"},
+    {"functional", "files", "batch", "options", "configured", "copying", "state"},
+    {"layers", "optim", "head", "hus", "supports", "sliding", "triage", "record", "outcome", "detached"},
+    {"fisher", "metrics", "models"},
     {"source"},
     {"teacher", "tempering"},
     {"learner"},

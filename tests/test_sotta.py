@@ -274,7 +274,9 @@ def test_inputs_of_another_kind_are_refused_and_change_nothing(odd: Tensor) -> N
     adapter = eq.create("sotta", model, confidence=0.0, every=4)
     adapter(drifted(6))
     before = snapshot(adapter)
-    with pytest.raises(eq.errors.BatchError, match=r"expected 0 as torch.float32 \(3, 6, 6\) a sample, got"):
+    with pytest.raises(
+        eq.errors.BatchError, match=r"expected input 0 as torch.float32 \(3, 6, 6\) a sample, got"
+    ):
         adapter(odd)
     assert same(before, snapshot(adapter))
     adapter(drifted(6, seed=1))

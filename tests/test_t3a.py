@@ -256,3 +256,34 @@ def test_numbers_of_supports_out_of_range(bad: object) -> None:
 def test_detach_before_the_first_forward_says_that_the_head_is_not_known() -> None:
     with pytest.raises(eq.errors.StateError, match="answer a batch before"):
         eq.create("t3a", small_model()).detach()
+
+
+def test_a_state_of_another_head_is_refused_though_the_head_is_not_known_yet() -> None:
+    wide, narrow = (eq.create("t3a", nn.Linear(width, 3)) for width in (6, 4))
+    wide(torch.randn(2, 6, generator=torch.Generator().manual_seed(0)))
+    narrow.load_state_dict(wide.state_dict())
+    with pytest.raises(eq.errors.StateError, match="another head"):
+        narrow(torch.zeros(2, 4))
+
+
+class Doubled(nn.Module):
+    """Goes on after its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc(x) * 2
+        return logits
+
+
+def test_a_loaded_adapter_of_a_model_that_goes_on_after_its_head_is_not_detached(tmp_path: Path) -> None:
+    model = Doubled()
+    adapter = eq.create("t3a", model, head="fc")
+    with pytest.raises(eq.errors.StateError, match="answer a batch before detach"):
+        adapter.detach()
+    adapter(torch.ones(2, 4))
+    adapter.save(tmp_path / "state.safetensors")
+    with pytest.raises(eq.errors.ModelError, match="goes on after its head"):
+        eq.load(tmp_path / "state.safetensors", model).detach()

@@ -1,6 +1,7 @@
 """Tempering worn by any adapter: by an option, and by one already made."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +62,17 @@ def test_every_method_is_here() -> None:
 @kinds
 def test_answers_are_divided_by_tau_of_the_source_model(method: str, tempering: Tempering) -> None:
     model, source = make()
-    raw = create(method, model, source)
-    by_option = create(method, model, source, tempering=tempering, t_min=1.2, t_max=2.5)
-    worn = eq.Tempered(create(method, model, source), source, tempering=tempering, t_min=1.2, t_max=2.5)
+    reach = {"t_min": 1.2, "t_max": 2.5}
+    raw = create(method, model, source, **reach)
+    by_option = create(method, model, source, tempering=tempering, **reach)
+    worn = eq.Tempered(create(method, model, source, **reach), source, tempering=tempering)
     for x in stream():
-        tau = source_tau(model, source, x, 1.2, 2.5)
+        tau = source_tau(model, source, x, **reach)
         expected = raw(x) / temperature_of(tau, tempering)
         assert torch.allclose(worn(x), expected, atol=1e-5)
-        if method != "dec":  # its own t_min and t_max are those of its loss, too
-            assert torch.allclose(by_option(x), expected, atol=1e-5)
-            assert by_option.last is not None
-            assert worn.last == by_option.last
+        assert torch.allclose(by_option(x), expected, atol=1e-5)
         assert worn.last is not None
+        assert worn.last == by_option.last
         assert worn.last.temperature == pytest.approx(float(temperature_of(tau, tempering).mean()), rel=1e-4)
 
 
@@ -151,22 +151,24 @@ def test_source_statistics_are_asked_for_only_where_they_are_needed(method: str)
 @scalars
 def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering, tmp_path: Path) -> None:
     model, source = make()
-    worn = eq.Tempered(create(method, model, source), source, tempering=tempering, t_max=2.0)
+    adapter = create(method, model, source, **({"t_max": 2.0} if method == "dec" else {}))
+    worn = eq.Tempered(adapter, source, tempering=tempering, t_max=2.0)
+    own = (adapter.temper, adapter.options, adapter.source)
     fresh, untouched = worn.state_dict(), worn.predict(drifted(4))
     worn.adapt(stream(), progress=False)
     state, expected = worn.state_dict(), worn.predict(drifted(4))
     assert torch.allclose(worn.detach()(drifted(4)), expected, atol=1e-5)
-    own = worn.adapter.footprint()
-    assert worn.footprint().total.numbers > own.total.numbers  # its temperature
-    assert worn.footprint().paper == own.paper
+    held = adapter.footprint()
+    assert worn.footprint().total.numbers > held.total.numbers  # its temperature
+    assert worn.footprint().paper == held.paper
 
     worn.save(tmp_path / "state.safetensors")
     loaded = eq.load(tmp_path / "state.safetensors", model)
     assert type(loaded) is type(worn.adapter)
     assert (loaded.options["tempering"], loaded.options["t_max"]) == (tempering, 2.0)
     assert torch.equal(loaded.predict(drifted(4)), expected)
-    if method != "dec":
-        assert torch.equal(loaded(drifted(6)), worn(drifted(6)))
+    assert torch.equal(loaded(drifted(6)), worn(drifted(6)))
+    assert (adapter.temper, adapter.options, adapter.source) == own  # lent, and given back
 
     worn.reset()
     assert worn.last is None
@@ -179,14 +181,29 @@ def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering,
 
 def test_it_stands_in_for_the_adapters_own_tempering() -> None:
     model, source = make()
-    own = eq.DEC(model, source, tempering="mean", t_max=2.0, learning_rate=0.01)
-    worn = eq.Tempered(
-        eq.DEC(model, source, tempering="mean", t_max=2.0, learning_rate=0.01), source, tempering="median"
-    )
+    own, inner = (eq.DEC(model, source, tempering="mean", learning_rate=0.01) for _ in range(2))
+    worn = eq.Tempered(inner, source, tempering="median")
     for x in stream():
-        mean = source_tau(model, source, x, 1.0, 2.0).mean()
-        middle = temperature_of(source_tau(model, source, x, 1.0, 3.0), "median")
-        assert torch.allclose(worn(x) * middle, own(x) * mean, atol=1e-5)
+        tau = source_tau(model, source, x, 1.0, 3.0)
+        assert torch.allclose(worn(x) * temperature_of(tau, "median"), own(x) * tau.mean(), atol=1e-5)
+
+
+def test_decs_range_and_statistics_are_those_of_its_loss() -> None:
+    model, source = make()
+    adapter = eq.DEC(model, source, t_max=2.0)
+    with pytest.raises(eq.errors.OptionError, match=r"expected t_min=1.0 and t_max=2.0, with which dec"):
+        eq.Tempered(adapter, source, t_max=3.0)
+    with pytest.raises(eq.errors.SourceError, match="with which dec learns"):
+        eq.Tempered(adapter, replace(source, h0=source.h0 / 2))
+
+
+def test_a_tempered_eata_is_saved_with_the_fisher_diagonal_it_learns_with(tmp_path: Path) -> None:
+    model, source = make()
+    worn = eq.Tempered(create("eata", model, source), replace(source, fisher={}))
+    worn(drifted(8))
+    worn.save(tmp_path / "state.safetensors")
+    loaded = eq.load(tmp_path / "state.safetensors", model)
+    assert torch.equal(loaded(drifted(8, 1)), worn(drifted(8, 1)))
 
 
 def test_samples_that_the_source_cannot_judge_are_set_aside() -> None:

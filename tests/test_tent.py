@@ -208,3 +208,25 @@ class TestLoneSamples:
             assert adapter.last is not None
             assert (adapter.last.used, adapter.last.updated) == (1, True)
         assert_alike(adapter, expected)
+
+    def test_of_another_shape_start_a_window_of_their_own(self) -> None:
+        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), Pooled(), nn.Linear(2, 3)).eval()
+        adapter = eq.create("tent", model, window=3)
+        used = []
+        for seed, size in enumerate((5, 5, 6, 6, 6)):
+            adapter(torch.randn(1, 1, size, size, generator=torch.Generator().manual_seed(seed)))
+            assert adapter.last is not None
+            used.append(adapter.last.used)
+        assert used == [0, 0, 0, 0, 3]
+
+    def test_in_a_window_of_one_each_learns_alone_by_the_running_statistics(self) -> None:
+        adapter = eq.create("tent", flat_model(), window=1)
+        for x in stream(2, rows=1):
+            adapter(x)
+            assert adapter.last is not None
+            assert adapter.last.used == 1
+
+
+class Pooled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3))

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from equipoise.detached import with_temperature
 from equipoise.errors import OptionError, SourceError
 from equipoise.files import write_tensors
 from equipoise.footprint import Footprint, measure_footprint
+from equipoise.keeping import part, prefixed
 from equipoise.learner import Learner
 from equipoise.outcome import SourceView
 from equipoise.record import Step, record_step
@@ -35,13 +36,18 @@ class Adapter(Learner):
     tempering, undoing a failed step, reset, state and files. The model passed in is copied, never changed;
     the adapter stays on its device and moves with `.to()`. `train()` and `eval()` change nothing: the
     adapter sets the modes of its own layers. One thread at a time: an adapter learns as it answers.
+
+    Attributes:
+        measuring: how to measure the source statistics that the method needs.
     """
+
+    measuring: ClassVar[str] = "SourceStatistics.measure(model, source_loader)"
 
     def __init__(
         self,
         model: nn.Module,
         source: SourceStatistics | None = None,
-        learned: str | list[str] | None = None,
+        choice: str | list[str] | None = None,
         *,
         tempering: Tempering = "none",
         t_min: float = 1.0,
@@ -53,19 +59,20 @@ class Adapter(Learner):
         Args:
             model: the classifier to adapt.
             source: its statistics on the source domain, where the method or its tempering needs them.
-            learned: which parameters learn, as `checked_choice` gives it; None where none does.
-            tempering: how the logits are divided by the certainty regulariser.
+            choice: which parameters learn, as `checked_choice` gives it; None where none does.
+            tempering: what the logits are divided by: the "mean" of the certainty regulariser tau over the
+                batch (over all samples since the last reset in `predict`), its "median", each "sample"'s own,
+                or nothing, "none".
             t_min: lower end of the regulariser's range of t.
             t_max: its upper end.
-            teacher: where the source model is kept.
+            teacher: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
+                memory, and only what adapts); no difference where nothing adapts.
         """
         temper = Temper(tempering, source, t_min, t_max)
         if source is None and (self.needs_source or tempering != "none"):
-            raise SourceError(
-                f"{self.name} with tempering={tempering!r} needs source statistics: "
-                "SourceStatistics.measure(model, source_loader)"
-            )
-        super().__init__(model, source, learned, teacher)
+            asker = self.name if self.needs_source else f"tempering={tempering!r}"
+            raise SourceError(f"{asker} needs source statistics: {self.measuring}")
+        super().__init__(model, source, choice, teacher)
         self.temper = temper
         self.resolve(t_min=temper.t_min, t_max=temper.t_max)
         self._last: Step | None = None
@@ -78,7 +85,12 @@ class Adapter(Learner):
         there; -inf is allowed in all inputs but the first, as attention masks use it. If the model raises,
         the error passes through and the adapter is as it was.
         """
-        return self.respond(Batch.of(args, kwargs), self.temper)
+        batch = Batch.of(args, kwargs)
+        with torch.inference_mode(False), torch.enable_grad(), _fresh_autocast_cache():
+            for parameter in self.learned.values():
+                parameter.requires_grad_()
+            answer, self._last = self._respond(batch.learnable())
+        return answer
 
     def predict(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch with the adapter as it stands; nothing is learned.
@@ -87,7 +99,12 @@ class Adapter(Learner):
         since the last reset (T = 1 before the first batch). One forward, and for tempering="sample" one more
         of the source model, unless the method uses just that.
         """
-        return self.foretell(Batch.of(args, kwargs), self.temper)
+        batch = Batch.of(args, kwargs)
+        with torch.no_grad():
+            if self.temper.kind != "sample":
+                return divide(self.answer(batch, None), self.temper.temperature.running())
+            view = self._view(batch)
+            return divide(self.answer(batch, view), view.tau.unsqueeze(1))
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
@@ -121,12 +138,22 @@ class Adapter(Learner):
         It is of the model's own class, takes what the model takes, returns a tensor of logits and answers as
         `predict` does. tempering="sample" has no single temperature and is refused.
         """
-        return self.detach_with(self.temper)
+        if self.temper.kind == "sample":
+            raise OptionError(
+                'tempering="sample" asks the source model about each input and cannot be detached; '
+                'use "mean", "median" or "none"'
+            )
+        return with_temperature(self.detached_model(), self.temper.temperature.running())
 
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """A copy of everything that adaptation changes: a flat dict of tensors, detached from the adapter."""
         state = {} if destination is None else destination
-        return self.state_with(self.temper, state, prefix, keep_vars=keep_vars)
+        root = f"{prefix}{self.name}."
+        for name, tensor in self.adapting.items():
+            state[f"{root}model.{name}"] = tensor if keep_vars else tensor.detach().clone()
+        state.update({f"{root}kept.{name}": tensor.clone() for name, tensor in self.kept.items()})
+        state.update(prefixed(f"{root}temperature.", self.temper.temperature.state()))
+        return state
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -138,104 +165,55 @@ class Adapter(Learner):
         """
         if not strict or assign:
             raise OptionError("expected strict=True and assign=False: an adapter's state is taken whole")
-        self.load_state_with(self.temper, state_dict)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write method, options, source statistics and state to a safetensors file, atomically."""
-        self.save_as(path, self.options, self.source, self.state_dict())
-
-    # ------------------------------------------------------------------ the same, with any temper
-
-    def respond(self, batch: Batch, temper: Temper) -> Tensor:
-        """`forward` with a temper of the caller's."""
-        with torch.inference_mode(False), torch.enable_grad(), _fresh_autocast_cache():
-            for parameter in self.learned.values():
-                parameter.requires_grad_()
-            answer, self._last = self._respond(batch.learnable(), temper)
-        return answer
-
-    def foretell(self, batch: Batch, temper: Temper) -> Tensor:
-        """`predict` with a temper of the caller's."""
-        with torch.no_grad():
-            if temper.kind != "sample":
-                return divide(self.answer(batch, None), temper.temperature.running())
-            view = self._view(batch, temper)
-            return divide(self.answer(batch, view), view.tau.unsqueeze(1))
-
-    def detach_with(self, temper: Temper) -> nn.Module:
-        """`detach` with a temper of the caller's."""
-        if temper.kind == "sample":
-            raise OptionError(
-                'tempering="sample" asks the source model about each input and cannot be detached; '
-                'use "mean", "median" or "none"'
-            )
-        return with_temperature(self.detached_model(), temper.temperature.running())
-
-    def state_with(self, temper: Temper, state: Any, prefix: str = "", *, keep_vars: bool = False) -> Any:
-        """`state_dict` with a temper of the caller's."""
-        root = f"{prefix}{self.name}."
-        for name, tensor in self.adapting.items():
-            state[f"{root}model.{name}"] = tensor if keep_vars else tensor.detach().clone()
-        state.update({f"{root}kept.{name}": tensor.clone() for name, tensor in self.kept.items()})
-        state.update({f"{root}temperature.{name}": t for name, t in temper.temperature.state().items()})
-        return state
-
-    def load_state_with(self, temper: Temper, state: Mapping[str, Any]) -> None:
-        """`load_state_dict` with a temper of the caller's."""
-        model, own, heat = (f"{self.name}.{part}." for part in ("model", "kept", "temperature"))
-        patterns = tuple(own + pattern for pattern in self.arriving)
-        check_state(self.name, self.state_with(temper, {}), state, patterns)
-        kept = {n.removeprefix(own): t for n, t in state.items() if n.startswith(own)}
+        arriving = tuple(f"{self.name}.kept.{pattern}" for pattern in self.arriving)
+        check_state(self.name, self.state_dict(), state_dict, arriving)
+        model, kept, heat = (part(state_dict, f"{self.name}.{p}.") for p in ("model", "kept", "temperature"))
         self.check_kept(kept)
-        device = device_of(self.student)
+        device, places = device_of(self.student), {name: t.device for name, t in self.kept.items()}
         with torch.inference_mode(False):
-            places = {name: tensor.device for name, tensor in self.kept.items()}
             copies = {n: t.detach().to(places.get(n, device), copy=True) for n, t in kept.items()}
-            self.restore({name: state[model + name] for name in self.adapting}, copies)
-        temper.temperature.load({name: state[heat + name] for name in temper.temperature.state()})
+            self.restore(model, copies)
+        self.temper.temperature.load(heat)
         self._last = None
 
-    def save_as(
-        self,
-        path: str | os.PathLike[str],
-        options: Mapping[str, Any],
-        source: SourceStatistics | None,
-        state: Mapping[str, Tensor],
-    ) -> None:
-        """`save` with other options, statistics and state of the same method."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write method, options, source statistics and state to a safetensors file, atomically.
+
+        The state of a method that stores samples has them in it.
+        """
         text = {
             "method": self.name,
-            "options": json.dumps(options),
-            "source": source.to_json() if source else "",
+            "options": json.dumps(self.options),
+            "source": self.source.to_json() if self.source else "",
             "model_fingerprint": self.model_fingerprint,
         }
-        tensors = {**state, **(source.tensors() if source else {})}
+        tensors = {**self.state_dict(), **(self.source.tensors() if self.source else {})}
         write_tensors(path, STATE_KIND, STATE_VERSION, tensors, text)
 
     # ------------------------------------------------------------------ how a batch goes through
 
-    def _view(self, batch: Batch, temper: Temper) -> SourceView:
+    def _view(self, batch: Batch) -> SourceView:
         """One forward of the source model, and the certainty regulariser of its logits."""
         with torch.no_grad():
             logits, features = self.ask_source(batch)
-            return SourceView(logits, features, *temper.regularize(logits))
+            return SourceView(logits, features, *self.temper.regularize(logits))
 
-    def _respond(self, batch: Batch, temper: Temper) -> tuple[Tensor, Step]:
-        triage, view, tau, temperature = Triage(batch), None, None, None
-        if triage.rest.rows and (self.asks_source or temper.kind != "none"):
-            view = self._view(triage.rest, temper)
+    def _respond(self, batch: Batch) -> tuple[Tensor, Step]:
+        triage, view = Triage(batch), None
+        if triage.rest.rows and (self.asks_source or self.temper.kind != "none"):
+            view = self._view(triage.rest)
             view = view.select(triage.keep_usable(view.tau))
         if triage.rest.rows == 0:
             answer = triage.complete(self._unanswered(batch))
             reason = "; ".join(triage.reasons)
             return answer, record_step(batch.rows, answer, set_aside=batch.rows, reason=reason)
-        outcome = self.undoable_step(triage.rest, self._own(view, temper))
-        logits = outcome.logits.detach()
+        outcome = self.undoable_step(triage.rest, view)
+        logits, temperature = outcome.logits.detach(), None
         if view is not None:
-            tau, temperature = view.tau, temper.temperature.of_batch(view.tau)
+            temperature = self.temper.temperature.of_batch(view.tau)
             logits = divide(logits, temperature)
             if not outcome.failed:
-                temper.temperature.observe(tau)
+                self.temper.temperature.observe(view.tau)
         answer = triage.complete(logits)
         step = record_step(
             batch.rows,
@@ -244,17 +222,10 @@ class Adapter(Learner):
             set_aside=triage.set_aside,
             reason="; ".join(filter(None, (outcome.reason, *triage.reasons))),
             loss=outcome.loss,
-            tau=tau,
+            tau=None if view is None else view.tau,
             temperature=temperature,
         )
         return answer, step
-
-    def _own(self, view: SourceView | None, temper: Temper) -> SourceView | None:
-        """The view with the adapter's own t and tau, where the caller's temper has another range."""
-        if view is None or temper is self.temper or not self.asks_source:
-            return view
-        t, tau = self.temper.regularize(view.logits)
-        return view._replace(t=t, tau=tau)
 
     def _unanswered(self, batch: Batch) -> Tensor:
         """No logits, of the right width and dtype; the model never sees any of the batch's values."""

@@ -23,17 +23,13 @@ class Configured:
         """Show every option in the signature of the class."""
         super().__init_subclass__(**kwargs)
         _, *own = inspect.signature(cls.__init__).parameters.values()
-        options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-            for name, default in cls.known_options().items()
-        ]
         positional = [parameter for parameter in own if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-        cls.__signature__ = inspect.Signature([*positional, *options])
+        cls.__signature__ = inspect.Signature([*positional, *cls._option_parameters().values()])
 
     def __new__(cls: type[_Self], *_args: Any, **options: Any) -> _Self:
         """Note the options as given."""
         known = cls.known_options()
-        unknown = sorted(set(options) - set(known) - {"model", "source"})
+        unknown = sorted(set(options) - set(cls.__signature__.parameters))
         if unknown:
             raise UnknownOptionError(
                 f"{cls.name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
@@ -46,14 +42,18 @@ class Configured:
     @classmethod
     def known_options(cls) -> dict[str, Any]:
         """The options of the class with their defaults, its own before those of its bases."""
-        options: dict[str, Any] = {}
+        return {name: parameter.default for name, parameter in cls._option_parameters().items()}
+
+    @classmethod
+    def _option_parameters(cls) -> dict[str, inspect.Parameter]:
+        options: dict[str, inspect.Parameter] = {}
         for base in cls.__mro__:
             if "__init__" not in vars(base):
                 continue
             parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())
             for parameter in parameters:
                 if parameter.kind is parameter.KEYWORD_ONLY:
-                    options.setdefault(parameter.name, parameter.default)
+                    options.setdefault(parameter.name, parameter)
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
                 break
         return options

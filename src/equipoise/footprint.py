@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from equipoise.keeping import SAMPLES, SUPPORTS, part
 from equipoise.learner import Learner
 
 
@@ -36,7 +37,8 @@ class Footprint:
         supports: T3A's supports, made from observations: their features, or sums of them.
         observations: samples as they came.
         samples: how many of those there is room for.
-        stores_observations: whether samples are kept as they came, in this adapter or by its method at all.
+        stores_observations: whether samples are kept as they came: now, or by this method from its first
+            batch on.
         paper: the numbers that the paper's appendix counts as the method's overhead: both networks where the
             source model is asked for every batch (DEC), else what is learned (TENT, ETA), and to that the
             supports (T3A: M times the head) and the observations (SoTTA: N times a sample).
@@ -63,9 +65,8 @@ def measure_footprint(learner: Learner, temperature: Iterable[Tensor]) -> Footpr
     second = learner.teacher.held()
     weights = {name for name, _ in learner.student.named_parameters()}
     kept = learner.kept
-    stored = [tensor for name, tensor in kept.items() if name.startswith("samples.")]
-    supports = [tensor for name, tensor in kept.items() if name.startswith("supports.")]
-    rest = [tensor for name, tensor in kept.items() if not name.startswith(("samples.", "supports."))]
+    stored, supports = part(kept, SAMPLES).values(), part(kept, SUPPORTS).values()
+    rest = [tensor for name, tensor in kept.items() if not name.startswith((SAMPLES, SUPPORTS))]
     own = [buffer for _, buffer in learner.named_buffers(recurse=False)]
     parameters = Amount.of(learner.student.parameters()) + Amount.of(
         tensor for name, tensor in second.items() if name in weights

@@ -15,18 +15,25 @@ def at_least_single(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
+def nats(logits: Tensor) -> Tensor:
+    """Shannon entropy of softmax(logits) in nats, one number a sample.
+
+    H = −Σ_c p_c ln p_c with p = softmax(z); 0 ln 0 counts as 0, so logits of −inf are fine. The gradient is
+    finite where probabilities round to 0, too.
+    """
+    log_p = at_least_single(logits).log_softmax(-1)
+    return (log_p.exp() * -log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
+
+
 def entropy(logits: Tensor) -> Tensor:
     """Shannon entropy of softmax(logits) in bits, one number a sample.
 
-    H = −Σ_c p_c log₂ p_c with p = softmax(z); 0 log 0 counts as 0, so logits of −inf are fine. Its gradient
-    is finite where probabilities round to 0, too.
+    H = −Σ_c p_c log₂ p_c with p = softmax(z); 0 log 0 counts as 0, so logits of −inf are fine.
 
     >>> entropy(torch.tensor([[0.0, 0.0], [0.0, -float("inf")]]))
     tensor([1., 0.])
     """
-    log_p = at_least_single(logits).log_softmax(-1)
-    nats = (log_p.exp() * -log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
-    return nats / math.log(2)
+    return nats(logits) / math.log(2)
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

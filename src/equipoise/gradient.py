@@ -7,13 +7,12 @@ from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch
+from equipoise.keeping import OPTIMIZER, part, prefixed
 from equipoise.layers import Parameters, batch_statistics, checked_choice
-from equipoise.optim import Kind, Optimizer, Slope, slope
-from equipoise.options import integer, number
+from equipoise.optim import Optimizer, OptimizerName, Slope, slope
+from equipoise.options import integer, number, one_of
 from equipoise.outcome import Outcome, SourceView
 from equipoise.source import SourceStatistics
-
-_OPTIMIZER = "optimizer."
 
 
 class Objective(NamedTuple):
@@ -37,12 +36,12 @@ class GradientAdapter(Adapter):
     steps > 1 those of the last forward): no second forward.
 
     Attributes:
-        rates: the default learning rate for each optimiser.
-        velocity: the default momentum of "sgd".
+        default_rates: the learning rate for each optimiser.
+        default_momentum: the momentum of "sgd".
     """
 
-    rates: ClassVar[dict[str, float]] = {"sgd": 2.5e-4, "adam": 1e-3}
-    velocity: ClassVar[float] = 0.9
+    default_rates: ClassVar[dict[str, float]] = {"sgd": 2.5e-4, "adam": 1e-3}
+    default_momentum: ClassVar[float] = 0.9
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class GradientAdapter(Adapter):
         source: SourceStatistics | None = None,
         *,
         learning_rate: float | None = None,
-        optimizer: Kind = "sgd",
+        optimizer: OptimizerName = "sgd",
         momentum: float | None = None,
         steps: int = 1,
         parameters: Parameters = "norm",
@@ -71,11 +70,12 @@ class GradientAdapter(Adapter):
             shared: the options of every adapter.
         """
         choice = checked_choice(parameters)
+        one_of("optimizer", optimizer, self.default_rates)
         super().__init__(model, source, choice, **shared)
         if momentum is None:
-            momentum = 0.9 if optimizer == "adam" else self.velocity
+            momentum = 0.9 if optimizer == "adam" else self.default_momentum
         if learning_rate is None:
-            learning_rate = self.rates.get(optimizer, 0.0)
+            learning_rate = self.default_rates[optimizer]
         self.optimizer = Optimizer(optimizer, learning_rate, momentum)
         self.steps = integer("steps", steps, low=1)
         self.norm_momentum = number("norm_momentum", norm_momentum, low=0, high=1)
@@ -98,31 +98,37 @@ class GradientAdapter(Adapter):
 
     def initial(self) -> dict[str, Tensor]:
         """The optimiser's state."""
-        return {_OPTIMIZER + name: tensor for name, tensor in self.optimizer.start(self.learned).items()}
+        return prefixed(OPTIMIZER, self.optimizer.start(self.learned))
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """A forward on the batch's statistics and a step down the objective, `steps` times."""
-        learned: Outcome | None = None
-        for _ in range(self.steps):
-            with batch_statistics(self.student, self.norm_momentum, batch.rows):
-                logits = self.logits(batch)
-            if spoilt := self.spoilt():
-                return Outcome(logits, reason=spoilt, failed=True)
-            loss, used, reason = self.objective(logits, source)
-            if used == 0:
-                return learned._replace(logits=logits) if learned else Outcome(logits, reason=reason)
-            if self.optimizer.rate == 0:
-                return Outcome(logits, loss.detach(), reason="the learning rate is 0")
-            if failure := self.descend(slope(loss, self.learned)):
-                return Outcome(logits, loss.detach(), reason=failure, failed=True)
-            learned = Outcome(logits, loss.detach(), used)
-        return learned or Outcome(logits)
+        outcome = self._one_step(batch, source)
+        for _ in range(self.steps - 1):
+            if outcome.reason:
+                return outcome
+            again = self._one_step(batch, source)
+            # If a later step found nothing to learn from, those before it were taken all the same.
+            idle = again.reason and not again.failed
+            outcome = outcome._replace(logits=again.logits) if idle else again
+        return outcome
+
+    def _one_step(self, batch: Batch, source: SourceView | None) -> Outcome:
+        with batch_statistics(self.student, self.norm_momentum, batch.rows):
+            logits = self.logits(batch)
+        if spoilt := self.spoilt():
+            return Outcome(logits, reason=spoilt, failed=True)
+        loss, used, reason = self.objective(logits, source)
+        if used == 0:
+            return Outcome(logits, reason=reason)
+        if self.optimizer.rate == 0:
+            return Outcome(logits, loss.detach(), reason="the learning rate is 0")
+        failure = self.descend(slope(loss, self.learned))
+        return Outcome(logits, loss.detach(), used, reason=failure, failed=bool(failure))
 
     def descend(self, found: Slope) -> str:
         """One step of the optimiser; returns why there was none, or an empty string."""
         if found.failure:
             return found.failure
-        state = {n.removeprefix(_OPTIMIZER): t for n, t in self.kept.items() if n.startswith(_OPTIMIZER)}
-        state, failure = self.optimizer.step(self.learned, found.gradients, state)
-        self.kept.update({_OPTIMIZER + name: tensor for name, tensor in state.items()})
+        state, failure = self.optimizer.step(self.learned, found.gradients, part(self.kept, OPTIMIZER))
+        self.kept.update(prefixed(OPTIMIZER, state))
         return failure

@@ -8,8 +8,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-SAMPLES = "samples."
-_AHEAD = 16  # how many choices are guessed at once; more guesses are wrong than it saves
+from equipoise.batch import Batch
+from equipoise.errors import BatchError
+from equipoise.keeping import SAMPLES, part
+
 Array: TypeAlias = npt.NDArray[Any]
 
 
@@ -53,37 +55,43 @@ def replaced_slots(memory: Array, classes: Array, draws: Array, num_classes: int
     uniform numbers for each sample, one for each class and one for each slot: "a random one of" is the one
     with the smallest number.
 
-    Each choice depends on those before it. So the next few are guessed, and then made again at once, each on
-    the memory that the guesses before it would leave. All up to the first wrong guess were made on the memory
-    as it was, that one's correction too: they are settled, and the others are the next guesses.
+    A sample whose class is in L leaves the classes in the slots, and so all later choices, as they are. So
+    the choices of all samples up to and with the next whose class is not in L are made at once.
     """
-    memory, settled = memory.copy(), np.zeros(0, dtype=np.int64)
-    guesses = settled
-    while len(settled) < len(classes):
-        ahead = slice(len(settled), len(settled) + _AHEAD)
-        came = classes[ahead]
-        guesses = np.concatenate([guesses, np.full(len(came) - len(guesses), -1)])
-        again = _choices(memory, came, draws[ahead], num_classes, guesses)
-        wrong = np.flatnonzero(again != guesses)
-        right = int(wrong[0]) + 1 if len(wrong) else len(came)
-        memory[again[:right]] = came[:right]
-        settled, guesses = np.concatenate([settled, again[:right]]), again[right:]
-    return settled
+    memory, slots = memory.copy(), np.empty(len(classes), dtype=np.int64)
+    start = 0
+    while start < len(classes):
+        counts = np.bincount(memory, minlength=num_classes)
+        largest = counts == counts.max()
+        others = np.flatnonzero(~largest[classes[start:]])
+        run = slice(start, start + int(others[0]) + 1 if len(others) else len(classes))
+        victims = classes[run].copy()
+        if len(others):
+            victims[-1] = np.where(largest, draws[run.stop - 1, :num_classes], 2.0).argmin()
+        own = memory == victims[:, None]
+        slots[run] = np.where(own, draws[run, num_classes:], 2.0).argmin(1)
+        memory[slots[run]] = classes[run]
+        start = run.stop
+    return slots
 
 
-def _choices(memory: Array, classes: Array, draws: Array, num_classes: int, guesses: Array) -> Array:
-    """The slot each sample would take if those before it took the guessed ones (-1: none)."""
-    rows, slots = len(classes), len(memory)
-    order = np.arange(rows)
-    # The sample that was the last to take each slot before each step; 0 for none, so they count from 1.
-    takers = np.zeros((rows + 1, slots + 1), dtype=np.int64)
-    takers[order + 1, guesses] = order + 1
-    latest = np.maximum.accumulate(takers)[:rows, :slots]
-    held = np.where(latest > 0, classes[latest - 1], memory)
-    cells = (held + num_classes * order[:, None]).ravel()
-    counts = np.bincount(cells, minlength=rows * num_classes).reshape(rows, num_classes)
-    largest = counts == counts.max(1, keepdims=True)
-    drawn = np.where(largest, draws[:, :num_classes], 2.0).argmin(1)
-    victims = np.where(largest[order, classes], classes, drawn)
-    chosen: Array = np.where(held == victims[:, None], draws[:, num_classes:], 2.0).argmin(1)
-    return chosen
+def storable(kept: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    """The tensors of a batch that the memory stores; BatchError if they are not of the shapes it stores."""
+    samples, stores = batch.samples(), part(kept, SAMPLES)
+    for name, store in stores.items():
+        came = samples.get(name)
+        if came is None or came.shape[1:] != store.shape[1:] or came.dtype != store.dtype:
+            got = "none" if came is None else f"{came.dtype} {tuple(came.shape[1:])}"
+            raise BatchError(
+                f"sotta stores samples in one memory: expected input {name} as {store.dtype} "
+                f"{tuple(store.shape[1:])} a sample, got {got}; pad them to one shape"
+            )
+    return {name: tensor for name, tensor in samples.items() if not stores or name in stores}
+
+
+def remembered(kept: Mapping[str, Tensor], like: Batch) -> Batch | None:
+    """The samples in the memory as a batch; what belongs to all samples is that of `like`."""
+    filled = kept["classes"] >= 0
+    if not bool(filled.any()):
+        return None
+    return like.with_samples({n: t[filled.to(t.device)] for n, t in part(kept, SAMPLES).items()})

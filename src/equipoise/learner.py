@@ -44,7 +44,7 @@ class Learner(Configured, nn.Module, ABC):
         self,
         model: nn.Module,
         source: SourceStatistics | None,
-        learned: str | list[str] | None,
+        choice: str | list[str] | None,
         teacher: Residence,
     ) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Learner(Configured, nn.Module, ABC):
         self.source = source
         with torch.inference_mode(False):
             self.student = frozen_copy(model)
-            chosen = {} if learned is None else select_parameters(self.student, learned)
+            chosen = {} if choice is None else select_parameters(self.student, choice)
             self._learned_names = list(chosen)
             self._bind()
             self.teacher = make_teacher(teacher, self.student, self.adapting)
@@ -132,16 +132,20 @@ class Learner(Configured, nn.Module, ABC):
 
     def undoable_step(self, batch: Batch, view: SourceView | None) -> Outcome:
         """`step`, undone if it raises or says that it failed."""
-        fragile = self.adapting if self.rewrites else self.statistics
-        before, kept = {name: t.detach().clone() for name, t in fragile.items()}, dict(self.kept)
+        before = self.snapshot(weights=self.rewrites)
         try:
             outcome = self.step(batch, view)
         except BaseException:
-            self.restore(before, kept)
+            self.restore(*before)
             raise
         if outcome.failed:
-            self.restore(before, kept)
+            self.restore(*before)
         return outcome
+
+    def snapshot(self, *, weights: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """A copy of the running statistics, and of the weights if asked for, and of what is kept."""
+        fragile = self.adapting if weights else self.statistics
+        return {name: tensor.detach().clone() for name, tensor in fragile.items()}, dict(self.kept)
 
     def spoilt(self) -> str:
         """Why what a batch has done to the running statistics must be undone, or an empty string.

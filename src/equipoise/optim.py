@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from equipoise.functional import at_least_single
 from equipoise.options import number, one_of
 
-Kind: TypeAlias = Literal["sgd", "adam"]
-Parameters: TypeAlias = Mapping[str, nn.Parameter]
+OptimizerName: TypeAlias = Literal["sgd", "adam"]
+Weights: TypeAlias = Mapping[str, nn.Parameter]
 State: TypeAlias = dict[str, Tensor]
 
 
@@ -22,7 +23,7 @@ class Slope(NamedTuple):
     failure: str
 
 
-def slope(loss: Tensor, parameters: Parameters) -> Slope:
+def slope(loss: Tensor, parameters: Weights) -> Slope:
     """Differentiate a loss; parameters that it does not depend on are left out."""
     if not bool(loss.isfinite()):
         return Slope({}, "non-finite loss")
@@ -43,42 +44,49 @@ class Optimizer:
 
     "sgd" is θ ← θ − rate · v with v ← momentum · v + g (never Nesterov); "adam" is torch's with
     β = (momentum, .999). Neither decays the weights. Nothing is written unless the whole step is finite.
+    State and steps of half-precision parameters are in single precision.
     """
 
-    def __init__(self, kind: Kind, rate: float, momentum: float) -> None:
-        one_of("optimizer", kind, get_args(Kind))
+    def __init__(self, kind: OptimizerName, rate: float, momentum: float) -> None:
+        one_of("optimizer", kind, get_args(OptimizerName))
         self.kind = kind
         self.rate = number("learning_rate", rate, low=0)
         self.momentum = number("momentum", momentum, low=0, high=1)
 
-    def start(self, parameters: Parameters) -> State:
+    def start(self, parameters: Weights) -> State:
         """The state before the first step."""
+        zeros = {name: at_least_single(torch.zeros_like(p)) for name, p in parameters.items()}
         if self.kind == "sgd":
-            return {f"velocity.{n}": torch.zeros_like(p) for n, p in parameters.items() if self.momentum}
-        moments = {f"{m}.{n}": torch.zeros_like(p) for m in ("mean", "square") for n, p in parameters.items()}
+            return {f"velocity.{name}": zero for name, zero in zeros.items() if self.momentum}
+        moments = {f"{m}.{name}": zero.clone() for m in ("mean", "square") for name, zero in zeros.items()}
         return {**moments, "steps": torch.zeros(())}
 
-    def step(
-        self, parameters: Parameters, gradients: Mapping[str, Tensor], state: State
-    ) -> tuple[State, str]:
+    def step(self, parameters: Weights, gradients: Mapping[str, Tensor], state: State) -> tuple[State, str]:
         """Move the parameters; returns the state afterwards, or the same state and why there was no step."""
         names = list(gradients)
         chosen: list[Tensor] = [parameters[name] for name in names]
-        slopes = list(gradients.values())
+        slopes = [at_least_single(gradient) for gradient in gradients.values()]
         steepest = torch.nn.utils.get_total_norm(slopes)
         # Adam squares the gradients.
         longest = steepest * max(self.rate, 1.0) if self.kind == "sgd" else steepest * steepest
         if not bool(longest.isfinite()):
             return state, "non-finite gradient or step"
-        news = {name: tensor.clone() for name, tensor in state.items()}
+        news = {name: at_least_single(tensor).clone() for name, tensor in state.items()}
         with torch.no_grad():
+            # In half precision Adam's epsilon and most squares are 0: the step is made in single precision.
+            wide = [at_least_single(parameter) for parameter in chosen]
             if self.kind == "sgd":
-                self._descend(chosen, slopes, [news.get(f"velocity.{name}") for name in names])
+                self._descend(wide, slopes, [news.get(f"velocity.{name}") for name in names])
             else:
                 news["steps"] += 1
                 means = [news[f"mean.{name}"] for name in names]
                 squares = [news[f"square.{name}"] for name in names]
-                self._adam(chosen, slopes, means, squares, news["steps"])
+                self._adam(wide, slopes, means, squares, news["steps"])
+            narrow = [(p, w.to(p.dtype)) for p, w in zip(chosen, wide, strict=True) if w is not p]
+            if not all(bool(value.isfinite().all()) for _, value in narrow):
+                return state, "non-finite gradient or step"
+            for parameter, value in narrow:
+                parameter.copy_(value)
         return news, ""
 
     def _descend(self, chosen: list[Tensor], slopes: list[Tensor], velocity: list[Tensor | None]) -> None:
@@ -125,7 +133,7 @@ class Optimizer:
 
 
 def sharpness_aware_slope(
-    loss_at: Callable[[], Tensor], parameters: Parameters, rho: float
+    loss_at: Callable[[], Tensor], parameters: Weights, rho: float
 ) -> tuple[Tensor, Slope]:
     """The loss at θ, and its gradient at the worst point near θ: SAM (Foret et al., ICLR 2021).
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import Batch
-
-PREFIX = "samples."
+from equipoise.errors import StateError
+from equipoise.keeping import SAMPLES, part, prefixed
 
 
 def slide(kept: Mapping[str, Tensor], batch: Batch, size: int) -> tuple[Batch, dict[str, Tensor]]:
@@ -15,10 +15,16 @@ def slide(kept: Mapping[str, Tensor], batch: Batch, size: int) -> tuple[Batch, d
 
     Samples of another shape cannot be in one batch: the window starts anew with them.
     """
-    news = batch.samples()
-    olds = {name.removeprefix(PREFIX): t for name, t in kept.items() if name.startswith(PREFIX)}
+    news, olds = batch.samples(), part(kept, SAMPLES)
     fitting = olds.keys() == news.keys() and all(
         olds[name].shape[1:] == new.shape[1:] and olds[name].dtype == new.dtype for name, new in news.items()
     )
     window = {n: torch.cat([olds[n], new])[-size:] if fitting else new.clone() for n, new in news.items()}
-    return batch.with_samples(window), {PREFIX + name: tensor for name, tensor in window.items()}
+    return batch.with_samples(window), prefixed(SAMPLES, window)
+
+
+def check_window(kept: Mapping[str, Tensor], size: int) -> None:
+    """Raise StateError unless the samples of a state are those of a window of this size."""
+    sizes = {tensor.shape[:1] for tensor in part(kept, SAMPLES).values()}
+    if len(sizes) > 1 or any(not 0 < sum(rows) <= size for rows in sizes):
+        raise StateError(f"expected a window of 1 to {size} samples, got {sorted(map(tuple, sizes))}")

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-SUMS, VECTORS, ENTROPIES = "supports.sums", "supports.vectors", "supports.entropies"
+from equipoise.keeping import SUPPORTS
+
+SUMS, VECTORS, ENTROPIES = f"{SUPPORTS}sums", f"{SUPPORTS}vectors", f"{SUPPORTS}entropies"
 _EMPTY = 1e4  # the entropy of a place without a support: more than any answer has, finite in half precision
 
 
@@ -54,8 +56,15 @@ def prototypes(supports: Mapping[str, Tensor]) -> Tensor:
 
 def fits(supports: Mapping[str, Tensor], limit: int | None) -> bool:
     """Whether supports are those of a limit."""
+    names = {name for name in supports if name.startswith(SUPPORTS)}
     if limit is None:
-        return set(supports) == {SUMS} and supports[SUMS].ndim == 2
-    if set(supports) != {VECTORS, ENTROPIES} or supports[VECTORS].ndim != 3:
+        return names == {SUMS} and supports[SUMS].ndim == 2
+    if names != {VECTORS, ENTROPIES} or supports[VECTORS].ndim != 3:
         return False
     return supports[VECTORS].shape[1] == limit and supports[ENTROPIES].shape == supports[VECTORS].shape[:2]
+
+
+def head_shape(supports: Mapping[str, Tensor]) -> torch.Size:
+    """The (C, D) of the head that supports belong to."""
+    tensor = supports[SUMS] if SUMS in supports else supports[VECTORS]
+    return torch.Size((tensor.shape[0], tensor.shape[-1]))

@@ -1,18 +1,18 @@
 """A temperature that an adapter already made can wear."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
-from equipoise.batch import Batch, batches
 from equipoise.errors import OptionError, SourceError
-from equipoise.footprint import Footprint, measure_footprint
+from equipoise.footprint import Footprint
 from equipoise.record import Step
-from equipoise.source import SourceStatistics, device_of
+from equipoise.source import SourceStatistics
 from equipoise.tempering import Temper, Tempering
 
 _Self = TypeVar("_Self", bound="Tempered")
@@ -30,8 +30,8 @@ class Tempered(nn.Module):
         adapter: the adapter that answers and learns.
         source: the statistics of the model it was made from.
         tempering: "median" of tau, "mean" or "sample".
-        t_min: lower end of the regulariser's range of t.
-        t_max: its upper end.
+        t_min: lower end of the regulariser's range of t; None: the adapter's own.
+        t_max: its upper end; likewise. DEC's range is that of its loss, and cannot be another here.
 
     >>> import equipoise as eq
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
@@ -47,8 +47,8 @@ class Tempered(nn.Module):
         source: SourceStatistics,
         *,
         tempering: Tempering = "median",
-        t_min: float = 1.0,
-        t_max: float = 3.0,
+        t_min: float | None = None,
+        t_max: float | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(adapter, Adapter):
@@ -56,22 +56,33 @@ class Tempered(nn.Module):
         if not isinstance(source, SourceStatistics):
             raise SourceError(f"expected source as SourceStatistics, got {type(source).__name__}")
         source.check_fits(adapter.model_fingerprint)
-        self.adapter, self.source = adapter, source
-        self.temper = Temper(tempering, source, t_min, t_max)
+        own = adapter.temper
+        t_min, t_max = own.t_min if t_min is None else t_min, own.t_max if t_max is None else t_max
+        self.adapter, self.temper = adapter, Temper(tempering, source, t_min, t_max)
+        if adapter.asks_source and (t_min, t_max) != (own.t_min, own.t_max):
+            raise OptionError(
+                f"expected t_min={own.t_min} and t_max={own.t_max}, with which {adapter.name} learns, got "
+                f"{t_min} and {t_max}; give them to {adapter.name} itself"
+            )
+        if adapter.asks_source and not (adapter.source and adapter.source.agrees_with(source)):
+            raise SourceError(f"expected the source statistics with which {adapter.name} learns, got others")
+        self._source = replace(source, fisher=adapter.source.fisher) if adapter.source else source
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch; the adapter learns from it as it answers."""
-        return self.adapter.respond(Batch.of(args, kwargs), self.temper)
+        with self._worn() as adapter:
+            answer: Tensor = adapter(*args, **kwargs)
+        return answer
 
     def predict(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch with the adapter as it stands; nothing is learned."""
-        return self.adapter.foretell(Batch.of(args, kwargs), self.temper)
+        with self._worn() as adapter:
+            return adapter.predict(*args, **kwargs)
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader, as `Adapter.adapt`."""
-        title = f"adapting with {self.adapter.name}" if progress else None
-        for batch in batches(loader, device_of(self.adapter.student), progress=title):
-            self(*batch.args, **batch.kwargs)
+        with self._worn() as adapter:
+            adapter.adapt(loader, progress=progress)
         return self
 
     @property
@@ -80,43 +91,52 @@ class Tempered(nn.Module):
         return self.adapter.last
 
     def reset(self) -> None:
-        """Go back, bit for bit, to the source model, and forget the temperature."""
+        """Go back, bit for bit, to the source model, and forget both temperatures."""
         self.adapter.reset()
         self.temper.temperature.reset()
 
     def footprint(self) -> Footprint:
         """What the adapter and this temperature hold in memory."""
-        return measure_footprint(self.adapter, self.temper.temperature.state().values())
+        with self._worn() as adapter:
+            return adapter.footprint()
 
     def detach(self) -> nn.Module:
         """A plain module with the adapted weights and this temperature, as `Adapter.detach`."""
-        return self.adapter.detach_with(self.temper)
+        with self._worn() as adapter:
+            return adapter.detach()
 
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """The adapter's state with this temperature in place of its own."""
-        state = {} if destination is None else destination
-        return self.adapter.state_with(self.temper, state, prefix, keep_vars=keep_vars)
+        with self._worn() as adapter:
+            return adapter.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> None:
         """Take over a state that `state_dict` gave, as `Adapter.load_state_dict`."""
-        if not strict or assign:
-            raise OptionError("expected strict=True and assign=False: an adapter's state is taken whole")
-        self.adapter.load_state_with(self.temper, state_dict)
+        with self._worn() as adapter:
+            adapter.load_state_dict(state_dict, strict=strict, assign=assign)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file that `eq.load` turns into the same method with this tempering as its own."""
-        temper, own = self.temper, self.adapter.source
-        options = {
-            **self.adapter.options,
-            "tempering": temper.kind,
-            "t_min": temper.t_min,
-            "t_max": temper.t_max,
-        }
-        source = replace(self.source, fisher=own.fisher) if own else self.source
-        self.adapter.save_as(path, options, source, self.state_dict())
+        with self._worn() as adapter:
+            adapter.save(path)
 
     def train(self: _Self, mode: bool = True) -> _Self:
         """Change nothing, as `Adapter.train`."""
         return self
+
+    @contextmanager
+    def _worn(self) -> Iterator[Adapter]:
+        """The adapter, for as long as the block lasts with this temper, its options and its statistics."""
+        adapter, temper = self.adapter, self.temper
+        own = (adapter.temper, adapter.options, adapter.source)
+        worn = {"tempering": temper.kind, "t_min": temper.t_min, "t_max": temper.t_max}
+        adapter.temper, adapter.source = temper, self._source
+        adapter.options = {**adapter.options, **worn}
+        try:
+            yield adapter
+        finally:
+            found = {name: adapter.options[name] for name in own[1] if name not in worn}
+            adapter.temper, adapter.options, adapter.source = own
+            adapter.options.update(found)  # T3A notes there which layer is the head

@@ -91,7 +91,7 @@ class DEC(GradientAdapter):
     name = "dec"
     needs_source = True
     asks_source = True
-    velocity = 0.0
+    default_momentum = 0.0
 
     def __init__(
         self,

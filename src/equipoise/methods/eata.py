@@ -37,6 +37,7 @@ class EATA(ETA):
 
     name = "eata"
     needs_source = True
+    measuring = "SourceStatistics.measure(model, source_loader, fisher=True)"
     fisher: Tensor
     anchor: Tensor
 
@@ -51,7 +52,7 @@ class EATA(ETA):
             raise SourceError(
                 f"eata needs the Fisher diagonal of what it adapts, and the source statistics lack it for "
                 f"{len(lacking)} of {len(self.learned)} parameters, {lacking[0]} among them: "
-                "SourceStatistics.measure(model, source_loader, fisher=True), or fisher=parameters"
+                f"{self.measuring}, or with fisher=parameters"
             )
         with torch.inference_mode(False):
             weights = self._weights().detach()

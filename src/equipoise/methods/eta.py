@@ -1,16 +1,18 @@
 """ETA: minimise the entropy of the answers that are reliable and new."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
-from equipoise.functional import at_least_single
+from equipoise.errors import StateError
+from equipoise.functional import at_least_single, nats
 from equipoise.gradient import Objective
-from equipoise.methods.tent import TENT, nats
-from equipoise.optim import Kind
+from equipoise.methods.tent import TENT
+from equipoise.optim import OptimizerName
 from equipoise.options import number
 from equipoise.outcome import SourceView
 from equipoise.registry import register
@@ -54,7 +56,7 @@ class ETA(TENT):
         *,
         margin: float = 0.4,
         epsilon: float = 0.05,
-        optimizer: Kind = "sgd",
+        optimizer: OptimizerName = "sgd",
         **shared: Any,
     ) -> None:
         super().__init__(model, source, optimizer=optimizer, **shared)
@@ -62,20 +64,29 @@ class ETA(TENT):
         self.epsilon = number("epsilon", epsilon, low=0)
         self.resolve(margin=self.margin, epsilon=self.epsilon)
 
+    def check_kept(self, kept: Mapping[str, Tensor]) -> None:
+        """Refuse a window of another size, and an average of another number of classes."""
+        super().check_kept(kept)
+        average = kept.get("average")
+        if average is not None and (average.ndim != 1 or self._classes not in (None, len(average))):
+            raise StateError(
+                f"expected an average of {self._classes} classes, got one of {tuple(average.shape)}"
+            )
+
     def objective(self, logits: Tensor, source: SourceView | None) -> Objective:
         """The weighted entropy of the samples kept."""
         entropies, probabilities = nats(logits), at_least_single(logits.detach()).softmax(1)
         limit = self.margin * math.log(logits.shape[1])
-        kept = entropies.detach() < limit
+        chosen = entropies.detach() < limit
         average = self.kept.get("average")
         if average is not None:
-            kept &= cosine_similarity(average.unsqueeze(0), probabilities).abs() < self.epsilon
-        count = int(kept.sum())
+            chosen &= cosine_similarity(average.unsqueeze(0), probabilities).abs() < self.epsilon
+        count = int(chosen.sum())
         if count == 0:
             return Objective(entropies.mean(), 0, f"none of {len(logits)} samples is reliable and new")
-        share = kept.to(entropies.dtype) / count
+        share = chosen.to(entropies.dtype) / count
         mean = share @ probabilities
         self.kept["average"] = mean if average is None else torch.lerp(mean, average, _INERTIA)
         weight = (limit - entropies.detach()).exp()
         # A sample that is left out must not reach the loss: its share of 0 times an infinite weight is NaN.
-        return Objective((share * weight.where(kept, 0.0) * entropies).sum(), count)
+        return Objective((share * weight.where(chosen, 0.0) * entropies).sum(), count)

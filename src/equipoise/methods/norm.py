@@ -1,5 +1,6 @@
 """Batch normalisation by the statistics of the stream."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from equipoise.layers import batch_statistics, blended_statistics, pooling_layer
 from equipoise.options import integer, number
 from equipoise.outcome import Outcome, SourceView
 from equipoise.registry import register
-from equipoise.sliding import slide
+from equipoise.sliding import check_window, slide
 from equipoise.source import SourceStatistics
 
 
@@ -61,6 +62,10 @@ class Norm(Adapter):
         self.norm_momentum = number("norm_momentum", norm_momentum, low=0, high=1)
         self.window = integer("window", window, low=1)
         self.resolve(prior=self.prior, norm_momentum=self.norm_momentum, window=self.window)
+
+    def check_kept(self, kept: Mapping[str, Tensor]) -> None:
+        """Refuse a window of another size."""
+        check_window(kept, self.window)
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """One forward on the batch's statistics."""

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.batch import Batch
-from equipoise.errors import BatchError, StateError
+from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 from equipoise.gradient import GradientAdapter, Objective
-from equipoise.hus import SAMPLES, offer
+from equipoise.hus import offer, remembered, storable
+from equipoise.keeping import SAMPLES, part
 from equipoise.layers import batch_statistics
-from equipoise.optim import Kind, sharpness_aware_slope
+from equipoise.optim import OptimizerName, sharpness_aware_slope
 from equipoise.options import integer, number
 from equipoise.outcome import Outcome, SourceView
 from equipoise.registry import register
@@ -29,7 +30,7 @@ class SoTTA(GradientAdapter):
     A batch is answered in eval mode by the student as it stands. Its samples, in order, are offered to a
     memory: one whose confidence is at least C₀ enters under the class predicted, and out of a full memory
     takes the place of a random sample of the classes that have most (`hus.replaced_slots`). After every
-    `every` samples the memory is learned from, with the batch's part of it:
+    `every` samples, in the middle of a batch too, the memory is learned from:
 
         L(θ) = mean over the memory of −Σ_c p_c log(p_c + 1e-6),
         θ ← optimiser step with the gradient of L at θ + rho · g / ‖g‖,  g = ∂L/∂θ  (sharpness-aware),
@@ -73,7 +74,7 @@ class SoTTA(GradientAdapter):
         rho: float = 0.05,
         every: int = 64,
         seed: int = 0,
-        optimizer: Kind = "adam",
+        optimizer: OptimizerName = "adam",
         norm_momentum: float = 0.2,
         **shared: Any,
     ) -> None:
@@ -101,7 +102,7 @@ class SoTTA(GradientAdapter):
 
     def check_kept(self, kept: Mapping[str, Tensor]) -> None:
         """Refuse a memory of another size, and a random state that is none."""
-        sizes = {len(tensor) for name, tensor in kept.items() if name.startswith(SAMPLES)}
+        sizes = {len(tensor) for tensor in part(kept, SAMPLES).values()}
         if sizes - {self.capacity} or (bool((kept["classes"] >= 0).any()) and not sizes):
             raise StateError(f"expected a memory of {self.capacity} samples, got {sorted(sizes)}")
         try:
@@ -116,7 +117,7 @@ class SoTTA(GradientAdapter):
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Answer, then offer the samples to the memory, with an update after each `every`."""
-        samples = self._storable(batch)
+        samples = storable(self.kept, batch)
         logits = self.steady_logits(batch)
         certainty, classes = at_least_single(logits).softmax(1).max(1)
         sure = certainty >= (
@@ -141,12 +142,10 @@ class SoTTA(GradientAdapter):
 
     def _update(self, batch: Batch, logits: Tensor) -> Outcome:
         """Learn from the memory; if that goes wrong, undo it and empty the memory."""
-        before, kept = {name: t.detach().clone() for name, t in self.adapting.items()}, dict(self.kept)
-        filled = kept["classes"] >= 0
-        if not bool(filled.any()):
+        memory = remembered(self.kept, batch)
+        if memory is None:
             return Outcome(logits, reason="the memory is empty: no sample was confident enough")
-        stored = {n.removeprefix(SAMPLES): t for n, t in kept.items() if n.startswith(SAMPLES)}
-        memory = batch.with_samples({n: t[filled.to(t.device)] for n, t in stored.items()})
+        before, kept = self.snapshot(weights=True)
 
         def loss_at() -> Tensor:
             with batch_statistics(self.student, self.norm_momentum, memory.rows):
@@ -158,23 +157,6 @@ class SoTTA(GradientAdapter):
                 self.restore(before, {**kept, "classes": torch.full_like(kept["classes"], -1)})
                 return Outcome(logits, loss, reason=f"{failure}: the memory was emptied")
         return Outcome(logits, loss, used=memory.rows)
-
-    def _storable(self, batch: Batch) -> dict[str, Tensor]:
-        """The batch's tensors that the memory stores, of the shapes that it stores."""
-        samples = batch.samples()
-        for name, store in self.kept.items():
-            if name.startswith(SAMPLES):
-                came = samples.get(name.removeprefix(SAMPLES))
-                if came is None or came.shape[1:] != store.shape[1:] or came.dtype != store.dtype:
-                    got = "none" if came is None else f"{came.dtype} {tuple(came.shape[1:])}"
-                    raise BatchError(
-                        f"sotta stores samples in one memory: expected {name.removeprefix(SAMPLES)} as "
-                        f"{store.dtype} {tuple(store.shape[1:])} a sample, got {got}; pad them to one shape"
-                    )
-        return {n: t for n, t in samples.items() if not self._stores() or SAMPLES + n in self.kept}
-
-    def _stores(self) -> bool:
-        return any(name.startswith(SAMPLES) for name in self.kept)
 
 
 def default_confidence(classes: int) -> float:

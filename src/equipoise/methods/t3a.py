@@ -16,7 +16,7 @@ from equipoise.options import integer
 from equipoise.outcome import Outcome, SourceView
 from equipoise.registry import register
 from equipoise.source import SourceStatistics
-from equipoise.supports import fits, join, no_supports, prototypes
+from equipoise.supports import fits, head_shape, join, no_supports, prototypes
 
 
 @register
@@ -45,7 +45,7 @@ class T3A(Adapter):
 
     name = "t3a"
     moves_statistics = False
-    arriving = ("supports.*",)
+    arriving = ("supports.*", "direct")
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class T3A(Adapter):
         super().__init__(model, source, **shared)
         self.supports = None if supports is None else integer("supports", supports, low=1)
         self.head = head
-        self._last_word = True  # whether the model's output is that of its head
         if head is not None:
             check_head(self.student, head)
+        self._direct: bool | None = None  # whether the head's output is the model's; known after a forward
         self.resolve(supports=self.supports)
 
     def ask_source(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -72,14 +72,14 @@ class T3A(Adapter):
             self.head = find_head(calls, logits)
             self.resolve(head=self.head)
         features = head_features(calls, self.head, logits)
-        self._last_word = calls[self.head].gave(logits)
+        self._direct = calls[self.head].gave(logits)
         return logits, features
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Let the batch join the supports, then score it."""
         logits, features = self._look(batch, source)
         good = logits.isfinite().all(1) & features.isfinite().all(1)
-        self.kept.update(self._joined(self._current(), features[good]))
+        self.kept.update(self._joined(self._current(), features[good]), direct=torch.tensor(self._direct))
         used = int(good.sum())
         return Outcome(self._scores(features, logits), used=used, reason="" if used else "non-finite logits")
 
@@ -90,9 +90,10 @@ class T3A(Adapter):
 
     def detached_model(self) -> nn.Module:
         """The network with the prototypes as its head."""
-        if self.head is None:
-            raise StateError("t3a finds the head in its first forward: answer a batch before detach()")
-        if not self._last_word:
+        direct = self.kept.get("direct", self._direct)
+        if self.head is None or direct is None:
+            raise StateError("t3a looks at the head in a forward: answer a batch before detach()")
+        if not bool(direct):
             raise ModelError(
                 f"the model goes on after its head {self.head!r}, and t3a's answers do not: such a model "
                 "cannot be detached"
@@ -104,9 +105,9 @@ class T3A(Adapter):
         """Refuse supports of another number."""
         if not kept:
             return
-        if not fits(kept, self.supports):
+        if "direct" not in kept or not fits(kept, self.supports):
             raise StateError(f"the state's supports are not those of supports={self.supports}")
-        if self.head is not None and prototypes(kept).shape != self._linear().weight.shape:
+        if self.head is not None and head_shape(kept) != self._linear().weight.shape:
             raise StateError("the state's supports are those of another head")
 
     def _look(self, batch: Batch, source: SourceView | None) -> tuple[Tensor, Tensor]:

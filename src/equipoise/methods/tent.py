@@ -1,20 +1,20 @@
 """TENT: minimise the entropy of the answers."""
 
-import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.batch import Batch
-from equipoise.functional import entropy
+from equipoise.functional import nats
 from equipoise.gradient import GradientAdapter, Objective
 from equipoise.layers import batch_statistics, pooling_layers
-from equipoise.optim import Kind
+from equipoise.optim import OptimizerName
 from equipoise.options import integer
 from equipoise.outcome import Outcome, SourceView
 from equipoise.registry import register
-from equipoise.sliding import slide
+from equipoise.sliding import check_window, slide
 from equipoise.source import SourceStatistics
 
 
@@ -55,17 +55,21 @@ class TENT(GradientAdapter):
         model: nn.Module,
         source: SourceStatistics | None = None,
         *,
-        optimizer: Kind = "adam",
+        optimizer: OptimizerName = "adam",
         window: int = 16,
         **shared: Any,
     ) -> None:
         super().__init__(model, source, optimizer=optimizer, **shared)
-        self.window = integer("window", window, low=2)
+        self.window = integer("window", window, low=1)
         self.resolve(window=self.window)
 
     def initial(self) -> dict[str, Tensor]:
         """The optimiser's state, and how many samples came alone since the last step."""
         return {**super().initial(), "waiting": torch.zeros((), dtype=torch.long)}
+
+    def check_kept(self, kept: Mapping[str, Tensor]) -> None:
+        """Refuse a window of another size."""
+        check_window(kept, self.window)
 
     def objective(self, logits: Tensor, source: SourceView | None) -> Objective:
         """The mean entropy."""
@@ -87,8 +91,3 @@ class TENT(GradientAdapter):
         spoilt = self.spoilt()
         reason = spoilt or f"{waiting} of {self.window} lone samples for the next step"
         return Outcome(logits[-1:], reason=reason, failed=bool(spoilt))
-
-
-def nats(logits: Tensor) -> Tensor:
-    """The entropy of each answer in nats."""
-    return entropy(logits) * math.log(2)
