@@ -77,11 +77,12 @@ def main() -> None:
             {**place, "method": m, "tempering": t} for m in METHODS for t in TEMPERINGS
         ]
         wanted = [run for run in runs if not store.has(run)]
-        source = with_fisher(shift, shift.measured()) if wanted else None
+        if not wanted:
+            continue
+        source = with_fisher(shift, shift.measured())
         for run in wanted:
             options = {"tempering": run["tempering"], **options_of(run["method"], data)}
-            if source is not None:
-                store.add({**run, "options": options, **answer(shift, source, run["method"], **options)})
+            store.add({**run, "options": options, **answer(shift, source, run["method"], **options)})
     if not (args.digits or args.pacs):
         show(store.lines)
 

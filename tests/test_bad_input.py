@@ -270,7 +270,7 @@ def test_options_that_are_numpy_numbers_are_saved_as_plain_ones(method: str, tmp
     [
         ({"optimizer": ["adam"]}, "expected optimizer as one of sgd, adam"),
         ({"optimizer": "rmsprop"}, "expected optimizer as one of sgd, adam, got 'rmsprop'"),
-        ({"momentum": 1.5}, "expected momentum >= 0 and <= 1, got 1.5"),
+        ({"momentum": 1.0}, "expected momentum >= 0 and <= 0.9999, got 1.0"),
         ({"steps": 0}, "expected steps >= 1, got 0"),
         ({"steps": 1.5}, "expected steps as a whole number, got 1.5"),
         ({"window": 0}, "expected window >= 1, got 0"),
@@ -296,3 +296,34 @@ def test_states_that_do_not_fit_the_options() -> None:
 def test_eata_says_how_to_measure_what_it_needs() -> None:
     with pytest.raises(eq.errors.SourceError, match=r"eata needs source statistics: .*fisher=True"):
         eq.create("eata", make()[0])
+
+
+@pytest.mark.parametrize("every", [10, 40])
+def test_a_state_of_another_rhythm(every: int) -> None:
+    model, _ = make()
+    other = eq.create("sotta", model, every=64, confidence=0.0, capacity=8)
+    other(drifted(50))
+    adapter = eq.create("sotta", model, every=every, confidence=0.0, capacity=8)
+    with pytest.raises(
+        eq.errors.StateError, match=f"expected fewer than every={every} samples waiting, got 50"
+    ):
+        adapter.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("state", [[1], {1: torch.zeros(1)}, None])
+def test_a_state_that_is_no_mapping_of_names(state: Any) -> None:
+    with pytest.raises(eq.errors.StateError, match="expected a state as a mapping of names to tensors"):
+        eq.create("tent", make()[0]).load_state_dict(state)
+
+
+def test_a_model_without_weights_yet() -> None:
+    with pytest.raises(eq.errors.ModelError, match="run a batch through it first"):
+        eq.create("tent", nn.Sequential(nn.Flatten(), nn.LazyLinear(5)))
+
+
+def test_a_name_and_a_seed_that_cannot_be() -> None:
+    create: Any = eq.create
+    with pytest.raises(eq.errors.UnknownMethodError, match=r"no method \['tent'\]"):
+        create(["tent"], make()[0])
+    with pytest.raises(eq.errors.OptionError, match="expected seed >= 0"):
+        create("sotta", make()[0], seed=2**70)

@@ -53,14 +53,37 @@ def test_every_method_and_option_has_its_place() -> None:
         assert f"`{option}" in text, option
 
 
-def test_the_page_of_methods_has_every_method_and_option() -> None:
-    text = (ROOT / "docs" / "methods.md").read_text()
+def option_table() -> str:
+    """Every option of every method with its default, as the page has it."""
     model, source = make()
+    known = {name: type(eq.create(name, model, source)).known_options() for name in eq.list_methods()}
+    names = sorted({option for options in known.values() for option in options})
+    rows = [
+        "| option | " + " | ".join(f"`{method}`" for method in known) + " |",
+        "|---" * (len(known) + 1) + "|",
+    ]
+    for name in names:
+        cells = [str(options[name]) if name in options else "" for options in known.values()]
+        rows.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def test_the_page_of_methods_is_complete() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text()
+    assert option_table() in text
     for name in eq.list_methods():
-        assert f"### `{name}`: " in text
-        about = type(eq.create(name, model, source)).__doc__ or ""
-        for option in type(eq.create(name, model, source)).known_options():
-            assert f" {option}: " in about or f"`{option}`" in about, (name, option)
+        assert f"\n### `{name}`: " in text
+        assert (
+            len(re.findall(rf"^\| `{name}` \|", text, flags=re.MULTILINE)) == 5
+        )  # overview, ECEs, costs, memory
+
+
+@pytest.mark.parametrize("name", eq.list_methods())
+def test_every_option_is_in_the_docstring(name: str) -> None:
+    model, source = make()
+    method = type(eq.create(name, model, source))
+    for option in method.known_options():
+        assert f" {option}: " in (method.__doc__ or "") or f"`{option}`" in (method.__doc__ or ""), option
 
 
 CONFORMANCE = """

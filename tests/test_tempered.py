@@ -206,28 +206,43 @@ def test_a_tempered_eata_is_saved_with_the_fisher_diagonal_it_learns_with(tmp_pa
     assert torch.equal(loaded(drifted(8, 1)), worn(drifted(8, 1)))
 
 
-def test_samples_that_the_source_cannot_judge_are_set_aside() -> None:
-    class Mute(nn.Module):
-        """Says nothing of a black image."""
+class Mute(nn.Module):
+    """Before it adapts it says nothing of anything dark."""
 
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, CLASSES, bias=False)
+        nn.init.constant_(self.norm.bias, -1.0)
 
-        def forward(self, x: Tensor) -> Tensor:
-            logits: Tensor = self.inner(x)
-            return logits * (x.flatten(1).abs().sum(1, keepdim=True) > 0)
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(x).relu())
+        return logits
 
-    inner, _ = make()
-    model = Mute(inner)
-    source = measured(model, [images(16)])
-    worn, clean = (eq.Tempered(eq.create("tent", model), source) for _ in range(2))
-    x = drifted(6)
-    dark = torch.cat([x[:2], torch.zeros(1, 3, 6, 6), x[2:]])
-    answer = worn(dark)
-    assert answer[2].tolist() == [0.0] * CLASSES
-    assert torch.equal(torch.cat([answer[:2], answer[3:]]), clean(x))
-    assert same(snapshot(worn.adapter), snapshot(clean.adapter))
+
+@pytest.mark.parametrize("method", [name for name in LIVELY if name != "dec"])
+@kinds
+def test_samples_that_the_source_cannot_judge_learn_and_are_answered(
+    method: str, tempering: Tempering
+) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Mute().eval()
+    source = eq.SourceStatistics.measure(model, [torch.randn(32, 4) + 2], fisher=True, progress=False)
+    raw = create(method, model, source)
+    tempered = create(method, model, source, tempering=tempering)
+    for seed, shift in enumerate((2.0, 0.5, -9.0)):  # the last batch is dark altogether
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed)) + shift
+        x[3] = -5.0
+        with torch.no_grad():
+            assert not model(x)[3].any()
+        expected, came = raw(x), tempered(x)
+        assert bool(came.isfinite().all())
+        assert torch.equal(came.argmax(1), expected.argmax(1))
+        assert tempered.last is not None
+        assert tempered.last.set_aside == 0
+        assert torch.equal(tempered.predict(x).argmax(1), raw.predict(x).argmax(1))
+    learned = {name: t for name, t in snapshot(raw).items() if ".temperature." not in name}
+    assert same(learned, {n: t for n, t in snapshot(tempered).items() if ".temperature." not in n})
 
 
 def test_wrong_arguments_are_refused() -> None:

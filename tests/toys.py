@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.layers import NORMALISATION
 
 CLASSES = 5
 
@@ -84,7 +85,7 @@ def make(kind: str = "batch_norm", seed: int = 0) -> tuple[nn.Module, eq.SourceS
 
 def measured(model: nn.Module, loader: list[Any]) -> eq.SourceStatistics:
     """Source statistics with all that any method needs."""
-    fisher = any("norm" in type(module).__name__.lower() for module in model.modules())
+    fisher = any(isinstance(module, NORMALISATION) for module in model.modules())
     return eq.SourceStatistics.measure(model, loader, fisher=fisher, progress=False)
 
 

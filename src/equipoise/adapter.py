@@ -104,7 +104,10 @@ class Adapter(Learner):
             if self.temper.kind != "sample":
                 return divide(self.answer(batch, None), self.temper.temperature.running())
             view = self._view(batch)
-            return divide(self.answer(batch, view), view.tau.unsqueeze(1))
+            logits = self.answer(batch, view)
+            if self.asks_source:
+                return divide(logits, view.tau.unsqueeze(1))
+            return self.temper.divide(logits, view.tau)[0]
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
@@ -202,18 +205,19 @@ class Adapter(Learner):
         triage, view = Triage(batch), None
         if triage.rest.rows and (self.asks_source or self.temper.kind != "none"):
             view = self._view(triage.rest)
-            view = view.select(triage.keep_usable(view.tau))
+            if self.asks_source:
+                view = view.select(triage.keep_usable(view.tau))
         if triage.rest.rows == 0:
             answer = triage.complete(self._unanswered(batch))
             reason = "; ".join(triage.reasons)
             return answer, record_step(batch.rows, answer, set_aside=batch.rows, reason=reason)
         outcome = self.undoable_step(triage.rest, view)
-        logits, temperature = outcome.logits.detach(), None
+        logits, tau, temperature = outcome.logits.detach(), None, None
         if view is not None:
-            temperature = self.temper.temperature.of_batch(view.tau)
-            logits = divide(logits, temperature)
+            logits, temperature = self.temper.divide(logits, view.tau)
+            tau = view.tau[view.tau.isfinite()]
             if not outcome.failed:
-                self.temper.temperature.observe(view.tau)
+                self.temper.temperature.observe(tau)
         answer = triage.complete(logits)
         step = record_step(
             batch.rows,
@@ -222,7 +226,7 @@ class Adapter(Learner):
             set_aside=triage.set_aside,
             reason="; ".join(filter(None, (outcome.reason, *triage.reasons))),
             loss=outcome.loss,
-            tau=None if view is None else view.tau,
+            tau=tau,
             temperature=temperature,
         )
         return answer, step

@@ -93,8 +93,12 @@ class GradientAdapter(Adapter):
 
     @property
     def rewrites(self) -> bool:
-        """With more than one step, a later one may go wrong after an earlier one was taken."""
-        return self.steps > 1
+        """With more than one step, a later one may go wrong after an earlier one was taken.
+
+        And an interrupt may come between the weights and what follows them. A copy of a few weights costs
+        nothing; one of all of them in every batch is too much for that alone.
+        """
+        return self.steps > 1 or self.options["parameters"] != "all"
 
     def initial(self) -> dict[str, Tensor]:
         """The optimiser's state."""

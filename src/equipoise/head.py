@@ -82,7 +82,8 @@ def head_features(calls: Calls, name: str, logits: Tensor) -> Tensor:
     if features.ndim != 2 or output.shape != logits.shape:
         raise ModelError(
             f"expected the head {name!r} to turn (N, D) features into the model's logits, "
-            f"{tuple(logits.shape)}, got {tuple(features.shape)} to {tuple(output.shape)}"
+            f"{tuple(logits.shape)}, got {tuple(features.shape)} to {tuple(output.shape)}; a head that runs "
+            "on every token or pixel is not supported"
         )
     return features
 

@@ -56,7 +56,8 @@ def replaced_slots(memory: Array, classes: Array, draws: Array, num_classes: int
     with the smallest number.
 
     A sample whose class is in L leaves the classes in the slots, and so all later choices, as they are. So
-    the choices of all samples up to and with the next whose class is not in L are made at once.
+    the choices of all samples up to and with the next whose class is not in L are made at once: a round for
+    each of those, none for the others.
     """
     memory, slots = memory.copy(), np.empty(len(classes), dtype=np.int64)
     start = 0
@@ -80,12 +81,13 @@ def storable(kept: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
     samples, stores = batch.samples(), part(kept, SAMPLES)
     for name, store in stores.items():
         came = samples.get(name)
-        if came is None or came.shape[1:] != store.shape[1:] or came.dtype != store.dtype:
-            got = "none" if came is None else f"{came.dtype} {tuple(came.shape[1:])}"
-            raise BatchError(
-                f"sotta stores samples in one memory: expected input {name} as {store.dtype} "
-                f"{tuple(store.shape[1:])} a sample, got {got}; pad them to one shape"
-            )
+        expected = f"sotta stores samples in one memory: expected input {name} as {store.dtype} "
+        expected += f"{tuple(store.shape[1:])} a sample"
+        if came is None:
+            raise BatchError(f"{expected}, as in the first batch, got none with a row for each sample")
+        if came.shape[1:] != store.shape[1:] or came.dtype != store.dtype:
+            hint = "; pad them to one shape" if came.dtype == store.dtype else ""
+            raise BatchError(f"{expected}, got {came.dtype} {tuple(came.shape[1:])}{hint}")
     return {name: tensor for name, tensor in samples.items() if not stores or name in stores}
 
 

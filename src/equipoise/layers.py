@@ -46,7 +46,8 @@ def select_parameters(model: nn.Module, which: str | list[str]) -> dict[str, nn.
         if not chosen:
             raise ModelError(
                 'parameters="norm" needs normalisation layers with weights (batch, layer, group, instance '
-                'or RMS norm) and the model has none; parameters="all" works on any model, and so does the '
+                'or RMS norm, of torch\'s own types; others go by name, parameters=["*norm*"]) and the model '
+                'has none; parameters="all" works on any model, and so does the '
                 'method "dec"; "t3a" needs but a linear head'
             )
         return {name: p for name, p in everything.items() if id(p) in chosen}

@@ -11,6 +11,8 @@ from equipoise.batch import Batch, checked_logits
 from equipoise.configured import Configured
 from equipoise.copying import frozen_copy
 from equipoise.errors import SourceError
+from equipoise.functional import at_least_single
+from equipoise.keeping import SAMPLES
 from equipoise.layers import running_statistics, select_parameters, steady_statistics
 from equipoise.outcome import Outcome, SourceView
 from equipoise.source import SourceStatistics, fingerprint
@@ -172,5 +174,11 @@ class Learner(Configured, nn.Module, ABC):
         nn.Module._apply(self, fn, recurse)
         self._bind()  # moving a module replaces its buffers
         if self._kept is not None:
-            self._kept = {name: fn(tensor) for name, tensor in self._kept.items()}
+            self._kept = {name: _moved(name, tensor, fn) for name, tensor in self._kept.items()}
         return self
+
+
+def _moved(name: str, tensor: Tensor, fn: Any) -> Tensor:
+    """What is kept follows a module's moves; samples stay as they came, and nothing gets half precision."""
+    moved: Tensor = fn(tensor)
+    return tensor.to(moved.device) if name.startswith(SAMPLES) else at_least_single(moved)

@@ -51,7 +51,7 @@ class Optimizer:
         one_of("optimizer", kind, get_args(OptimizerName))
         self.kind = kind
         self.rate = number("learning_rate", rate, low=0)
-        self.momentum = number("momentum", momentum, low=0, high=1)
+        self.momentum = number("momentum", momentum, low=0, high=0.9999)
 
     def start(self, parameters: Weights) -> State:
         """The state before the first step."""
@@ -59,7 +59,7 @@ class Optimizer:
         if self.kind == "sgd":
             return {f"velocity.{name}": zero for name, zero in zeros.items() if self.momentum}
         moments = {f"{m}.{name}": zero.clone() for m in ("mean", "square") for name, zero in zeros.items()}
-        return {**moments, "steps": torch.zeros(())}
+        return {**moments, "steps": torch.zeros((), dtype=torch.long)}
 
     def step(self, parameters: Weights, gradients: Mapping[str, Tensor], state: State) -> tuple[State, str]:
         """Move the parameters; returns the state afterwards, or the same state and why there was no step."""
@@ -69,7 +69,7 @@ class Optimizer:
         steepest = torch.nn.utils.get_total_norm(slopes)
         # Adam squares the gradients.
         longest = steepest * max(self.rate, 1.0) if self.kind == "sgd" else steepest * steepest
-        if not bool(longest.isfinite()):
+        if not bool(longest.isfinite()) or self.rate > torch.finfo(longest.dtype).max:
             return state, "non-finite gradient or step"
         news = {name: at_least_single(tensor).clone() for name, tensor in state.items()}
         with torch.no_grad():
@@ -113,7 +113,7 @@ class Optimizer:
         steps: Tensor,
     ) -> None:
         # torch counts the steps before it uses them, in a tensor of each parameter's own.
-        counts = [steps.cpu() - 1 for _ in chosen]
+        counts = [steps.cpu().float() - 1 for _ in chosen]
         adam(
             chosen,
             slopes,

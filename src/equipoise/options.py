@@ -19,9 +19,9 @@ def number(name: str, value: Any, *, low: float = -math.inf, high: float = math.
     return real
 
 
-def integer(name: str, value: Any, *, low: int) -> int:
-    """A whole number from `low` up as an int; 3.0 and numpy's integers count as whole."""
-    real = number(name, value, low=low)
+def integer(name: str, value: Any, *, low: int, high: float = math.inf) -> int:
+    """A whole number in [low, high] as an int; 3.0 and numpy's integers count as whole."""
+    real = number(name, value, low=low, high=high)
     if real != int(real):
         raise OptionError(f"expected {name} as a whole number, got {value!r}")
     return int(real)

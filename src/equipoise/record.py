@@ -19,9 +19,9 @@ class Step:
         used: samples the update learned from; 0 where there was none.
         set_aside: samples kept out of the model's statistics and weights: non-finite input or source logits
             (their logits come back NaN), or source logits of norm zero (theirs come back zero).
-        updated: whether the weights took a step.
-        reason: why the weights took no step, or why samples were set aside; empty otherwise.
-        loss: the loss of the step; None where there was none.
+        updated: whether something was learned: the weights took a step, or supports joined.
+        reason: why nothing was learned, or why samples were set aside; empty otherwise.
+        loss: the loss of the step, taken or undone; None where none was computed.
         entropy: mean entropy in bits of the logits returned, over those that are finite.
         temperature: what the logits were divided by (the mean over samples for tempering="sample").
         tau_quantiles: the 5, 25, 50, 75 and 95 % quantiles of the certainty regulariser tau over the batch;
@@ -54,7 +54,7 @@ def record_step(
     bits = entropy(answer.detach())
     bits = bits[bits.isfinite()]
     quantiles = None
-    if tau is not None:
+    if tau is not None and len(tau):
         at = torch.tensor(QUANTILES, dtype=tau.dtype, device=tau.device)
         q05, q25, q50, q75, q95 = torch.quantile(tau, at).tolist()
         quantiles = (q05, q25, q50, q75, q95)

@@ -29,8 +29,21 @@ def list_methods() -> list[str]:
 
 
 def create(name: str, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> Adapter:
-    """Make the adapter of a name; unknown names and options raise errors that list the known ones."""
-    if name not in _METHODS:
+    """Make the adapter of a name; unknown names and options raise errors that list the known ones.
+
+    Args:
+        name: one of `list_methods()`.
+        model: a classifier that returns (N, C) logits, or an object with `.logits`. It is copied.
+        source: its statistics on the source domain (`SourceStatistics.measure`): for "dec", "eata" and any
+            `tempering`; others do without.
+        options: those of the method; `help(equipoise.methods.tent.TENT)` and the like tell them.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    >>> adapter = create("tent", model, optimizer="sgd", learning_rate=1e-3)
+    >>> adapter(torch.randn(8, 3, 4)).shape
+    torch.Size([8, 3])
+    """
+    if name not in list_methods():
         raise UnknownMethodError(f"no method {name!r}; there are {', '.join(list_methods())}")
     return _METHODS[name](model, source, **options)
 

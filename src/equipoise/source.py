@@ -187,9 +187,11 @@ class SourceStatistics:
 
 
 def check_module(model: Any) -> None:
-    """Refuse what is no module."""
+    """Refuse what is no module, or has no weights yet."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+        raise ModelError("expected a model with weights, got lazy layers: run a batch through it first")
 
 
 def device_of(model: nn.Module) -> torch.device:

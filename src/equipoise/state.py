@@ -10,13 +10,15 @@ from equipoise.errors import StateError
 
 
 def check_state(
-    method: str, expected: Mapping[str, Tensor], came: Mapping[str, Any], arriving: tuple[str, ...] = ()
+    method: str, expected: Mapping[str, Tensor], came: Any, arriving: tuple[str, ...] = ()
 ) -> None:
     """Raise StateError unless `came` has the names, shapes and types of `expected`, and finite values.
 
     Every name starts with that of the method whose state it is. Names that match a pattern in `arriving`
     belong to tensors that come with the first batch: they may be there or not, in any shape.
     """
+    if not isinstance(came, Mapping) or not all(isinstance(name, str) for name in came):
+        raise StateError(f"expected a state as a mapping of names to tensors, got {type(came).__name__}")
     others = sorted({name.split(".")[0] for name in came} - {method})
     if others:
         raise StateError(f"expected the state of {method!r}, got that of {', '.join(others)}")

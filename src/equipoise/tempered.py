@@ -24,7 +24,8 @@ class Tempered(nn.Module):
     tau comes from the source model's logits for the same batch: a forward more, unless the method makes it
     anyway (source, t3a, dec). It calls the adapter passed in, which learns as it would by itself; the
     answers' order, and with it the accuracy, stays as it was ("sample" too: it divides each row by one
-    number). `eq.create(name, model, source, tempering=...)` makes an adapter that does the same.
+    number; only in half precision may two answers round to one).
+    `eq.create(name, model, source, tempering=...)` makes an adapter that does the same.
 
     Args:
         adapter: the adapter that answers and learns.
@@ -45,8 +46,8 @@ class Tempered(nn.Module):
         self,
         adapter: Adapter,
         source: SourceStatistics,
-        *,
         tempering: Tempering = "median",
+        *,
         t_min: float | None = None,
         t_max: float | None = None,
     ) -> None:

@@ -104,6 +104,21 @@ class Temper:
             raise SourceError("tempering needs source statistics")
         return certainty_regularizer(source_logits, self.source.h0, self.source.kappa, self.t_min, self.t_max)
 
+    def divide(self, logits: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of a batch over its temperature, and that.
+
+        Samples that the source model cannot judge (its logits are not finite, or zero) have no say in it;
+        where each sample has its own, theirs is the largest of the others'.
+        """
+        known = tau[tau.isfinite()]
+        if len(known) == 0:
+            temperature = tau.new_tensor(self.temperature.running())
+        elif self.kind == "sample":
+            temperature = torch.where(tau.isfinite(), tau, known.max()).unsqueeze(1)
+        else:
+            temperature = self.temperature.of_batch(known)
+        return divide(logits, temperature), temperature
+
 
 def divide(logits: Tensor, temperature: Tensor | float) -> Tensor:
     """Logits over a temperature, in the dtype of the logits."""

@@ -19,7 +19,15 @@ def reliability(
 
 
 def method(
-    label: str, *, accuracy: float = 0.5, ece: float = 0.2, entropy: float = 1.5, nll: float = 1.8
+    name: str,
+    tempering: str = "none",
+    *,
+    label: str | None = None,
+    options: dict[str, float] | None = None,
+    accuracy: float = 0.5,
+    ece: float = 0.2,
+    entropy: float = 1.5,
+    nll: float = 1.8,
 ) -> MethodResult:
     """A method with the same scores on all three domains: half its answers at 0.5, half at 0.9."""
     scores = DomainScores(
@@ -31,13 +39,28 @@ def method(
     )
     mean = Scores(accuracy=accuracy, ece=ece, entropy=entropy, nll=nll)
     return MethodResult(
-        method=label, label=label, options={}, mean=mean, domains=dict.fromkeys(DOMAINS, scores)
+        method=name,
+        name=name,
+        label=label or (name if tempering == "none" else f"{name} ({tempering})"),
+        tempering=tempering,
+        options=options or {},
+        mean=mean,
+        domains=dict.fromkeys(DOMAINS, scores),
     )
+
+
+def dec(ece: float = 0.2, mean_ece: float = 0.1, median_ece: float = 0.1) -> list[MethodResult]:
+    """DEC's three rows: raw, and its two temperings."""
+    return [
+        method("dec", label="dec (raw)", ece=ece),
+        method("dec", "mean", label="dec", ece=mean_ece, nll=1.5),
+        method("dec", "median", ece=median_ece, nll=1.5),
+    ]
 
 
 def results(*methods: MethodResult) -> Results:
     return Results(
-        schema=1,
+        schema=2,
         equipoise="0.0.0",
         torch="2.0.0",
         threads=2,

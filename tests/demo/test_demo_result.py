@@ -11,7 +11,8 @@ from rich.console import Console
 
 import equipoise as eq
 from equipoise.demo import run_demo
-from equipoise.demo.results import MethodResult, Results
+from equipoise.demo.experiment import stage_count
+from equipoise.demo.results import MethodResult, Results, pairs
 
 FULL_DEMO_SECONDS = 180
 
@@ -55,8 +56,6 @@ def test_dec_is_better_calibrated_than_no_adaptation(quick_results: Results) -> 
 
 
 def test_every_method_is_scored_on_every_domain(quick_results: Results) -> None:
-    assert {method["method"] for method in quick_results["methods"]} == set(eq.list_methods())
-    assert row(quick_results, "dec (median)")["options"] == {"tempering": "median"}
     for method in quick_results["methods"]:
         assert list(method["domains"]) == quick_results["domains"]
         for scores in method["domains"].values():
@@ -65,8 +64,34 @@ def test_every_method_is_scored_on_every_domain(quick_results: Results) -> None:
             assert sum(scores["reliability"]["count"]) == quick_results["images_per_domain"]
 
 
+def test_every_method_is_there_raw_and_tempered(quick_results: Results) -> None:
+    found = {(method["method"], method["tempering"]) for method in quick_results["methods"]}
+    both = {(name, tempering) for name in eq.list_methods() for tempering in ("none", "median")}
+    assert found == both | {("dec", "mean")}
+    assert len(found) == len(quick_results["methods"])
+
+
+def test_labels_say_what_differs_from_the_defaults(quick_results: Results) -> None:
+    labels = {(m["method"], m["tempering"]): m["label"] for m in quick_results["methods"]}
+    assert labels["source", "none"] == quick_results["methods"][0]["label"] == "no adaptation"
+    assert labels["source", "median"] == "no adaptation (median)"
+    assert (labels["tent", "none"], labels["tent", "median"]) == ("tent", "tent (median)")
+    dec = [labels["dec", tempering] for tempering in ("none", "mean", "median")]
+    assert dec == ["dec (raw)", "dec", "dec (median)"]
+    assert row(quick_results, "sotta")["options"] == {"confidence": 0.33}
+    assert row(quick_results, "eata (median)")["options"] == {"epsilon": 0.4, "fisher_alpha": 1.0}
+
+
+def test_tempering_leaves_the_accuracy_and_changes_the_rest(quick_results: Results) -> None:
+    for pair in pairs(quick_results):
+        for domain in quick_results["domains"]:
+            raw, tempered = pair.scores(domain)
+            assert raw["accuracy"] == tempered["accuracy"]
+            assert raw["nll"] != tempered["nll"]
+
+
 def test_the_file_says_how_it_was_made(quick_results: Results) -> None:
-    assert quick_results["schema"] == 1
+    assert quick_results["schema"] == 2
     assert quick_results["equipoise"] == eq.__version__
     assert quick_results["torch"] == torch.__version__
     assert (quick_results["seed"], quick_results["quick"], quick_results["protocol"]) == (0, True, "online")
@@ -80,6 +105,9 @@ def test_only_the_two_files_are_left(quick_demo: tuple[Path, str]) -> None:
 def test_the_printed_text_has_stages_and_results(quick_demo: tuple[Path, str]) -> None:
     _, text = quick_demo
     assert "mnist held out: training on optical and rendered" in text
+    stages = [line for line in text.splitlines() if " held out: " in line]
+    assert len(stages) == len(set(stages)) == stage_count()
+    assert "sotta has confidence=0.33" in " ".join(text.split())
     assert "protocol: online" in text
     assert "★" in text
     assert "no adaptation" in text

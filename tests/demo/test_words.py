@@ -1,7 +1,15 @@
-from equipoise.demo.words import certainty, comparison, findings
-from tests.demo.handmade import method, results
+import pytest
+
+from equipoise.demo.results import MethodResult
+from equipoise.demo.words import adapting, calibration, certainty, comparison, findings, options_note
+from tests.demo.handmade import dec, method, results
 
 BASELINE = method("no adaptation", accuracy=0.5, ece=0.2, entropy=1.5, nll=1.8)
+CALMED = method("no adaptation", "median", ece=0.1, entropy=2.5, nll=1.5)
+
+
+def told(*rows: MethodResult) -> str:
+    return " ".join(findings(results(*rows)))
 
 
 def test_a_win_is_called_a_win() -> None:
@@ -11,22 +19,21 @@ def test_a_win_is_called_a_win() -> None:
 
 
 def test_a_loss_is_called_a_loss() -> None:
-    losing = method("dec", accuracy=0.4, ece=0.3, entropy=2.0, nll=2.5)
+    losing = method("dec", "mean", label="dec", accuracy=0.4, ece=0.3, entropy=2.0, nll=2.5)
     told = comparison(losing, BASELINE)
     assert "accuracy down from 0.500 to 0.400" in told
     assert "ECE up from 0.200 to 0.300" in told
     assert "not better calibrated" in told
-    assert "ECE is up on optical and mnist and rendered" in told
-    assert "Lowest ECE: no adaptation. Lowest NLL: no adaptation." in findings(results(BASELINE, losing))[-1]
+    assert "ECE is up on optical, mnist and rendered" in told
+    raw = method("dec", label="dec (raw)", accuracy=0.4, ece=0.3, nll=2.5)
+    assert (
+        "Lowest ECE: no adaptation. Lowest NLL: no adaptation."
+        in findings(results(BASELINE, raw, losing)).pop()
+    )
 
 
 def test_a_mixed_result_is_called_mixed() -> None:
     assert "do not both say" in comparison(method("dec", ece=0.1, nll=2.5), BASELINE)
-
-
-def test_less_entropy_with_more_error_is_called_over_certain() -> None:
-    assert "over-certain" in comparison(method("tent", ece=0.4, entropy=0.3, nll=3.0), BASELINE)
-    assert "over-certain" not in comparison(method("dec", ece=0.1, entropy=0.3, nll=1.0), BASELINE)
 
 
 def test_a_difference_that_is_not_shown_is_not_told() -> None:
@@ -42,5 +49,93 @@ def test_confidence_is_compared_with_accuracy() -> None:
     assert "about equal" in certainty(method("a", accuracy=0.7))
 
 
-def test_ties_are_shared() -> None:
-    assert "Lowest ECE: no adaptation and dec." in findings(results(BASELINE, method("dec")))[-1]
+def test_methods_are_sorted_by_how_they_compare_with_no_adaptation() -> None:
+    raw = [
+        method("a", accuracy=0.6, ece=0.1),
+        method("b", accuracy=0.4, ece=0.3),
+        method("c", ece=0.2),
+        method("d", accuracy=0.6, ece=0.3),
+    ]
+    assert adapting(raw, BASELINE, "accuracy") == (
+        "Accuracy, 0.500 with no adaptation: higher with a and d (0.600); lower with b (0.400); "
+        "the same with c (0.500)."
+    )
+    assert adapting(raw, BASELINE, "ece") == (
+        "ECE before any tempering, 0.200 with no adaptation: higher with b and d (0.300); "
+        "lower with a (0.100); the same with c (0.200)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("ece", "entropy", "over"), [(0.4, 0.3, True), (0.1, 0.3, False), (0.4, 2.0, False), (0.2, 0.3, False)]
+)
+def test_less_entropy_with_more_error_is_told(ece: float, entropy: float, over: bool) -> None:
+    told = calibration([method("tent", ece=ece, entropy=entropy)], BASELINE)
+    assert told.endswith(
+        "Worse calibrated and yet more certain, with an entropy below 1.50 bits: tent (0.30 bits)."
+        if over
+        else f"({ece:.3f})."
+    )
+
+
+def test_tempering_that_helps_all_is_told_without_exceptions() -> None:
+    said = told(BASELINE, CALMED, method("tent", ece=0.3), method("tent", "median", ece=0.15, nll=1.0))
+    assert "by the median of tau lowers ECE for 2 and NLL for 2 of 2 methods." in said
+    assert "ECE was 0.200 to 0.300 and becomes 0.100 to 0.150." in said
+    assert "raises" not in said
+
+
+def test_tempering_that_hurts_is_told_by_method_and_domain() -> None:
+    said = told(BASELINE, CALMED, method("tent", ece=0.1), method("tent", "median", ece=0.15, nll=2.0))
+    assert "lowers ECE for 1 and NLL for 1 of 2 methods." in said
+    assert "It raises ECE for tent (0.100 → 0.150)." in said
+    assert "It raises NLL for tent (1.80 → 2.00)." in said
+    assert "By domain, it raises ECE on optical for tent; on mnist for tent; on rendered for tent." in said
+
+
+def test_tempering_that_changes_nothing_neither_lowers_nor_raises() -> None:
+    said = told(BASELINE, method("no adaptation", "median"))
+    assert "lowers ECE for 0 and NLL for 0 of 1 methods. ECE was 0.200 and becomes 0.200." in said
+    assert "raises" not in said
+
+
+def test_a_domain_of_its_own_is_told_though_the_mean_falls() -> None:
+    tempered = method("tent", "median", ece=0.1)
+    tempered["domains"] = {**tempered["domains"], "mnist": method("tent", ece=0.25)["domains"]["mnist"]}
+    same = [method("norm"), method("norm", "median")]
+    said = told(BASELINE, CALMED, method("tent"), tempered, *same)
+    assert "It raises ECE" not in said
+    assert "By domain, it raises ECE on mnist for tent." in said
+
+
+@pytest.mark.parametrize(
+    ("median", "said"), [(0.05, "down from 0.100 to 0.050"), (0.1, "unchanged"), (0.2, "up from 0.100")]
+)
+def test_decs_temperings_are_compared(median: float, said: str) -> None:
+    found = told(BASELINE, CALMED, *dec(mean_ece=0.1, median_ece=median))
+    assert "dec, compared with no adaptation: accuracy unchanged at 0.500, ECE down from 0.200" in found
+    assert f"dec (median), compared with dec: ECE {said}" in found
+
+
+def test_the_best_are_named_and_ties_are_shared() -> None:
+    found = findings(results(BASELINE, CALMED, *dec(mean_ece=0.05, median_ece=0.1)))[-1]
+    assert "Highest accuracy in this run: no adaptation and dec. Lowest ECE: dec." in found
+    assert "Lowest NLL: no adaptation (median), dec and dec (median)." in found
+    assert "the median: lowest ECE no adaptation and dec, lowest NLL no adaptation and dec." in found
+
+
+def test_the_best_with_the_same_tempering_may_be_others() -> None:
+    rows = [method("norm", ece=0.15), method("norm", "median", ece=0.08, nll=1.7)]
+    found = findings(results(BASELINE, CALMED, *dec(ece=0.12, mean_ece=0.05, median_ece=0.1), *rows))[-1]
+    assert "Lowest ECE: dec." in found
+    assert "the median: lowest ECE norm, lowest NLL no adaptation and dec." in found
+
+
+def test_a_baseline_alone_has_no_comparisons() -> None:
+    assert findings(results(BASELINE)) == [certainty(BASELINE)]
+
+
+def test_options_that_are_not_defaults_are_named() -> None:
+    assert options_note(results(BASELINE)) == "Every method has its default options."
+    rows = [BASELINE, method("eata", options={"epsilon": 0.4, "fisher_alpha": 1.0}), method("norm")]
+    assert options_note(results(*rows)).endswith("digits: eata has epsilon=0.4 and fisher_alpha=1.")

@@ -15,7 +15,7 @@ from equipoise.demo.progress import Stages
 from equipoise.demo.results import SCHEMA, Results, to_json
 from equipoise.demo.samples import sample_strip
 from equipoise.demo.table import domain_table, mean_table
-from equipoise.demo.words import findings
+from equipoise.demo.words import findings, options_note
 from equipoise.files import whole_file
 from equipoise.version import __version__
 
@@ -69,7 +69,7 @@ def _run(out: Path, seed: int, quick: bool, console: Console) -> Path:
 
     console.print(mean_table(results))
     console.print(domain_table(results))
-    for sentence in findings(results):
+    for sentence in [*findings(results), options_note(results)]:
         console.print(f"- {sentence}", highlight=False, markup=False)
 
     index = out / "index.html"

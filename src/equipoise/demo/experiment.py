@@ -1,7 +1,7 @@
 """Leave one domain out, train on the other two, and let every method adapt to the one left out."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.demo.batches import batch_count, shuffled_batches
+from equipoise.demo.contestants import BASELINE, Contestant, Tempering, contestants
 from equipoise.demo.domains import DOMAIN_NAMES, Domain, leave_one_out
 from equipoise.demo.progress import Stages
 from equipoise.demo.results import DomainScores, MethodResult, Reliability, mean_scores
@@ -22,9 +23,9 @@ from equipoise.metrics import (
 )
 
 PROTOCOL = "online"
-BASELINE = "source"
-BASELINE_LABEL = "no adaptation"
 STREAM_BATCH_SIZE = 50
+MEASURE_BATCH_SIZE = 64
+"""EATA's Fisher diagonal depends on it; this is its authors'."""
 
 
 @dataclass(frozen=True)
@@ -39,54 +40,42 @@ FULL = Size(images_per_domain=800, epochs=4)
 QUICK = Size(images_per_domain=250, epochs=4)
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """A method with its options, and what the table calls it."""
-
-    method: str
-    label: str
-    options: dict[str, str]
-
-
-def contestants() -> list[Contestant]:
-    """Every registered method, the baseline first, and DEC with the median too."""
-    others = [name for name in eq.list_methods() if name != BASELINE]
-    rows = [Contestant(BASELINE, BASELINE_LABEL, {})]
-    for name in others:
-        rows.append(Contestant(name, name, {}))
-        if name == "dec":
-            rows.append(Contestant(name, "dec (median)", {"tempering": "median"}))
-    return rows
-
-
 def run_experiment(domains: list[Domain], size: Size, *, seed: int, stages: Stages) -> list[MethodResult]:
-    """Hold out each domain in turn and score every method on it."""
-    rows = contestants()
-    scores: dict[str, dict[str, DomainScores]] = {row.label: {} for row in rows}
-    for domain in domains:
-        for label, result in score_held_out(domains, domain.name, rows, size, seed, stages).items():
-            scores[label][domain.name] = result
-    return [
-        MethodResult(
-            method=row.method,
-            label=row.label,
-            options=row.options,
-            mean=mean_scores(scores[row.label].values()),
-            domains=scores[row.label],
-        )
-        for row in rows
-    ]
+    """Hold out each domain in turn and score every method on it, raw and tempered."""
+    held_out = {domain.name: score_held_out(domains, domain.name, size, seed, stages) for domain in domains}
+    results = []
+    for row in contestants():
+        for tempering in row.temperings:
+            label = row.label(tempering)
+            scores = {name: by_label[label] for name, by_label in held_out.items()}
+            results.append(
+                MethodResult(
+                    method=row.method,
+                    name=row.name,
+                    label=label,
+                    tempering=tempering,
+                    options=row.options,
+                    mean=mean_scores(scores.values()),
+                    domains=scores,
+                )
+            )
+    return results
 
 
 def stage_count() -> int:
     """How many stages `run_experiment` reports: training, measuring and each method, for every domain."""
-    return len(DOMAIN_NAMES) * (2 + len(contestants()))
+    return len(DOMAIN_NAMES) * (3 + len(contestants()))
 
 
 def score_held_out(
-    domains: list[Domain], held_out: str, rows: list[Contestant], size: Size, seed: int, stages: Stages
+    domains: list[Domain], held_out: str, size: Size, seed: int, stages: Stages
 ) -> dict[str, DomainScores]:
-    """Train on the other domains and score every contestant on this one, by label."""
+    """Train on the other domains and score every method on this one, raw and tempered, by label.
+
+    Every method meets the same batches in the same order. The temperature of a batch comes from the model as
+    trained and is the same for all methods; dividing by it changes nothing that they learn, so one run of
+    each gives its raw and its tempered answers.
+    """
     split = leave_one_out(domains, held_out)
     prefix = f"{held_out} held out:"
 
@@ -94,41 +83,82 @@ def score_held_out(
     steps = size.epochs * batch_count(len(split.images), BATCH_SIZE)
     with stages.stage(f"{prefix} training on {' and '.join(split.sources)}", steps) as after_batch:
         train(model, split.images, split.labels, epochs=size.epochs, seed=seed, after_batch=after_batch)
-    with stages.stage(f"{prefix} measuring how certain the model is on its training images"):
-        source = eq.SourceStatistics.measure(model, split.images.split(STREAM_BATCH_SIZE), progress=False)
+    steps = batch_count(len(split.images), MEASURE_BATCH_SIZE)
+    with stages.stage(f"{prefix} measuring the model on its training images", steps) as after_batch:
+        source = measure(model, split.images, seed, after_batch)
+
+    order = torch.Generator().manual_seed(seed)
+    picked = shuffled_batches(len(split.held_out.images), STREAM_BATCH_SIZE, order)
+    stream = [split.held_out.images[indices] for indices in picked]
+    labels = split.held_out.labels[torch.cat(picked)]
+    with stages.stage(f"{prefix} the temperature of each batch", 2 * len(stream)) as after_batch:
+        temperatures = stream_temperatures(model, source, stream, after_batch)
 
     scores: dict[str, DomainScores] = {}
-    for row in rows:
-        steps = batch_count(len(split.held_out.images), STREAM_BATCH_SIZE)
-        with stages.stage(f"{prefix} answering, {row.label}", steps) as after_batch:
-            logits, labels = answer_online(model, source, row, split.held_out, seed, after_batch)
-        scores[row.label] = score(logits, labels)
+    for row in contestants():
+        with stages.stage(f"{prefix} answering, {row.name}", len(stream)) as after_batch:
+            answers = answer_online(model, source, row, stream, seed, after_batch)
+        for tempering in row.temperings:
+            divided = tempered(answers, temperatures[tempering])
+            scores[row.label(tempering)] = score(divided, labels)
     return scores
+
+
+def measure(
+    model: nn.Module, images: Tensor, seed: int, after_batch: Callable[[], None]
+) -> eq.SourceStatistics:
+    """The source statistics on training images, in mixed batches as EATA's Fisher diagonal needs them."""
+
+    def loader() -> Iterator[Tensor]:
+        for picked in shuffled_batches(len(images), MEASURE_BATCH_SIZE, torch.Generator().manual_seed(seed)):
+            yield images[picked]
+            after_batch()
+
+    return eq.SourceStatistics.measure(model, loader(), fisher=True, progress=False)
+
+
+def stream_temperatures(
+    model: nn.Module, source: eq.SourceStatistics, stream: list[Tensor], after_batch: Callable[[], None]
+) -> dict[Tempering, list[float]]:
+    """What an adapter of each tempering divides the logits of each batch by."""
+    found: dict[Tempering, list[float]] = {"none": [1.0] * len(stream), "mean": [], "median": []}
+    for tempering in ("mean", "median"):
+        # Any method would tell the same; this one is the cheapest.
+        adapter = eq.create(BASELINE, model, source, tempering=tempering)
+        for images in stream:
+            adapter(images)
+            if adapter.last is None or adapter.last.temperature is None:
+                raise RuntimeError("the adapter tempered and did not say by what")
+            found[tempering].append(adapter.last.temperature)
+            after_batch()
+    return found
 
 
 def answer_online(
     model: nn.Module,
     source: eq.SourceStatistics,
     row: Contestant,
-    stream: Domain,
+    stream: list[Tensor],
     seed: int,
     after_batch: Callable[[], None],
-) -> tuple[Tensor, Tensor]:
-    """The logits a method gave while it adapted, and their labels, which it never saw.
+) -> list[Tensor]:
+    """The logits a method gave to each batch while it adapted, raw.
 
-    Every method meets the same batches in the same order, and draws from the same random numbers if it needs
-    any.
+    Every method draws from the same random numbers if it needs any.
     """
-    answers, labels = [], []
-    order = torch.Generator().manual_seed(seed)
+    answers = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        adapter = eq.create(row.method, model, source, **row.options)
-        for picked in shuffled_batches(len(stream.images), STREAM_BATCH_SIZE, order):
-            answers.append(adapter(stream.images[picked]))
-            labels.append(stream.labels[picked])
+        adapter = eq.create(row.method, model, source, tempering="none", **row.options)
+        for images in stream:
+            answers.append(adapter(images))
             after_batch()
-    return torch.cat(answers), torch.cat(labels)
+    return answers
+
+
+def tempered(answers: list[Tensor], temperatures: list[float]) -> Tensor:
+    """The logits of all batches, each divided by its temperature."""
+    return torch.cat([logits / divisor for logits, divisor in zip(answers, temperatures, strict=True)])
 
 
 def score(logits: Tensor, labels: Tensor) -> DomainScores:

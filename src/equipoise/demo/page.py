@@ -3,24 +3,26 @@
 The prose is in page.html and the looks are in page.css.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 from string import Template
 
+from equipoise.demo.batches import batch_count
 from equipoise.demo.experiment import STREAM_BATCH_SIZE
 from equipoise.demo.results import (
+    CHANGING,
     HEADINGS,
-    SCORES,
     MethodResult,
+    Pair,
     Results,
-    Scores,
     best_shown,
+    pairs,
     pooled_reliability,
     shown,
 )
-from equipoise.demo.svg import Point, nice_limit, reliability_diagram, scatter_diagram
-from equipoise.demo.words import certainty_caption, findings
+from equipoise.demo.svg import Track, hue, nice_limit, reliability_diagram, scatter_diagram
+from equipoise.demo.words import certainty_caption, findings, options_note, tempering_note
 
 DESCRIPTIONS = {
     "optical": "handwritten digits scanned to 8 by 8 pixels (scikit-learn)",
@@ -34,7 +36,7 @@ import equipoise as eq
 source = eq.SourceStatistics.measure(model, training_loader)  # once, before deployment
 source.save("source.safetensors")
 
-adapter = eq.create("dec", model, source)
+adapter = eq.create("dec", model, source)  # or eq.create("tent", model, source, tempering="median")
 for x in stream:  # batches of inputs, no labels
     logits = adapter(x)  # calibrated, and the adapter has learned from x
     confidence = logits.softmax(dim=1).amax(dim=1)
@@ -46,19 +48,24 @@ def page(results: Results, samples: Mapping[str, str]) -> str:
     """The whole page; `samples` has a picture of each domain as a data URI."""
     resources = files("equipoise.demo")
     template = Template(resources.joinpath("page.html").read_text(encoding="utf-8"))
-    means = [(row["label"], row["mean"]) for row in results["methods"]]
+    protocol = f"protocol: {results['protocol']}, raw → tempered"
     return template.substitute(
         style=resources.joinpath("page.css").read_text(encoding="utf-8"),
         training_images=f"{(len(results['domains']) - 1) * results['images_per_domain']:,}",
         unseen_images=f"{results['images_per_domain']:,}",
         epochs=results["epochs"],
         batch_size=STREAM_BATCH_SIZE,
+        batches=batch_count(results["images_per_domain"], STREAM_BATCH_SIZE),
         protocol=escape(results["protocol"]),
         samples="".join(_sample(name, samples[name]) for name in results["domains"]),
         findings="\n".join(f"<li>{escape(sentence)}</li>" for sentence in findings(results)),
-        mean_table=_table(means, f"Mean over the held-out domains, protocol: {results['protocol']}"),
-        domain_tables="\n".join(_domain_table(results, domain) for domain in results["domains"]),
-        reliability="".join(_reliability(row) for row in results["methods"]),
+        mean_table=_table(results, None, f"Mean over the held-out domains, {protocol}"),
+        tempering=escape(tempering_note(results)),
+        options=escape(options_note(results)),
+        domain_tables="\n".join(
+            _table(results, domain, f"Held out: {domain}, {protocol}") for domain in results["domains"]
+        ),
+        reliability="".join(_reliability(results, pair) for pair in pairs(results)),
         scatter="".join(_scatter(results, domain) for domain in results["domains"]),
         usage=escape(USAGE),
         version=escape(results["equipoise"]),
@@ -80,20 +87,20 @@ def _figure(content: str, title: str, text: str = "") -> str:
     return f"<figure>{content}<figcaption>{caption}</figcaption></figure>"
 
 
-def _domain_table(results: Results, domain: str) -> str:
-    rows = [(row["label"], row["domains"][domain]) for row in results["methods"]]
-    return _table(rows, f"Held out: {domain}, protocol: {results['protocol']}")
-
-
-def _table(rows: Iterable[tuple[str, Scores]], caption: str) -> str:
-    listed = list(rows)
-    best = {score: best_shown((scores for _, scores in listed), score) for score in SCORES}
+def _table(results: Results, domain: str | None, caption: str) -> str:
+    """Accuracy once, since tempering leaves it as it was, and the other scores raw and tempered."""
+    everything = [scores for pair in pairs(results) for scores in pair.scores(domain)]
     lines = []
-    for label, scores in listed:
-        numbers = [(shown(scores[score], score), best[score]) for score in SCORES]
-        cells = "".join(_cell(number, best=number == top) for number, top in numbers)
-        lines.append(f'<tr><th scope="row">{escape(label)}</th>{cells}</tr>')
-    heads = "".join(f'<th scope="col">{escape(HEADINGS[score])}</th>' for score in SCORES)
+    for pair in pairs(results):
+        raw, tempered = pair.scores(domain)
+        best = best_shown(everything, "accuracy")
+        cells = f"<td>{_number(shown(raw['accuracy'], 'accuracy'), best)}</td>"
+        for score in CHANGING:
+            best = best_shown(everything, score)
+            before, after = (_number(shown(scores[score], score), best) for scores in (raw, tempered))
+            cells += f'<td>{before} <span class="after">→ {after}</span></td>'
+        lines.append(f'<tr><th scope="row">{escape(pair.label)}</th>{cells}</tr>')
+    heads = "".join(f'<th scope="col">{escape(HEADINGS[score])}</th>' for score in ("accuracy", *CHANGING))
     return (
         f'<div class="wide"><table><caption>{escape(caption)}</caption>'
         f'<thead><tr><th scope="col">method</th>{heads}</tr></thead>'
@@ -101,13 +108,28 @@ def _table(rows: Iterable[tuple[str, Scores]], caption: str) -> str:
     )
 
 
-def _cell(number: str, *, best: bool) -> str:
-    return f'<td class="best">{number}</td>' if best else f"<td>{number}</td>"
+def _number(number: str, best: str | None) -> str:
+    return f'<span class="{"number best" if number == best else "number"}">{number}</span>'
 
 
-def _reliability(row: MethodResult) -> str:
+def _hues(results: Results) -> dict[str, str]:
+    """The colour of each method."""
+    return {name: hue(at) for at, name in enumerate(dict.fromkeys(r["name"] for r in results["methods"]))}
+
+
+def _reliability(results: Results, pair: Pair) -> str:
+    """A method's two diagrams side by side, under its name and colour."""
+    title = (
+        f'<strong><span class="dot {_hues(results)[pair.raw["name"]]}"></span>{escape(pair.label)}</strong>'
+    )
+    halves = _half(pair.raw, "raw") + _half(pair.tempered, f"tempered ({pair.tempered['tempering']})")
+    return f'<figure><figcaption>{title}</figcaption><div class="two">{halves}</div></figure>'
+
+
+def _half(row: MethodResult, title: str) -> str:
     bins = pooled_reliability(scores["reliability"] for scores in row["domains"].values())
-    return _figure(reliability_diagram(bins, row["label"]), row["label"], certainty_caption(row))
+    diagram = reliability_diagram(bins, row["label"])
+    return _figure(diagram, title, certainty_caption(row))
 
 
 def _scatter(results: Results, domain: str) -> str:
@@ -117,9 +139,9 @@ def _scatter(results: Results, domain: str) -> str:
         nice_limit(max(scores["entropy"] for scores in everything)),
         nice_limit(max(scores["ece"] for scores in everything)),
     )
-    points = [
-        Point(row["label"], hue, row["domains"][domain]["entropy"], row["domains"][domain]["ece"])
-        for hue, row in enumerate(results["methods"])
-    ]
-    diagram = scatter_diagram(points, f"Held out: {domain}", "entropy (bits)", "ECE", limits)
+    tracks = []
+    for pair in pairs(results):
+        raw, tempered = ((scores["entropy"], scores["ece"]) for scores in pair.scores(domain))
+        tracks.append(Track(pair.label, _hues(results)[pair.raw["name"]], raw, tempered))
+    diagram = scatter_diagram(tracks, f"Held out: {domain}", "entropy (bits)", "ECE", limits)
     return _figure(diagram, f"{domain} held out")

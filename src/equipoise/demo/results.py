@@ -1,20 +1,20 @@
 """The shape of results.json, and the few sums the table and the page take from it."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of results.json; it changes when a reader of the file would have to."""
 
+RAW = "none"
+"""The `tempering` of rows whose logits are as the method gave them."""
+
 Score = Literal["accuracy", "ece", "entropy", "nll"]
-SCORES: tuple[Score, ...] = ("accuracy", "ece", "entropy", "nll")
-HEADINGS: dict[Score, str] = {
-    "accuracy": "accuracy ↑",
-    "ece": "ECE ↓",
-    "entropy": "entropy (bits)",
-    "nll": "NLL ↓",
-}
+CHANGING: tuple[Score, ...] = ("ece", "nll", "entropy")
+"""The scores that tempering changes; accuracy stays as it was."""
+HEADINGS: dict[Score, str] = {"accuracy": "accuracy ↑", "ece": "ECE ↓", "nll": "NLL ↓", "entropy": "entropy"}
 DECIMALS: dict[Score, int] = {"accuracy": 3, "ece": 3, "entropy": 2, "nll": 2}
 
 
@@ -44,11 +44,18 @@ class DomainScores(Scores):
 
 
 class MethodResult(TypedDict):
-    """One row of the table: a method with its options."""
+    """What `eq.create(method, model, source, tempering=tempering, **options)` scored.
+
+    `tempering` is "none", "mean" or "median": what the logits were divided by; rows of one method differ in
+    nothing else. `options` are those that are not the method's defaults. `name` is what a reader is told for
+    `method`, and `label` is that and the tempering, unless it is the method's default.
+    """
 
     method: str
+    name: str
     label: str
-    options: dict[str, str]
+    tempering: str
+    options: dict[str, float]
     mean: Scores
     domains: dict[str, DomainScores]
 
@@ -68,6 +75,31 @@ class Results(TypedDict):
     seconds: float
     domains: list[str]
     methods: list[MethodResult]
+
+
+class Pair(NamedTuple):
+    """A method before and after its logits are divided: one row of the table."""
+
+    label: str
+    raw: MethodResult
+    tempered: MethodResult
+
+    def scores(self, domain: str | None = None) -> tuple[Scores, Scores]:
+        """The scores raw and tempered, on one held-out domain or on average."""
+        if domain is None:
+            return self.raw["mean"], self.tempered["mean"]
+        return self.raw["domains"][domain], self.tempered["domains"][domain]
+
+
+def pairs(results: Results) -> list[Pair]:
+    """The rows two by two, called by the method's name; by the tempered one's label where it has several."""
+    raw = {row["method"]: row for row in results["methods"] if row["tempering"] == RAW}
+    tempered = [row for row in results["methods"] if row["tempering"] != RAW]
+    times = Counter(row["method"] for row in tempered)
+    return [
+        Pair(row["label"] if times[row["method"]] > 1 else row["name"], raw[row["method"]], row)
+        for row in tempered
+    ]
 
 
 def mean_scores(scores: Iterable[Scores]) -> Scores:

@@ -7,17 +7,21 @@ from html import escape
 from equipoise.demo.results import Reliability
 
 PALETTE_SIZE = 8
-"""The style sheet has the classes hue-0 to hue-7."""
+
+
+def hue(position: int) -> str:
+    """The class in the style sheet, hue-0 to hue-7, of the method at a position."""
+    return f"hue-{position % PALETTE_SIZE}"
 
 
 @dataclass(frozen=True)
-class Point:
-    """One method in a scatter diagram."""
+class Track:
+    """One method in a scatter diagram: where it is raw, and where tempering takes it."""
 
     label: str
-    hue: int
-    x: float
-    y: float
+    hue: str
+    raw: tuple[float, float]
+    tempered: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,10 @@ class Frame:
     height: float
     x_max: float
     y_max: float
+
+    def place(self, point: tuple[float, float]) -> tuple[float, float]:
+        """Where a pair of values lies."""
+        return self.x(point[0]), self.y(point[1])
 
     def x(self, value: float) -> float:
         """The horizontal place of a value."""
@@ -45,8 +53,8 @@ def reliability_diagram(bins: Reliability, label: str) -> str:
 
     Calibrated answers have bars that end at the diagonal.
     """
-    frame = Frame(left=46, top=8, width=196, height=196, x_max=1, y_max=1)
-    counts_top, counts_height = 210.0, 30.0
+    frame = Frame(left=36, top=8, width=126, height=126, x_max=1, y_max=1)
+    counts_top, counts_height = 138.0, 20.0
     most = max(bins["count"], default=0)
     shapes = []
     for position, count in enumerate(bins["count"]):
@@ -64,43 +72,53 @@ def reliability_diagram(bins: Reliability, label: str) -> str:
         ]
     marks = [(0.0, "0"), (0.5, "0.5"), (1.0, "1")]
     drawing = [
-        *_grid(frame, marks, marks, x_labels_at=counts_top + counts_height + 13),
+        *_grid(frame, marks, marks, x_labels_at=counts_top + counts_height + 12),
         *shapes,
         _line("diagonal", frame.x(0), frame.y(0), frame.x(1), frame.y(1)),
         _line("axis", frame.left, counts_top + counts_height, frame.x(1), counts_top + counts_height),
-        _text("axis-name", frame.left + frame.width / 2, 270, "confidence", "middle"),
-        _text("axis-name", 10, frame.y(0.5), "accuracy", "middle", turned=True),
+        _text("axis-name", frame.left + frame.width / 2, 186, "confidence", "middle"),
+        _text("axis-name", 9, frame.y(0.5), "accuracy", "middle", turned=True),
     ]
     description = (
         f"Reliability diagram of {label}: accuracy in each bin of confidence, and the number of answers."
     )
-    return _svg(252, 276, description, drawing)
+    return _svg(168, 190, description, drawing)
 
 
 def scatter_diagram(
-    points: list[Point], title: str, x_name: str, y_name: str, limits: tuple[float, float]
+    tracks: list[Track], title: str, x_name: str, y_name: str, limits: tuple[float, float]
 ) -> str:
-    """Points with their names listed at the right, each joined to its point by a thin line.
+    """A hollow point for each method raw, joined to a filled one for it tempered, and names at the right.
 
-    The names keep their distance from each other however close the points are.
+    A thin line leads from a filled point to its name; names keep their distance however close the points are.
     """
-    frame = Frame(left=40, top=10, width=170, height=210, x_max=limits[0], y_max=limits[1])
-    names_at = frame.left + frame.width + 14
-    lowest = sorted(points, key=lambda point: point.y, reverse=True)
-    heights = spread([frame.y(point.y) for point in lowest], gap=16, low=frame.top + 4, high=frame.y(0))
-    drawing = _grid(frame, _marks(limits[0]), _marks(limits[1]), x_labels_at=frame.y(0) + 14)
-    for point, height in zip(lowest, heights, strict=True):
-        drawing.append(_line("leader", frame.x(point.x), frame.y(point.y), names_at - 3, height))
-    for point, height in zip(lowest, heights, strict=True):
-        hue = f"hue-{point.hue % PALETTE_SIZE}"
-        drawing.append(
-            f'<circle class="{hue}" cx="{frame.x(point.x):.1f}" cy="{frame.y(point.y):.1f}" r="5"/>'
-        )
-        drawing.append(_text("name", names_at, height + 4, point.label, "start"))
-    drawing.append(_text("axis-name", frame.left + frame.width / 2, frame.y(0) + 32, x_name, "middle"))
-    drawing.append(_text("axis-name", 10, frame.top + frame.height / 2, y_name, "middle", turned=True))
-    listed = ", ".join(f"{point.label} {point.x:.2f} / {point.y:.3f}" for point in points)
-    return _svg(320, 260, f"{title}, {x_name} / {y_name}: {listed}.", drawing)
+    frame = Frame(left=40, top=10, width=182, height=230, x_max=limits[0], y_max=limits[1])
+    names_at = frame.left + frame.width + 18
+    ordered = sorted(tracks, key=lambda track: track.tempered[1], reverse=True)
+    wanted = [frame.y(track.tempered[1]) for track in ordered]
+    heights = spread(wanted, gap=16, low=frame.top + 4, high=frame.y(0))
+    lines, points, names = [], [], []
+    for track, height in zip(ordered, heights, strict=True):
+        start, end = frame.place(track.raw), frame.place(track.tempered)
+        lines.append(_line("leader", *end, names_at - 3, height))
+        points.append(f'<g class="{track.hue}">')
+        points.append(_line("joined", *start, *end))
+        points += [_circle("hollow", *start), _circle("filled", *end), "</g>"]
+        names.append(_text("name", names_at, height + 4, track.label, "start"))
+    drawing = [
+        *_grid(frame, _marks(limits[0]), _marks(limits[1]), x_labels_at=frame.y(0) + 14),
+        *lines,
+        *points,
+        *names,
+        _text("axis-name", frame.left + frame.width / 2, frame.y(0) + 32, x_name, "middle"),
+        _text("axis-name", 10, frame.top + frame.height / 2, y_name, "middle", turned=True),
+    ]
+    listed = ", ".join(
+        f"{track.label} from {track.raw[0]:.2f} / {track.raw[1]:.3f} "
+        f"to {track.tempered[0]:.2f} / {track.tempered[1]:.3f}"
+        for track in tracks
+    )
+    return _svg(320, 278, f"{title}, {x_name} / {y_name}, raw to tempered: {listed}.", drawing)
 
 
 def spread(places: list[float], gap: float, low: float, high: float) -> list[float]:
@@ -162,6 +180,10 @@ def _rect(name: str, x: float, y: float, width: float, height: float) -> str:
 
 def _line(name: str, x: float, y: float, to_x: float, to_y: float) -> str:
     return f'<line class="{name}" x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}"/>'
+
+
+def _circle(name: str, x: float, y: float) -> str:
+    return f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
 
 
 def _text(name: str, x: float, y: float, text: str, anchor: str, *, turned: bool = False) -> str:

@@ -1,46 +1,54 @@
-"""The results as a table for the terminal."""
+"""The results as a table for the terminal, in at most 80 columns."""
 
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.demo.results import HEADINGS, SCORES, MethodResult, Results, Score, best_shown, shown
+from equipoise.demo.results import CHANGING, HEADINGS, Results, best_shown, pairs, shown
+from equipoise.demo.words import tempering_note
 
 
 def mean_table(results: Results) -> Table:
     """One row a method, the mean over the held-out domains, with a star at the best of each column."""
     table = Table(
-        title=f"Mean over the held-out domains (protocol: {results['protocol']})",
-        caption="★ best of the column; entropy has no best",
+        title=f"Mean over the held-out domains, raw → tempered (protocol: {results['protocol']})",
+        caption=f"★ best of the column; entropy, in bits, has no best\n{tempering_note(results)}",
         title_style="bold",
     )
     table.add_column("method")
-    for score in SCORES:
+    table.add_column(HEADINGS["accuracy"], justify="right")
+    for score in CHANGING:
         table.add_column(HEADINGS[score], justify="right")
     means = [row["mean"] for row in results["methods"]]
-    best = {score: best_shown(means, score) for score in SCORES}
-    for row in results["methods"]:
-        table.add_row(Text(row["label"]), *(_cell(row, score, best[score]) for score in SCORES))
+    for pair in pairs(results):
+        raw, tempered = pair.scores()
+        cells = [_number(shown(raw["accuracy"], "accuracy"), best_shown(means, "accuracy"))]
+        for score in CHANGING:
+            best = best_shown(means, score)
+            before, after = (_number(shown(scores[score], score), best) for scores in (raw, tempered))
+            cells.append(Text.assemble(before, "→ ", after))
+        table.add_row(Text(pair.label), *cells)
     return table
 
 
 def domain_table(results: Results) -> Table:
     """Accuracy and ECE of each method on each held-out domain."""
     table = Table(
-        title=f"Accuracy / ECE on each held-out domain (protocol: {results['protocol']})", title_style="bold"
+        title=f"Accuracy, ECE raw→tempered on each held-out domain (protocol: {results['protocol']})",
+        title_style="bold",
     )
     table.add_column("method")
     for domain in results["domains"]:
         table.add_column(domain, justify="right")
-    for row in results["methods"]:
-        scores = [row["domains"][domain] for domain in results["domains"]]
-        table.add_row(
-            Text(row["label"]),
-            *(f"{shown(s['accuracy'], 'accuracy')} / {shown(s['ece'], 'ece')}" for s in scores),
-        )
+    for pair in pairs(results):
+        cells = []
+        for domain in results["domains"]:
+            raw, tempered = pair.scores(domain)
+            change = "→".join(shown(scores["ece"], "ece") for scores in (raw, tempered))
+            cells.append(f"{shown(raw['accuracy'], 'accuracy')}  {change}")
+        table.add_row(Text(pair.label), *cells)
     return table
 
 
-def _cell(row: MethodResult, score: Score, best: str | None) -> Text:
-    number = shown(row["mean"][score], score)
+def _number(number: str, best: str | None) -> Text:
     # The blank keeps the digits of starred and plain numbers below each other.
-    return Text(f"{number} ★", style="bold") if number == best else Text(f"{number}  ")
+    return Text(f"{number}★", style="bold") if number == best else Text(f"{number} ")

@@ -80,12 +80,13 @@ class ETA(TENT):
         chosen = entropies.detach() < limit
         average = self.kept.get("average")
         if average is not None:
+            average = average.to(probabilities)
             chosen &= cosine_similarity(average.unsqueeze(0), probabilities).abs() < self.epsilon
         count = int(chosen.sum())
         if count == 0:
             return Objective(entropies.mean(), 0, f"none of {len(logits)} samples is reliable and new")
         share = chosen.to(entropies.dtype) / count
-        mean = share @ probabilities
+        mean = (share.unsqueeze(1) * probabilities).sum(0)
         self.kept["average"] = mean if average is None else torch.lerp(mean, average, _INERTIA)
         weight = (limit - entropies.detach()).exp()
         # A sample that is left out must not reach the loss: its share of 0 times an infinite weight is NaN.

@@ -81,7 +81,7 @@ class SoTTA(GradientAdapter):
         super().__init__(model, source, optimizer=optimizer, norm_momentum=norm_momentum, **shared)
         self.capacity, self.every = integer("capacity", capacity, low=1), integer("every", every, low=1)
         self.confidence = None if confidence is None else number("confidence", confidence, low=0, high=1)
-        self.rho, self.seed = number("rho", rho, low=0), integer("seed", seed, low=0)
+        self.rho, self.seed = number("rho", rho, low=0), integer("seed", seed, low=0, high=2**63 - 1)
         self.resolve(
             capacity=self.capacity, confidence=self.confidence, rho=self.rho, every=self.every, seed=self.seed
         )
@@ -105,6 +105,12 @@ class SoTTA(GradientAdapter):
         sizes = {len(tensor) for tensor in part(kept, SAMPLES).values()}
         if sizes - {self.capacity} or (bool((kept["classes"] >= 0).any()) and not sizes):
             raise StateError(f"expected a memory of {self.capacity} samples, got {sorted(sizes)}")
+        if not 0 <= int(kept["waiting"]) < self.every:
+            raise StateError(
+                f"expected fewer than every={self.every} samples waiting, got {int(kept['waiting'])}"
+            )
+        if int(kept["classes"].min()) < -1 or int(kept["classes"].max()) >= (self._classes or math.inf):
+            raise StateError("the memory has samples of classes that the model does not have")
         try:
             torch.Generator().set_state(kept["random"].cpu())
         except RuntimeError as error:

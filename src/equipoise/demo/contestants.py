@@ -1,0 +1,52 @@
+"""Who takes part in the demo: every method with its options, and how its answers are tempered."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import equipoise as eq
+
+BASELINE = "source"
+BASELINE_LABEL = "no adaptation"
+
+Tempering = Literal["none", "mean", "median"]
+"""What the demo divides the logits of a batch by: nothing, or this of the certainty regulariser tau."""
+
+# Defaults are for ImageNet or tuned for other data; these are the published values nearest to our digits.
+OPTIONS: dict[str, dict[str, float]] = {
+    "eata": {"epsilon": 0.4, "fisher_alpha": 1.0},  # the authors' values for CIFAR: ten classes, small images
+    "eta": {"epsilon": 0.4},  # the same
+    "sotta": {"confidence": 0.33},  # the DEC paper's value for digits
+}
+TEMPERED_BY_DEFAULT: dict[str, Tempering] = {"dec": "mean"}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method, run once, and the temperings that its answers are scored with."""
+
+    method: str
+    temperings: tuple[Tempering, ...] = ("none", "median")
+
+    @property
+    def name(self) -> str:
+        """What the table calls the method."""
+        return BASELINE_LABEL if self.method == BASELINE else self.method
+
+    @property
+    def options(self) -> dict[str, float]:
+        """The options that are not the method's defaults."""
+        return OPTIONS.get(self.method, {})
+
+    def label(self, tempering: Tempering) -> str:
+        """The name and the tempering, unless the method has that by default."""
+        if tempering == TEMPERED_BY_DEFAULT.get(self.method, "none"):
+            return self.name
+        return f"{self.name} ({'raw' if tempering == 'none' else tempering})"
+
+
+def contestants() -> list[Contestant]:
+    """Every registered method raw and with the median, the baseline first, and DEC with the mean too."""
+    names = sorted(eq.list_methods(), key=lambda name: (name != BASELINE, name))
+    return [
+        Contestant(name, ("none", "mean", "median")) if name == "dec" else Contestant(name) for name in names
+    ]

@@ -1,0 +1,72 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.demo.contestants import OPTIONS, Contestant, contestants
+from equipoise.demo.experiment import answer_online, measure, stream_temperatures, tempered
+from equipoise.demo.training import new_model
+
+
+def steps_to(list_: list[int]) -> Callable[[], None]:
+    return lambda: list_.append(1)
+
+
+@pytest.fixture(scope="module")
+def stream() -> list[Tensor]:
+    images = torch.rand(150, 1, 32, 32, generator=torch.Generator().manual_seed(0)) * 255
+    return list(images.split(50))
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    """Untrained, but certain enough of its answers that the methods' options matter."""
+    model = new_model(0).eval()
+    with torch.no_grad():
+        model.get_parameter("head.weight").mul_(30)
+    return model
+
+
+@pytest.fixture(scope="module")
+def source(model: torch.nn.Module, stream: list[Tensor]) -> eq.SourceStatistics:
+    steps: list[int] = []
+    found = measure(model, torch.cat(stream), 0, steps_to(steps))
+    assert len(steps) == 3
+    assert found.num_samples == 150
+    return found
+
+
+@pytest.mark.parametrize("row", contestants(), ids=lambda row: str(row.name))
+def test_one_run_gives_what_adapters_of_every_tempering_give(
+    row: Contestant, model: torch.nn.Module, source: eq.SourceStatistics, stream: list[Tensor]
+) -> None:
+    steps: list[int] = []
+    temperatures = stream_temperatures(model, source, stream, steps_to(steps))
+    answers = answer_online(model, source, row, stream, 0, steps_to(steps))
+    assert len(steps) == 3 * len(stream)
+    for tempering in row.temperings:
+        adapter = eq.create(row.method, model, source, tempering=tempering, **row.options)
+        expected = torch.cat([adapter(images) for images in stream])
+        torch.testing.assert_close(tempered(answers, temperatures[tempering]), expected)
+        assert torch.equal(expected.argmax(1), torch.cat(answers).argmax(1))
+        assert (tempering == "none") == torch.allclose(expected, torch.cat(answers))
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_the_options_reach_the_method(
+    method: str, model: torch.nn.Module, source: eq.SourceStatistics, stream: list[Tensor]
+) -> None:
+    found = answer_online(model, source, Contestant(method), stream, 0, lambda: None)
+    adapter = eq.create(method, model, source)
+    assert not torch.equal(torch.cat(found), torch.cat([adapter(images) for images in stream]))
+
+
+def test_the_contestants_are_all_methods_raw_and_tempered() -> None:
+    rows = contestants()
+    assert rows[0].method == "source"
+    assert sorted(row.method for row in rows) == eq.list_methods()
+    for row in rows:
+        assert {"none", "median"} <= set(row.temperings)
+        assert ("mean" in row.temperings) == (row.method == "dec")
