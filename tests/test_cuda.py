@@ -23,7 +23,7 @@ def test_answers_as_on_the_cpu(case: str, kind: str, tmp_path: Path) -> None:
     on_gpu = create(case, copy.deepcopy(model).cuda(), source)
     for seed in range(3):
         x = drifted(8, seed)
-        assert torch.allclose(on_gpu(x.cuda()).cpu(), on_cpu(x), atol=1e-3)
+        assert torch.allclose(on_gpu(x.cuda()).cpu(), on_cpu(x), atol=5e-3)
     for rows in (1, 1, 3):  # Adam makes large steps of small differences
         x = drifted(rows, seed=9)
         assert torch.allclose(on_gpu(x.cuda()).cpu(), on_cpu(x), atol=1e-2)

@@ -79,7 +79,10 @@ class T3A(Adapter):
         """Let the batch join the supports, then score it."""
         logits, features = self._look(batch, source)
         good = logits.isfinite().all(1) & features.isfinite().all(1)
-        self.kept.update(self._joined(self._current(), features[good]), direct=torch.tensor(self._direct))
+        self.kept.update(
+            self._joined(self._current(), features[good]),
+            direct=torch.tensor(self._direct, device=logits.device),
+        )
         used = int(good.sum())
         return Outcome(self._scores(features, logits), used=used, reason="" if used else "non-finite logits")
 
