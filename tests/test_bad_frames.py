@@ -179,6 +179,16 @@ def test_a_gradient_too_long_to_square_does_not_enter_adams_state() -> None:
     assert same(before, snapshot(adapter))
 
 
+def test_a_step_too_long_for_half_precision_is_not_taken() -> None:
+    model, _ = make("layer_norm")
+    adapter = eq.create("tent", model.half(), optimizer="sgd", learning_rate=1e8)
+    before = snapshot(adapter)
+    adapter(drifted(8).half())
+    assert adapter.last is not None
+    assert adapter.last.reason == "non-finite gradient or step"
+    assert same(before, snapshot(adapter))
+
+
 def steep(z: Tensor) -> Tensor:
     """The identity with a gradient that is finite and whose square is not."""
     copy = z.clone()

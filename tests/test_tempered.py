@@ -169,6 +169,7 @@ def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering,
     assert torch.equal(loaded.predict(drifted(4)), expected)
     assert torch.equal(loaded(drifted(6)), worn(drifted(6)))
     assert (adapter.temper, adapter.options, adapter.source) == own  # lent, and given back
+    assert adapter.options.get("head", "8") == "8"  # but for what T3A found out
 
     worn.reset()
     assert worn.last is None
@@ -232,7 +233,11 @@ def test_samples_that_the_source_cannot_judge_learn_and_are_answered(
     tempered = create(method, model, source, tempering=tempering)
     for seed, shift in enumerate((2.0, 0.5, -9.0)):  # the last batch is dark altogether
         x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed)) + shift
-        x[3] = -5.0
+        if seed == 1:  # a sample that is dark for the source, and not among these
+            x = x - 9
+            x[0], x[3] = 3.0, torch.tensor([0.5, 0.4, 0.9, 0.2])
+        else:
+            x[3] = -5.0
         with torch.no_grad():
             assert not model(x)[3].any()
         expected, came = raw(x), tempered(x)

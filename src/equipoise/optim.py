@@ -66,9 +66,8 @@ class Optimizer:
         names = list(gradients)
         chosen: list[Tensor] = [parameters[name] for name in names]
         slopes = [at_least_single(gradient) for gradient in gradients.values()]
-        steepest = torch.nn.utils.get_total_norm(slopes)
-        # Adam squares the gradients.
-        longest = steepest * max(self.rate, 1.0) if self.kind == "sgd" else steepest * steepest
+        # If the squares of the gradients were not finite, nor would this norm be.
+        longest = torch.nn.utils.get_total_norm(slopes) * max(self.rate, 1.0)
         if not bool(longest.isfinite()) or self.rate > torch.finfo(longest.dtype).max:
             return state, "non-finite gradient or step"
         news = {name: at_least_single(tensor).clone() for name, tensor in state.items()}
