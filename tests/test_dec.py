@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from tests.toys import drifted, make, same, snapshot
+from tests.toys import Counting, drifted, make, same, snapshot
 
 EPSILON = 1e-5  # nn.BatchNorm1d's
 
@@ -160,21 +160,6 @@ def test_tempering_divides_by_the_batch_in_a_stream(tempering: str, divisor: Cal
     before = snapshot(adapter)
     adapter.predict(x)
     assert same(before, snapshot(adapter))
-
-
-class Counting(nn.Module):
-    """Counts the forwards of itself and of all its copies."""
-
-    forwards = 0
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        Counting.forwards += 1
-        logits: Tensor = self.inner(x)
-        return logits
 
 
 @pytest.mark.parametrize("teacher", ["resident", "swapped"])

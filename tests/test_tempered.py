@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.tempering import Tempering
-from tests.toys import CLASSES, drifted, images, make, measured, same, snapshot
+from tests.toys import CLASSES, Counting, drifted, images, make, measured, same, snapshot
 
 LIVELY: dict[str, dict[str, Any]] = {
     "source": {},
@@ -95,32 +95,17 @@ def test_what_is_learned_and_who_is_right_stay_exactly_the_same(method: str, tem
         assert same(learned, {n: t for n, t in snapshot(adapter).items() if ".temperature." not in n})
 
 
-class Counted(nn.Module):
-    """Counts its forwards, over all copies."""
-
-    calls = 0
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        Counted.calls += 1
-        logits: Tensor = self.inner(x)
-        return logits
-
-
 def calls(function: Any, x: Tensor) -> int:
-    Counted.calls = 0
+    Counting.forwards = 0
     function(x)
-    return Counted.calls
+    return Counting.forwards
 
 
 @every_method
 @kinds
 def test_the_source_forward_is_shared_where_the_method_makes_it(method: str, tempering: Tempering) -> None:
     inner, _ = make()
-    model = Counted(inner)
+    model = Counting(inner)
     source = measured(model, [images(16)])
     options = {"every": 1000} if method == "sotta" else {}
     shares = method in ("source", "t3a", "dec")
