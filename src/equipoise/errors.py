@@ -43,3 +43,11 @@ class SourceError(EquipoiseError, ValueError):
 
 class StateError(EquipoiseError, ValueError):
     """A state that cannot be read, or is of another method, version or model."""
+
+
+class DataError(EquipoiseError, ValueError):
+    """A data set that is not there, has another layout, or has files that cannot be read."""
+
+
+class RecipeError(EquipoiseError, ValueError):
+    """A recipe that asks for what there is not."""

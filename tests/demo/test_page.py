@@ -1,12 +1,10 @@
 import re
 from html.parser import HTMLParser
-from itertools import pairwise
 
 import pytest
 
 from equipoise.demo.page import page
-from equipoise.demo.svg import Track, nice_limit, reliability_diagram, scatter_diagram, spread
-from tests.demo.handmade import DOMAINS, dec, method, reliability, results
+from tests.demo.handmade import DOMAINS, dec, method, results
 
 PIXEL = "data:image/png;base64,AAAA"
 STRANGE = "<script>x</script> & co"
@@ -101,33 +99,3 @@ def test_the_protocol_is_said(html: str) -> None:
 def test_every_diagram_has_a_description(html: str) -> None:
     described = re.findall(r'<svg [^>]*role="img" aria-label="[^"]+"><title>[^<]+</title>', html)
     assert len(described) == html.count("<svg") == 2 * len(PAIRS) + len(DOMAINS)
-
-
-def test_bars_show_accuracy_and_the_gap_to_confidence() -> None:
-    diagram = reliability_diagram(reliability([0, 4], [None, 0.9], [None, 0.5]), "dec")
-    assert len(re.findall('class="bar"', diagram)) == 1
-    assert 'class="bar" x="99.0" y="71.0" width="63.0" height="63.0"' in diagram
-    assert 'class="over" x="99.0" y="20.6" width="63.0" height="50.4"' in diagram
-    assert 'class="under"' in reliability_diagram(reliability([0, 4], [None, 0.5], [None, 0.9]), "dec")
-
-
-def test_a_line_goes_from_a_hollow_point_to_a_filled_one() -> None:
-    track = Track("tent", "hue-3", raw=(0.0, 0.5), tempered=(1.0, 0.0))
-    diagram = scatter_diagram([track], "Held out: mnist", "entropy (bits)", "ECE", (2.0, 0.5))
-    assert '<circle class="hollow" cx="40.0" cy="10.0"' in diagram
-    assert '<circle class="filled" cx="131.0" cy="240.0"' in diagram
-    assert '<line class="joined" x1="40.0" y1="10.0" x2="131.0" y2="240.0"/>' in diagram
-    assert "tent from 0.00 / 0.500 to 1.00 / 0.000" in diagram
-
-
-def test_labels_keep_their_distance() -> None:
-    moved = spread([10.0, 10.0, 11.0, 90.0], gap=16, low=5, high=95)
-    assert all(after - before >= 16 for before, after in pairwise(moved))
-    assert moved[0] >= 5
-    assert moved[-1] <= 95
-    assert spread([10.0, 50.0], gap=16, low=5, high=95) == [10.0, 50.0]
-
-
-@pytest.mark.parametrize(("largest", "limit"), [(0.31, 0.4), (2.75, 3.0), (0.0, 1.0)])
-def test_axes_end_above_the_largest_value(largest: float, limit: float) -> None:
-    assert nice_limit(largest) == pytest.approx(limit)

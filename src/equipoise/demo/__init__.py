@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from equipoise.demo.domains import load_domains
+from equipoise.data.demo import load_domains
 from equipoise.demo.experiment import FULL, PROTOCOL, QUICK, run_experiment, stage_count
 from equipoise.demo.page import page
 from equipoise.demo.progress import Stages

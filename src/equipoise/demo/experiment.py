@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.data.demo import DOMAIN_NAMES, Domain
 from equipoise.demo.batches import batch_count, shuffled_batches
 from equipoise.demo.contestants import BASELINE, Contestant, Tempering, contestants
-from equipoise.demo.domains import DOMAIN_NAMES, Domain, leave_one_out
+from equipoise.demo.domains import leave_one_out
 from equipoise.demo.progress import Stages
 from equipoise.demo.results import DomainScores, MethodResult, Reliability, mean_scores
 from equipoise.demo.training import BATCH_SIZE, new_model, train

@@ -6,7 +6,7 @@ import io
 import torch
 from PIL import Image
 
-from equipoise.demo.domains import CLASSES, Domain
+from equipoise.data.demo import CLASSES, Domain
 
 
 def sample_strip(domain: Domain) -> str:

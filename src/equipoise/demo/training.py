@@ -8,8 +8,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
 import equipoise as eq
+from equipoise.data.demo import CLASSES
 from equipoise.demo.batches import shuffled_batches
-from equipoise.demo.domains import CLASSES
 
 LEARNING_RATE = 1e-3
 BATCH_SIZE = 25

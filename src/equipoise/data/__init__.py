@@ -1,0 +1,38 @@
+"""The data sets of the experiments: found on disk, read in parallel, kept in a cache, put into an order.
+
+`open_data_set("pacs", Path("data"))` finds one; `list_data_sets()` names them. A new one is a subclass of
+`DataSet` in a file of its own, with `@register_data_set`.
+"""
+
+from equipoise.data import demo, digits, folders, tiny_imagenet
+from equipoise.data.cache import Cache, Stored, read_stored
+from equipoise.data.corruptions import corrupt
+from equipoise.data.dataset import DataSet, Origin, Shift
+from equipoise.data.images import Images, chosen
+from equipoise.data.reader import Problem, Reader
+from equipoise.data.registry import data_set_class, list_data_sets, open_data_set, register_data_set
+from equipoise.data.streams import Order, stream_order
+
+__all__ = [
+    "Cache",
+    "DataSet",
+    "Images",
+    "Order",
+    "Origin",
+    "Problem",
+    "Reader",
+    "Shift",
+    "Stored",
+    "chosen",
+    "corrupt",
+    "data_set_class",
+    "demo",
+    "digits",
+    "folders",
+    "list_data_sets",
+    "open_data_set",
+    "read_stored",
+    "register_data_set",
+    "stream_order",
+    "tiny_imagenet",
+]
