@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format clean
+.PHONY: help setup demo test test-slow test-browser lint format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -12,17 +12,20 @@ setup: .venv/.ready ## make .venv with everything the other targets need
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[demo,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench,demo,ray,dev]'
 	@touch $@
 
 demo: setup ## adapt a digit classifier to domains it has never seen; writes demo/index.html
 	$(BIN)/equipoise demo --out demo
 
-test: setup ## everything but the slow tests, on all cores
-	$(BIN)/python -m pytest -n auto -m 'not slow'
+test: setup ## everything but the slow and the browser tests, on all cores
+	$(BIN)/python -m pytest -n auto -m 'not slow and not browser'
 
 test-slow: setup ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+test-browser: setup ## the pages in a real Chromium (Debian: apt-get install chromium)
+	$(BIN)/python -m pytest -m browser
 
 lint: setup ## formatting, style and strict types
 	$(BIN)/ruff format --check .

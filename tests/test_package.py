@@ -15,6 +15,7 @@ ORDER = [
     {"functional", "files", "batch", "options", "configured", "copying", "state"},
     {"layers", "optim", "head", "hus", "supports", "sliding", "triage", "record", "outcome", "detached"},
     {"fisher", "metrics", "models"},
+    {"data"},
     {"source"},
     {"teacher", "tempering"},
     {"learner"},
@@ -22,7 +23,10 @@ ORDER = [
     {"adapter"},
     {"gradient", "registry", "tempered"},
     {"methods"},
+    {"bench", "recipes"},
+    {"report"},
     {"demo"},
+    {"cli_lists"},
     {"cli"},
     {"__main__", "__init__"},
 ]

@@ -113,7 +113,8 @@ def batches(loader: Iterable[Any], device: torch.device, *, progress: str | None
             f"expected an iterable of batches, got {type(loader).__name__} (put a data set into a DataLoader)"
         )
     empty = True
-    for item in tqdm(loader, desc=progress, unit="batch", disable=progress is None):
+    # Even a bar that is off makes a lock between processes, which one that is killed would leave behind.
+    for item in loader if progress is None else tqdm(loader, desc=progress, unit="batch"):
         empty = False
         while isinstance(item, (tuple, list)) and item:
             item = item[0]

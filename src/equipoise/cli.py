@@ -1,5 +1,8 @@
 """The command line; every command is a thin door to a function of the package."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +10,7 @@ import typer
 from rich.console import Console
 
 import equipoise as eq
+from equipoise.cli_lists import TakesLists
 
 app = typer.Typer(
     help="Keep a deployed classifier accurate and honestly calibrated when its inputs drift.",
@@ -55,4 +59,163 @@ def demo(
         raise typer.Exit(130) from None
     except OSError as error:
         Console(stderr=True).print(f"Cannot write to {out}: {error}", highlight=False, markup=False)
+        raise typer.Exit(1) from None
+
+
+class EngineName(str, Enum):
+    """Where the cells of a run are made."""
+
+    local = "local"
+    ray = "ray"
+
+
+@app.command(cls=TakesLists)
+def run(
+    recipe: Annotated[str, typer.Argument(help="A name that `equipoise recipes` lists, or a .yaml file.")],
+    data: Annotated[
+        Path,
+        typer.Option(help="Folder with the data sets (`equipoise data` tells the layouts); it is only read."),
+    ] = Path("data"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for everything the run makes; the same again resumes it.")
+    ] = Path("results"),
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these, as the recipe calls them; other registered methods with defaults."),
+    ] = None,
+    backbones: Annotated[
+        list[str] | None, typer.Option(help="Only these of the recipe, or any other name of timm's.")
+    ] = None,
+    targets: Annotated[
+        list[str] | None, typer.Option(help="Only these domains; NAME/3 is one tier of a corruption.")
+    ] = None,
+    seeds: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
+    tempering: Annotated[
+        list[str] | None, typer.Option(help="Only these of none, mean, median, sample, fixed.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The most images of each domain, in training and in streams.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of source training.")] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="Processes of this machine, or tasks of Ray.")
+    ] = EngineName.local,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Runs at once. Without a GPU one for each core, with one 1.", show_default=False
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="An existing Ray cluster; without it Ray starts on this machine.")
+    ] = None,
+    skip_bad_files: Annotated[
+        bool,
+        typer.Option("--skip-bad-files", help="Leave out files that cannot be read instead of refusing."),
+    ] = False,
+) -> None:
+    """Run an experiment: train the source models, adapt them with every method, and score each cell.
+
+    Each result is a line of OUT/results.jsonl, written once: run the same command again after a kill or
+    Ctrl-C and it does only what is missing. `equipoise report OUT` shows the results.
+
+    Lists are given as `--methods source tent dec`, `--methods source,tent,dec`, or one by one.
+
+        equipoise run demo
+
+        equipoise run digits --data data --out results --seeds 0 --limit 500
+
+        equipoise run pacs --data data --out results --methods source dec --targets sketch
+    """
+    with _said_plainly("Stopped; what is done is in {out}: the same command goes on from there.", out):
+        from equipoise.bench.command import run_command
+
+        failed = run_command(
+            recipe,
+            data=data,
+            out=out,
+            methods=methods or (),
+            backbones=backbones or (),
+            targets=targets or (),
+            seeds=seeds or (),
+            temperings=tempering or (),
+            limit=limit,
+            epochs=epochs,
+            ray=engine is EngineName.ray,
+            workers=workers,
+            address=address,
+            skip_bad_files=skip_bad_files,
+        )
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `equipoise run` was told as OUT.")],
+    html: Annotated[Path | None, typer.Option(help="Write a page to look at: one file, no network.")] = None,
+    latex: Annotated[
+        Path | None, typer.Option(help="Write a .tex file for each table to this folder.")
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the tables as Markdown; so it does without any option.")
+    ] = False,
+) -> None:
+    """Show the results of a run: every table of the paper beside ours, significance, and the figures.
+
+    equipoise report results --html report.html
+    """
+    with _said_plainly():
+        from equipoise.report.command import write_report
+
+        for line in write_report(folder, html=html, latex=latex, markdown=markdown or not (html or latex)):
+            typer.echo(line)
+
+
+@app.command()
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="Print this one, to read or to start your own from.")
+    ] = None,
+) -> None:
+    """List the experiments that come with equipoise, or print one."""
+    with _said_plainly():
+        from equipoise.bench.recipe import list_recipes, load_recipe, recipe_text
+
+        if name is not None:
+            typer.echo(recipe_text(name), nl=False)
+            return
+        for known in list_recipes():
+            typer.echo(f"{known:<16} {load_recipe(known).about}")
+
+
+@app.command()
+def data(
+    folder: Annotated[Path | None, typer.Argument(help="Look for the data sets under this folder.")] = None,
+) -> None:
+    """Tell where to get each data set and in which layout it is read; with a folder, what is there."""
+    with _said_plainly():
+        from equipoise.data.command import describe_data_sets
+
+        for line in describe_data_sets(folder):
+            typer.echo(line)
+
+
+@contextmanager
+def _said_plainly(stopped: str = "Stopped.", out: Path | None = None) -> Iterator[None]:
+    """Errors of the user's as one message, not a traceback; Ctrl-C with the exit status shells expect."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        Console(stderr=True).print(stopped.format(out=out), highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "equipoise":
+            raise
+        Console(stderr=True).print(
+            f"This needs {missing.name}: pip install 'equipoise[bench]'", highlight=False, markup=False
+        )
+        raise typer.Exit(1) from None
+    except (eq.EquipoiseError, OSError) as error:
+        Console(stderr=True).print(f"{error}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

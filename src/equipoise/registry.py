@@ -28,6 +28,11 @@ def list_methods() -> list[str]:
     return sorted(_METHODS)
 
 
+def options_of(name: str) -> dict[str, Any]:
+    """The options of a method with their defaults; `inspect.Parameter.empty` where there is none."""
+    return _method(name).known_options()
+
+
 def create(name: str, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> Adapter:
     """Make the adapter of a name; unknown names and options raise errors that list the known ones.
 
@@ -43,9 +48,7 @@ def create(name: str, model: nn.Module, source: SourceStatistics | None = None, 
     >>> adapter(torch.randn(8, 3, 4)).shape
     torch.Size([8, 3])
     """
-    if name not in list_methods():
-        raise UnknownMethodError(f"no method {name!r}; there are {', '.join(list_methods())}")
-    return _METHODS[name](model, source, **options)
+    return _method(name)(model, source, **options)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistics | None = None) -> Adapter:
@@ -77,3 +80,9 @@ def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistic
     of_source = saved.tensors() if saved else {}
     adapter.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in of_source})
     return adapter
+
+
+def _method(name: str) -> type[Adapter]:
+    if name not in _METHODS:
+        raise UnknownMethodError(f"no method {name!r}; there are {', '.join(list_methods())}")
+    return _METHODS[name]

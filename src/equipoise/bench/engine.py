@@ -1,0 +1,146 @@
+"""Where tasks run: in this process, or in several; a task that fails or a worker that dies stops no other."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import torch
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+ATTEMPTS = 3
+"""How often a task is tried whose worker dies: it may be the one that killed it."""
+
+
+class LostWorkerError(RuntimeError):
+    """The worker of a task died, each time that it was tried."""
+
+
+class Engine(Protocol):
+    """Runs tasks; results come as they are ready, with the task they belong to."""
+
+    workers: int
+
+    def run(
+        self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[_Task, _Result | Exception]]:
+        """Give every task to the function; what it raises comes back in place of a result."""
+
+    def close(self) -> None:
+        """Stop whatever is still running."""
+
+
+class Here:
+    """One task after the other in this process."""
+
+    workers = 1
+
+    def run(
+        self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[_Task, _Result | Exception]]:
+        """See `Engine`."""
+        for task in tasks:
+            with one_thread():
+                result = _attempt(function, task)
+            yield task, result
+
+    def close(self) -> None:
+        """See `Engine`."""
+
+
+class Processes:
+    """Several processes of this machine, started once and kept."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool = self._new_pool()
+        self._busy = False
+
+    def run(
+        self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[_Task, _Result | Exception]]:
+        """See `Engine`."""
+        waiting = [(task, 1) for task in reversed(tasks)]
+        running: dict[Future[_Result], tuple[_Task, int]] = {}
+        self._busy = True
+        while waiting or running:
+            # No more than there are workers, so that a worker's death takes only those under way with it; and
+            # those are tried again one at a time, so that the guilty one takes no other along.
+            suspects = [task for task, attempt in (*waiting, *running.values()) if attempt > 1]
+            while waiting and len(running) < (1 if suspects else self.workers):
+                task, attempt = waiting.pop()
+                running[self._pool.submit(function, task)] = (task, attempt)
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            broken = any(isinstance(future.exception(), BrokenProcessPool) for future in finished)
+            if broken:
+                finished, _ = wait(running)
+            for future in finished:
+                task, attempt = running.pop(future)
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    if attempt < ATTEMPTS:
+                        waiting.append((task, attempt + 1))
+                    else:
+                        yield task, LostWorkerError(f"its worker died {ATTEMPTS} times; out of memory?")
+                elif isinstance(error, Exception):
+                    yield task, error
+                elif error is not None:
+                    raise error
+                else:
+                    yield task, future.result()
+            if broken:
+                self._pool = self._new_pool()
+        self._busy = False
+
+    def close(self) -> None:
+        """See `Engine`."""
+        if self._busy:  # a training may take hours, and what it has done is kept by epochs
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        # Spawned: a forked child of a process that has used CUDA or threads is not safe.
+        return ProcessPoolExecutor(
+            self.workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
+        )
+
+
+def _start_worker() -> None:
+    """Ctrl-C is for the process that gives out the tasks, which then stops the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for tasks for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _attempt(function: Callable[[_Task], _Result], task: _Task) -> _Result | Exception:
+    try:
+        return function(task)
+    except Exception as error:
+        return error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread on the CPU, as in every worker: the same bits however many workers there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,127 @@
+"""The shape of what a run writes: a line of JSON for every cell, and one for every stream."""
+
+from typing import Any, Literal, TypedDict
+
+Protocol = Literal["online", "after-pass"]
+"""Which answers count: those given while adapting, or those of a second pass when it is done."""
+
+
+class Cell(TypedDict):
+    """One experiment: everything that its result depends on, so that a hash of it is its key.
+
+    Attributes:
+        data: the data set's name.
+        backbone: the model's name.
+        target: the unseen domain.
+        tier: how strong the shift is, where the data set has several strengths.
+        seed: of the training and of the order of the stream.
+        label: what the recipe calls the method with these options ("dec", "dec-released").
+        method: its name in the registry.
+        options: its options, without `tempering`.
+        tempering: what the logits are divided by: "none", "mean", "median", "sample", or "fixed", the one
+            temperature that is best on the source.
+        protocol: which answers count.
+        batch_size: of the stream.
+        order: of the stream: "shuffled", "sorted", "mixed" or "sequence".
+        origin: of its images: "official", or "made" here (corruptions, with a procedural frost).
+        limit: the most images of each part of the data set, or None.
+        epochs: of the source training.
+        input_size: the side that images are resized to inside the model, or None for that of the data set.
+        model: the key of the trained model: a hash of its recipe, its weights before training and its data.
+        stream: a hash of the images it meets.
+    """
+
+    data: str
+    backbone: str
+    target: str
+    tier: int | None
+    seed: int
+    label: str
+    method: str
+    options: dict[str, Any]
+    tempering: str
+    protocol: Protocol
+    batch_size: int
+    order: str
+    origin: str
+    limit: int | None
+    epochs: int
+    input_size: int | None
+    model: str
+    stream: str
+
+
+class Scores(TypedDict):
+    """Accuracy and ECE (15 bins) in 0..1, entropy in bits, NLL in nats, Brier score in 0..2."""
+
+    accuracy: float
+    ece: float
+    entropy: float
+    nll: float
+    brier: float
+
+
+class Reliability(TypedDict):
+    """Answers in 15 bins of equal width by confidence: how many, and the sums of confidence and of hits."""
+
+    count: list[int]
+    confidence: list[float]
+    correct: list[int]
+
+
+class Made(TypedDict):
+    """What made a line."""
+
+    equipoise: str
+    torch: str
+    device: str
+    seconds: float
+
+
+class Line(TypedDict):
+    """A cell and its result: scores if it went well, an error and a traceback if it failed."""
+
+    key: str
+    status: Literal["ok", "failed"]
+    cell: Cell
+    images: int
+    scores: Scores | None
+    reliability: Reliability | None
+    error: str | None
+    traceback: str | None
+    made: Made
+
+
+class StreamLine(TypedDict):
+    """What the source model makes of a stream, whatever method adapts it later.
+
+    `norms` and `taus` are quantiles of ‖z‖₂ and of tau at `levels`; `tau_counts` a histogram of tau between
+    `tau_edges` (one more than counts, ends open). `h0`, `kappa` and `fixed_tau` (the one temperature with the
+    least ECE on the source training images) are the model's.
+    """
+
+    key: str
+    data: str
+    backbone: str
+    target: str
+    tier: int | None
+    seed: int
+    limit: int | None
+    epochs: int
+    input_size: int | None
+    order: str
+    t_min: float
+    t_max: float
+    h0: float
+    kappa: float
+    fixed_tau: float
+    images: int
+    levels: list[float]
+    norms: list[float]
+    norm_mean: float
+    norm_std: float
+    taus: list[float]
+    tau_mean: float
+    tau_std: float
+    tau_edges: list[float]
+    tau_counts: list[int]

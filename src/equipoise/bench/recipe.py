@@ -1,0 +1,195 @@
+"""An experiment as data: a YAML file that says what is trained, met, adapted and scored."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from equipoise.bench.lines import Protocol
+from equipoise.errors import RecipeError
+from equipoise.registry import list_methods, options_of
+
+Tempering = Literal["none", "mean", "median", "sample", "fixed"]
+"""What raw logits are divided by; "fixed" is the one temperature with the least ECE on the source."""
+
+_Positive = Annotated[int, Field(gt=0)]
+_Entry = TypeVar("_Entry")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Training(_Strict):
+    """How the source models are trained."""
+
+    epochs: _Positive
+    optimizer: Literal["adam", "rmsprop"]
+    learning_rate: Annotated[float, Field(gt=0)]
+    batch_size: _Positive
+
+
+class BackboneRecipe(_Strict):
+    """A network of the experiment.
+
+    Attributes:
+        weights: "imagenet" (a file of the name in DATA/weights, else timm's hub) or "random".
+        input_size: the side that images are resized to inside the model; None: that of the data set.
+        t_min: lower end of the certainty regulariser's range.
+        t_max: its upper end.
+    """
+
+    weights: Literal["imagenet", "random"] = "imagenet"
+    input_size: _Positive | None = None
+    t_min: Annotated[float, Field(gt=0)] = 1.0
+    t_max: Annotated[float, Field(gt=0)] = 3.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "BackboneRecipe":
+        if self.t_min > self.t_max:
+            raise ValueError(f"expected t_min <= t_max, got {self.t_min} and {self.t_max}")
+        return self
+
+
+class MethodRecipe(_Strict):
+    """A method of the experiment: the registry's name where it is not the entry's, and its options."""
+
+    method: str = ""
+    batch_size: _Positive = 50
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Recipe(_Strict):
+    """A whole experiment.
+
+    Attributes:
+        about: one line for `equipoise recipes`.
+        data: the data set's name.
+        modules: Python files, beside the recipe, that define methods or data sets of one's own.
+        seeds: each trains its own models and shuffles its own streams.
+        order: of the streams; "mixed" and "sequence" join all targets that one model meets.
+        protocols: which answers are scored.
+        temperings: what they are divided by.
+        training: of the source models.
+        backbones: the networks by name.
+        methods: the methods by what the results call them.
+    """
+
+    about: str
+    data: str
+    modules: tuple[str, ...] = ()
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2)
+    order: Literal["shuffled", "sorted", "mixed", "sequence"] = "shuffled"
+    protocols: tuple[Protocol, ...] = ("online", "after-pass")
+    temperings: tuple[Tempering, ...] = ("none", "mean", "median", "sample", "fixed")
+    training: Training
+    backbones: dict[str, BackboneRecipe] = Field(min_length=1)
+    methods: dict[str, MethodRecipe] = Field(min_length=1)
+
+    @field_validator("seeds", "protocols", "temperings")
+    @classmethod
+    def _each_once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not values:
+            raise ValueError("expected at least one")
+        return tuple(dict.fromkeys(values))
+
+    def check_methods(self) -> None:
+        """RecipeError for a method or an option that there is not; after the recipe's modules are loaded."""
+        for label, entry in self.methods.items():
+            name = entry.method or label
+            if name not in list_methods():
+                raise RecipeError(f"methods: no method {name!r}; there are {', '.join(list_methods())}")
+            known = options_of(name)
+            for option in entry.options:
+                if option not in known or option in ("tempering", "t_min", "t_max"):
+                    raise RecipeError(
+                        f"methods.{label}: no option {option!r} here; {name} has {', '.join(known)}; "
+                        "`temperings` and the backbones' t_min and t_max are set for all methods"
+                    )
+
+    def narrowed(
+        self,
+        *,
+        methods: Sequence[str] = (),
+        backbones: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+        temperings: Sequence[str] = (),
+        epochs: int | None = None,
+    ) -> "Recipe":
+        """The recipe with less of it; what is empty or None stays.
+
+        Methods that the recipe does not name but the registry has come with their defaults, and backbones
+        that it does not name as the first of it.
+        """
+        changes: dict[str, Any] = {}
+        if methods:
+            registered = {name: MethodRecipe() for name in list_methods()}
+            changes["methods"] = _picked("method", methods, {**registered, **self.methods})
+        if backbones:
+            new = {name: next(iter(self.backbones.values())) for name in backbones}
+            changes["backbones"] = _picked("backbone", backbones, {**new, **self.backbones})
+        if seeds:
+            changes["seeds"] = tuple(seeds)
+        if temperings:
+            changes["temperings"] = tuple(temperings)
+        if epochs is not None:
+            changes["training"] = {**self.training.model_dump(), "epochs": epochs}
+        return _validated({**{name: getattr(self, name) for name in type(self).model_fields}, **changes}, "")
+
+
+def list_recipes() -> list[str]:
+    """The recipes that come with equipoise."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in _shipped() if entry.name.endswith(".yaml"))
+
+
+def recipe_text(name: str) -> str:
+    """The YAML of a recipe: one that comes with equipoise, or a file."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{path}: not a readable recipe: {error}") from error
+    if name not in list_recipes():
+        raise RecipeError(
+            f"no recipe {name!r}; there are {', '.join(list_recipes())}, or give the path of a .yaml file"
+        )
+    return files("equipoise.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def load_recipe(name: str) -> Recipe:
+    """A recipe by name or path, checked; RecipeError says which line of it is wrong and why."""
+    try:
+        content = yaml.safe_load(recipe_text(name))
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{name}: not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise RecipeError(f"{name}: expected a mapping with data, training, …, got {type(content).__name__}")
+    recipe = _validated(content, f"{name}: ")
+    folder = Path(name).resolve().parent
+    return recipe.model_copy(update={"modules": tuple(str(folder / module) for module in recipe.modules)})
+
+
+def _shipped() -> list[Any]:
+    return list(files("equipoise.recipes").iterdir())
+
+
+def _picked(kind: str, names: Sequence[str], known: dict[str, _Entry]) -> dict[str, _Entry]:
+    for name in names:
+        if name not in known:
+            raise RecipeError(f"no {kind} {name!r}; there are {', '.join(known)}")
+    return {name: known[name] for name in names}
+
+
+def _validated(content: dict[str, Any], prefix: str) -> Recipe:
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        wrong = [
+            f"{'.'.join(map(str, entry['loc'])) or 'recipe'}: {entry['msg']}, got {entry['input']!r:.80}"
+            for entry in error.errors()
+        ]
+        raise RecipeError(prefix + "; ".join(wrong)) from error

@@ -1,0 +1,86 @@
+"""The scores of a stream of answers, for every tempering at once."""
+
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from equipoise.bench.lines import Reliability, Scores
+from equipoise.metrics import (
+    accuracy,
+    brier_score,
+    entropy,
+    expected_calibration_error,
+    negative_log_likelihood,
+    reliability_bins,
+)
+from equipoise.source import SourceStatistics
+from equipoise.tempering import Temper, Tempering, divide
+
+FIXED = "fixed"
+
+
+def score(logits: Tensor, labels: Tensor) -> tuple[Scores, Reliability]:
+    """Judge a stream of answers."""
+    bins = reliability_bins(logits=logits, target=labels)
+    scores = Scores(
+        accuracy=float(accuracy(logits=logits, target=labels)),
+        ece=float(expected_calibration_error(logits=logits, target=labels)),
+        entropy=float(entropy(logits=logits)),
+        nll=float(negative_log_likelihood(logits=logits, target=labels)),
+        brier=float(brier_score(logits=logits, target=labels)),
+    )
+    counts = bins.count.double()
+    reliability = Reliability(
+        count=bins.count.long().tolist(),
+        confidence=[round(value, 6) for value in (bins.confidence.nan_to_num() * counts).tolist()],
+        correct=(bins.accuracy.nan_to_num() * counts).round().long().tolist(),
+    )
+    return scores, reliability
+
+
+class Divider:
+    """What an adapter with each `tempering` would have answered, from the raw logits of one without.
+
+    Dividing changes nothing that a method learns, so one run tells all; tau comes from the source model.
+    """
+
+    def __init__(
+        self,
+        temperings: Sequence[str],
+        source: SourceStatistics,
+        fixed_tau: float,
+        t_min: float,
+        t_max: float,
+    ) -> None:
+        self._fixed = {FIXED: fixed_tau} if FIXED in temperings else {}
+        self._tempers = [
+            Temper(kind, source, t_min, t_max) for kind in get_args(Tempering) if kind in temperings
+        ]
+
+    def online(self, logits: Tensor, tau: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The answers to the next batch of the stream."""
+        for temper in self._tempers:
+            yield temper.kind, temper.divide(logits, tau)[0]
+            temper.temperature.observe(tau[tau.isfinite()])
+        for kind, fixed in self._fixed.items():
+            yield kind, logits / fixed
+
+    def after_pass(self, logits: Tensor, tau: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The answers of `predict` when all of the stream has been seen."""
+        for temper in self._tempers:
+            if temper.kind == "sample":
+                yield temper.kind, temper.divide(logits, tau)[0]
+            else:
+                yield temper.kind, divide(logits, temper.temperature.running())
+        for kind, fixed in self._fixed.items():
+            yield kind, logits / fixed
+
+
+def quantiles(values: Tensor, levels: Sequence[float]) -> list[float]:
+    """Quantiles of any number of values (torch.quantile takes no more than 16 million)."""
+    ordered = values.double().sort().values
+    at = torch.tensor(levels, dtype=torch.float64) * (len(ordered) - 1)
+    low, high = ordered[at.floor().long()], ordered[at.ceil().long()]
+    return [float(value) for value in low + (high - low) * (at - at.floor())]

@@ -1,0 +1,114 @@
+"""Results on disk: lines of JSON, each cell once, that survive a kill at any moment."""
+
+import fcntl
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from equipoise.bench.lines import Line, StreamLine
+from equipoise.errors import StateError
+from equipoise.files import whole_file
+
+RESULTS, STREAMS = "results.jsonl", "streams.jsonl"
+
+
+class Store:
+    """The results in a folder, open for one run at a time.
+
+    Use it as a context manager: it holds a lock, so that a second run on the same folder is refused. A line
+    is written whole and at once; what a kill left of one is dropped when the store is opened again. A cell
+    that failed before is forgotten when it is tried again, so the file has each cell once.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock: int | None = None
+        self._done: set[str] = set()
+        self._failed: set[str] = set()
+        self._streams: set[str] = set()
+
+    def __enter__(self) -> "Store":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.__exit__(None, None, None)
+            raise StateError(
+                f"{self.folder}: another run is writing to it; wait for it, or give another folder"
+            ) from error
+        for line in _mended(self.folder / RESULTS):
+            (self._done if line["status"] == "ok" else self._failed).add(line["key"])
+        self._streams = {line["key"] for line in _mended(self.folder / STREAMS)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def done(self) -> frozenset[str]:
+        """The keys of the cells that have a result."""
+        return frozenset(self._done)
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """The keys of the streams that have been looked at."""
+        return frozenset(self._streams)
+
+    def forget_failures(self, keys: Collection[str]) -> None:
+        """Drop the failures of these cells, which are about to be tried again."""
+        again = self._failed & set(keys)
+        if not again:
+            return
+        path = self.folder / RESULTS
+        kept = [line for line in path.read_text().splitlines() if json.loads(line)["key"] not in again]
+        with whole_file(path) as partial:
+            partial.write_text("".join(line + "\n" for line in kept))
+        self._failed -= again
+
+    def add(self, stream: StreamLine | None, lines: Iterable[Line]) -> None:
+        """Write what a run gave: all of its cells, or none if a kill comes first."""
+        if stream is not None and stream["key"] not in self._streams:
+            _append(self.folder / STREAMS, [stream])
+            self._streams.add(stream["key"])
+        new = [line for line in lines if line["key"] not in self._done]
+        _append(self.folder / RESULTS, new)
+        for line in new:
+            (self._done if line["status"] == "ok" else self._failed).add(line["key"])
+
+
+def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    with path.open("ab") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _mended(path: Path) -> list[dict[str, str]]:
+    """The lines of a file; one that a kill cut short, which can only be the last, is taken off."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole, _, cut = content.rpartition(b"\n")
+    if cut:
+        with path.open("r+b") as file:
+            file.truncate(len(whole) + 1 if whole else 0)
+    return [_read(path, number, text) for number, text in enumerate(whole.splitlines(), 1)]
+
+
+def _read(path: Path, number: int, text: bytes) -> dict[str, str]:
+    try:
+        line = json.loads(text)
+        return {"key": line["key"], "status": line.get("status", "ok")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{path}, line {number}: not a result ({error}); restore the file, or remove that line"
+        ) from error

@@ -1,0 +1,197 @@
+"""Run a recipe: read the data, train the models, let every method adapt, and store each cell once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from equipoise.bench.adapting import failed, run_cells
+from equipoise.bench.engine import Engine
+from equipoise.bench.lines import Line, StreamLine
+from equipoise.bench.modules import load_modules
+from equipoise.bench.plan import ModelPlan, RunPlan, make_plan
+from equipoise.bench.progress import RunProgress
+from equipoise.bench.recipe import Recipe
+from equipoise.bench.store import Store
+from equipoise.bench.training import train_source_model
+from equipoise.data import Cache, DataSet, Reader, Shift, Stored, open_data_set
+from equipoise.errors import RecipeError
+from equipoise.models.backbones import SMALL_CNN, Weights, check_backbone
+
+MODELS, CACHE = "models", "cache"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has to show: cells in all, those that were there before, and those that failed."""
+
+    cells: int
+    before: int
+    failed: int
+
+
+def run_recipe(
+    recipe: Recipe,
+    *,
+    data: Path,
+    out: Path,
+    engine: Engine,
+    progress: RunProgress,
+    targets: Sequence[str] = (),
+    limit: int | None = None,
+    bad_files: Literal["refuse", "skip"] = "refuse",
+) -> Outcome:
+    """Do what is missing of a recipe in `out`, which has everything that it makes; `data` is only read.
+
+    Args:
+        recipe: the experiment.
+        data: the folder with the data sets.
+        out: results.jsonl, streams.jsonl, models/ and cache/ are made here.
+        engine: where the work is done.
+        progress: told how far it is.
+        targets: only these domains ("svhn"), or these at one tier ("fog/3"); all if empty.
+        limit: the most images of each part of the data set.
+        bad_files: whether files that cannot be read end the run or are left out.
+    """
+    load_modules(recipe.modules)
+    recipe.check_methods()
+    for name in recipe.backbones:
+        check_backbone(name)
+    weights = find_weights(recipe, data)
+    data_set = open_data_set(recipe.data, data)
+    shifts = picked_shifts(data_set.shifts, targets)
+    with Store(out) as store:
+        for folder in (MODELS, CACHE):
+            (out / folder).mkdir(exist_ok=True)
+        stored = _read_parts(data_set, shifts, limit, out / CACHE, bad_files, engine.workers, progress)
+        runs = make_plan(recipe, data_set, shifts, stored, weights, limit)
+        total = {key for run in runs for key in run.cells}
+        before = store.done & total
+        store.forget_failures(total)
+        progress.cells(len(before), len(total))
+        missing = [run for run in (run.without(before) for run in runs) if run.cells]
+        failures = _work(missing, store, engine, out / MODELS, recipe.modules, progress)
+    return Outcome(cells=len(total), before=len(before), failed=failures)
+
+
+def find_weights(recipe: Recipe, data: Path) -> dict[str, Weights]:
+    """What each network starts from: DATA/weights/NAME.safetensors if it is there, else timm's hub."""
+    found: dict[str, Weights] = {}
+    for name, backbone in recipe.backbones.items():
+        if backbone.weights == "random" or name == SMALL_CNN:
+            found[name] = None
+            continue
+        file = data / "weights" / f"{name}.safetensors"
+        found[name] = file.resolve() if file.is_file() else "hub"
+    return found
+
+
+def picked_shifts(shifts: Sequence[Shift], targets: Sequence[str]) -> list[Shift]:
+    """The shifts to these targets, each a domain or a domain and a tier; all if none is named."""
+    names = {s.target for s in shifts} | {f"{s.target}/{s.tier}" for s in shifts if s.tier is not None}
+    for target in targets:
+        if target not in names:
+            known = dict.fromkeys(s.target for s in shifts)
+            tiers = " (and one tier of it as in NAME/3)" if any(s.tier for s in shifts) else ""
+            raise RecipeError(f"no target {target!r}; there are {', '.join(known)}{tiers}")
+    return [s for s in shifts if not targets or s.target in targets or f"{s.target}/{s.tier}" in targets]
+
+
+def _read_parts(
+    data_set: DataSet,
+    shifts: Sequence[Shift],
+    limit: int | None,
+    folder: Path,
+    bad_files: Literal["refuse", "skip"],
+    workers: int,
+    progress: RunProgress,
+) -> dict[str, Stored]:
+    """Every part that the shifts need, read once and kept where all workers find it."""
+    cache, stored = Cache(folder), {}
+    for name in dict.fromkeys(part for shift in shifts for part in (*shift.sources, shift.stream)):
+        progress.stage(f"reading {data_set.name}: {name}", 1)
+        reader = Reader(workers=workers, bad_files=bad_files, progress=progress.step)
+        stored[name] = cache.store(data_set, name, limit, reader)
+        if stored[name].problems:
+            listed = "\n  ".join(stored[name].problems)
+            progress.say(f"{name}: {len(stored[name].problems)} files left out:\n  {listed}")
+    return stored
+
+
+def _work(
+    runs: Sequence[RunPlan],
+    store: Store,
+    engine: Engine,
+    models: Path,
+    modules: Sequence[str],
+    progress: RunProgress,
+) -> int:
+    """Train a few models, as many as there are workers, then do their runs, then the next few."""
+    by_model: dict[ModelPlan, list[RunPlan]] = {}
+    for run in runs:
+        by_model.setdefault(run.model, []).append(run)
+    failures = 0
+    for group in _groups(list(by_model), engine.workers):
+        untrained = _train(group, engine, models, progress)
+        for model, error in untrained.items():
+            for run in by_model[model]:
+                failures += _keep(store, progress, None, failed(run, error))
+        tasks = _looking([run for m in group if m not in untrained for run in by_model[m]], store.streams)
+        progress.stage(f"adapting {'; '.join(model.name for model in group)}", len(tasks))
+        results = engine.run(partial(_adapt_task, tuple(modules), models), tasks)
+        for done, ((run, _), result) in enumerate(results, 1):
+            progress.step(done, len(tasks))
+            stream, lines = (None, failed(run, result)) if isinstance(result, Exception) else result
+            failures += _keep(store, progress, stream, lines)
+    return failures
+
+
+def _keep(store: Store, progress: RunProgress, stream: StreamLine | None, lines: Sequence[Line]) -> int:
+    """Store the lines of a run, say which failed, and count those."""
+    store.add(stream, lines)
+    progress.made(len(lines))
+    wrong = [line for line in lines if line["status"] == "failed"]
+    if wrong:
+        cell = wrong[0]["cell"]
+        place = "/".join(str(cell[k]) for k in ("backbone", "target", "tier", "label") if cell[k] is not None)
+        progress.say(f"failed: {place}, seed {cell['seed']}: {wrong[0]['error']}")
+    return len(wrong)
+
+
+def _train(
+    models: Sequence[ModelPlan], engine: Engine, folder: Path, progress: RunProgress
+) -> Mapping[ModelPlan, Exception]:
+    """Train the models that are not there yet; those that could not be, with the reason."""
+    progress.stage(f"training {'; '.join(model.name for model in models)}", len(models))
+    wrong: dict[ModelPlan, Exception] = {}
+    for done, (model, result) in enumerate(engine.run(partial(_train_task, folder), models), 1):
+        if isinstance(result, Exception):
+            wrong[model] = result
+        progress.step(done, len(models))
+    return wrong
+
+
+def _train_task(folder: Path, plan: ModelPlan) -> None:
+    train_source_model(plan, folder)
+
+
+def _adapt_task(
+    modules: tuple[str, ...], models: Path, task: tuple[RunPlan, bool]
+) -> tuple[StreamLine | None, list[Line]]:
+    load_modules(modules)
+    run, look = task
+    return run_cells(run, models, look=look)
+
+
+def _looking(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPlan, bool]]:
+    """Each run, and whether it is the one to describe its stream."""
+    seen, tasks = set(known), []
+    for run in runs:
+        tasks.append((run, run.stream_key not in seen))
+        seen.add(run.stream_key)
+    return tasks
+
+
+def _groups(models: Sequence[ModelPlan], size: int) -> list[Sequence[ModelPlan]]:
+    return [models[at : at + size] for at in range(0, len(models), size)]

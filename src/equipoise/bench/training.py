@@ -1,0 +1,125 @@
+"""Train a source model by the paper's recipe; the same seed gives the same model, even after a kill."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from equipoise.bench.plan import ModelPlan
+from equipoise.bench.recipe import Training
+from equipoise.bench.source_model import (
+    model_path,
+    new_model,
+    pick_device,
+    seeded,
+    source_images,
+    write_source_model,
+)
+from equipoise.data.images import Images
+from equipoise.errors import StateError
+from equipoise.files import read_tensors, write_tensors
+from equipoise.keeping import part, prefixed
+
+_KIND, _VERSION = "equipoise unfinished training", 1
+_MODEL, _OPTIMIZER = "model.", "optimizer."
+
+
+def train_source_model(plan: ModelPlan, folder: Path) -> None:
+    """Train, measure and write a model, unless it is there; a training that was killed goes on."""
+    path = model_path(folder, plan.key)
+    if path.exists():
+        return
+    images = source_images(plan)
+    partial = path.with_suffix(".partial.safetensors")
+    with repeatable():
+        model = new_model(plan, images.pixels.shape[1]).to(pick_device())
+        fit(model, images, plan.training, plan.seed, partial)
+        write_source_model(path, model, images, plan.seed)
+    partial.unlink(missing_ok=True)
+
+
+def fit(model: nn.Module, images: Images, training: Training, seed: int, partial: Path | None = None) -> None:
+    """Minimise the cross-entropy in place and leave the model in evaluation mode.
+
+    In bfloat16 on a GPU. The state after each epoch goes to the file `partial`, where the next call finds it:
+    each epoch draws its own random numbers from the seed and its own number, so that nothing is lost.
+    """
+    device = next(model.parameters()).device
+    optimizer = make_optimizer(model, training)
+    done = _resume(model, optimizer, partial)
+    pixels, labels = images.pixels.to(device), images.labels.to(device)
+    mixed = torch.autocast(device.type, dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
+    model.train()
+    for epoch in range(done, training.epochs):
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed * 100_003 + epoch))
+        with seeded(seed, epoch):
+            for rows in _batches(order, training.batch_size):
+                picked = rows.to(device)
+                with mixed:
+                    loss: Tensor = cross_entropy(model(pixels[picked].float()), labels[picked])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        if partial is not None and epoch + 1 < training.epochs:
+            _save(model, optimizer, partial, epoch + 1)
+    model.eval()
+
+
+def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """The paper's optimisers, with Keras' defaults for what it does not give."""
+    if training.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=training.learning_rate, eps=1e-7)
+    return torch.optim.RMSprop(model.parameters(), lr=training.learning_rate, alpha=0.9, eps=1e-7)
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Only algorithms that give the same bits each time; the process's settings come back afterwards."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first use
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    benchmark = torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = benchmark
+
+
+def _batches(order: Tensor, size: int) -> Iterator[Tensor]:
+    """Batches in order; a last one of a single image would have no batch statistics and is left out."""
+    for rows in order.split(size):
+        if len(rows) > 1 or len(order) == 1:
+            yield rows
+
+
+def _save(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path, epochs: int) -> None:
+    tensors = prefixed(_MODEL, model.state_dict())
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"{_OPTIMIZER}{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    write_tensors(path, _KIND, _VERSION, tensors, {"epochs": str(epochs)})
+
+
+def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path | None) -> int:
+    """How many epochs are done, with the state after them put back; a damaged file starts anew."""
+    if path is None or not path.exists():
+        return 0
+    try:
+        tensors, text = read_tensors(path, _KIND, _VERSION)
+    except StateError:
+        return 0
+    model.load_state_dict(part(tensors, _MODEL))
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in part(tensors, _OPTIMIZER).items():
+        index, _, entry = name.partition(".")
+        state.setdefault(int(index), {})[entry] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return int(text["epochs"])

@@ -1,0 +1,1 @@
+"""The experiments that come with equipoise, as YAML files; `equipoise recipes` lists them."""

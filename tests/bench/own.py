@@ -1,0 +1,121 @@
+"""Files that a user would write: a data set, a method and a recipe, to run as programs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+DATA_SET = '''
+"""Bars at three heights, in two styles: a data set of one's own."""
+
+import torch
+
+from equipoise.data import DataSet, Images, Shift, register_data_set
+from equipoise.data.images import chosen
+
+
+@register_data_set
+class Bars(DataSet):
+    """Train on one style, meet the other."""
+
+    name = "bars"
+    about = "drawn on the spot"
+    classes = ("top", "middle", "bottom")
+
+    def __init__(self, root):
+        self.root = root
+
+    @property
+    def shifts(self):
+        return [Shift("dark", "dark", ("light",)), Shift("light", "light", ("dark",))]
+
+    def read(self, part, limit, reader):
+        generator = torch.Generator().manual_seed(len(part))
+        labels = torch.arange(60) % 3
+        pixels = torch.rand(60, 1, 32, 32, generator=generator) * 60
+        for row, label in enumerate(labels.tolist()):
+            pixels[row, :, 4 + 9 * label : 9 + 9 * label] += 120 if part == "light" else 40
+        return Images(pixels.to(torch.uint8), labels).select(chosen(60, limit))
+'''
+
+METHOD = '''
+"""Entropy minimisation with a weight: a method of one's own."""
+
+import time
+
+from equipoise.functional import entropy
+from equipoise.gradient import GradientAdapter, Objective
+from equipoise.options import number
+from equipoise.registry import register
+
+
+@register
+class Mine(GradientAdapter):
+    """The mean entropy times a weight."""
+
+    name = "mine"
+
+    def __init__(self, model, source=None, *, weight=0.5, pause=0.0, parameters="all", **shared):
+        super().__init__(model, source, parameters=parameters, **shared)
+        self.weight, self.pause = number("weight", weight, low=0), number("pause", pause, low=0)
+        self.resolve(weight=self.weight, pause=self.pause)
+
+    def objective(self, logits, source):
+        if self.weight == 13:
+            raise RuntimeError("thirteen is unlucky")
+        time.sleep(self.pause)
+        return Objective(self.weight * entropy(logits).mean(), used=len(logits))
+'''
+
+RECIPE = """
+about: bars with a method of one's own
+data: bars
+modules: [bars.py, mine.py]
+seeds: [0, 1]
+temperings: [none, mean, median, fixed]
+training: {optimizer: adam, learning_rate: 0.001, epochs: 1, batch_size: 16}
+backbones:
+  smallcnn: {weights: random}
+methods:
+  source: {batch_size: 20}
+  mine: {batch_size: 20}
+  dec: {batch_size: 20}
+"""
+CELLS = 2 * 2 * 3 * 2 * 4
+"""Targets, seeds, methods, protocols, temperings."""
+
+
+def write_own(folder: Path, recipe: str = RECIPE) -> Path:
+    """A recipe with a data set and a method beside it; its path."""
+    (folder / "bars.py").write_text(DATA_SET)
+    (folder / "mine.py").write_text(METHOD)
+    path = folder / "own.yaml"
+    path.write_text(recipe)
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    """`equipoise …` in this environment."""
+    return [sys.executable, "-m", "equipoise", *map(str, arguments)]
+
+
+def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run `equipoise …` to its end."""
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300)
+    if check and done.returncode:
+        raise AssertionError(done.stdout + done.stderr)
+    return done
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    """The results of a run."""
+    return [json.loads(text) for text in (out / "results.jsonl").read_text().splitlines()]
+
+
+def scores(out: Path) -> dict[str, Any]:
+    """The scores by key, each cell once."""
+    found = lines(out)
+    by_key = {line["key"]: line["scores"] for line in found}
+    assert len(by_key) == len(found), "a cell is there twice"
+    return by_key

@@ -1,0 +1,188 @@
+"""Cells: one run gives what each adapter by itself would have given."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.bench.adapting import TAU_EDGES, run_cells
+from equipoise.bench.lines import Line
+from equipoise.bench.plan import RunPlan, make_plan
+from equipoise.bench.source_model import SourceModel, model_path, read_source_model
+from equipoise.bench.training import train_source_model
+from equipoise.data import Cache, Images, Reader, Stored, read_stored, stream_order
+
+from .toy import Toy, ToyTiers, toy_images, toy_recipe
+
+METHODS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cells")
+
+
+def runs_of(folder: Path, **changes: Any) -> list[RunPlan]:
+    recipe = toy_recipe(**changes)
+    data = (ToyTiers if recipe.data == "toy-tiers" else Toy)(folder)
+    cache = Cache(folder / "cache")
+    parts = {part for shift in data.shifts for part in (*shift.sources, shift.stream)}
+    stored: dict[str, Stored] = {part: cache.store(data, part, None, Reader()) for part in parts}
+    starts = dict.fromkeys(recipe.backbones, None)
+    runs = make_plan(recipe, data, data.shifts, stored, starts, None)
+    for model in {run.model for run in runs}:
+        train_source_model(model, folder)
+    return runs
+
+
+def trained(run: RunPlan, folder: Path) -> SourceModel:
+    return read_source_model(model_path(folder, run.model.key), run.model, 1, torch.device("cpu"))
+
+
+def byhand(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """The five scores, written out."""
+    probs = logits.detach().double().softmax(1)
+    confidence, answer = probs.max(1)
+    hits = (answer == labels).double()
+    ece = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            ece += float(inside.double().mean() * (hits[inside].mean() - confidence[inside].mean()).abs())
+    target = torch.nn.functional.one_hot(labels, 3)
+    return {
+        "accuracy": float(hits.mean()),
+        "ece": ece,
+        "entropy": float(-(probs * probs.log2()).sum(1).mean()),
+        "nll": float(-probs[torch.arange(len(labels)), labels].log().mean()),
+        "brier": float((probs - target).square().sum(1).mean()),
+    }
+
+
+def stream(run: RunPlan) -> Images:
+    images = toy_images(run.any_cell["target"])
+    return images.select(stream_order([images.labels], "shuffled", run.any_cell["seed"]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
+    run = runs_of(folder, methods={method: {"batch_size": 16}})[1]
+    found, images = trained(run, folder), stream(run)
+    _, lines = run_cells(run, folder, look=False)
+    assert len(lines) == 10
+    for line in lines:
+        assert line["status"] == "ok", line["traceback"]
+        cell = line["cell"]
+        tempering, options = cell["tempering"], dict(cell["options"])
+        if tempering == "fixed":
+            adapter = eq.create(method, found.model, found.source, **{**options, "tempering": "none"})
+            fixed = found.fixed_tau
+        else:
+            adapter = eq.create(method, found.model, found.source, **{**options, "tempering": tempering})
+            fixed = 1.0
+        batches = images.pixels.float().split(16)
+        online = torch.cat([adapter(x) for x in batches]) / fixed
+        after = torch.cat([adapter.predict(x) for x in batches]) / fixed
+        scores = byhand(online if cell["protocol"] == "online" else after, images.labels)
+        assert line["scores"] == pytest.approx(scores, abs=2e-4), (cell["protocol"], tempering)
+        assert line["images"] == 40
+
+
+def test_reliability_adds_up(folder: Path) -> None:
+    run = runs_of(folder)[0]
+    for line in run_cells(run, folder, look=False)[1]:
+        bins, scores = line["reliability"], line["scores"]
+        assert bins is not None
+        assert scores is not None
+        assert len(bins["count"]) == len(bins["confidence"]) == len(bins["correct"]) == 15
+        assert sum(bins["count"]) == 40
+        assert sum(bins["correct"]) == round(40 * scores["accuracy"])
+        gaps = [abs(c - h) for c, h in zip(bins["confidence"], bins["correct"], strict=True)]
+        assert sum(gaps) / 40 == pytest.approx(scores["ece"], abs=1e-5)
+
+
+def test_only_the_cells_that_are_missing_are_made(folder: Path) -> None:
+    run = runs_of(folder)[2]
+    key, cell = list(run.cells.items())[7]
+    whole = {line["key"]: line["scores"] for line in run_cells(run, folder, look=False)[1]}
+    _, (line,) = run_cells(run.without(set(run.cells) - {key}), folder, look=False)
+    assert (line["key"], line["cell"]) == (key, cell)
+    assert line["scores"] == whole[key]
+
+
+def test_a_stream_is_described_by_its_source_logits(folder: Path) -> None:
+    run = runs_of(folder)[0]
+    found, images = trained(run, folder), stream(run)
+    line, _ = run_cells(run, folder, look=True)
+    assert line is not None
+    with torch.no_grad():
+        logits = found.model(images.pixels.float()).double()
+    norms = logits.square().sum(1).sqrt()
+    probs = logits.softmax(1)
+    entropy = -(probs * probs.log2()).sum(1)
+    h = torch.sigmoid((entropy - found.source.h0) / math.sqrt(math.log2(3)))
+    tau = (1.2 + h * (2.75 - 1.2)) * found.source.kappa / norms
+    assert line["norms"] == pytest.approx(
+        torch.quantile(norms, torch.tensor(line["levels"]).double()).tolist(), rel=1e-4
+    )
+    assert line["taus"] == pytest.approx(
+        torch.quantile(tau, torch.tensor(line["levels"]).double()).tolist(), rel=1e-4
+    )
+    moments = [line["norm_mean"], line["norm_std"], line["tau_mean"], line["tau_std"]]
+    assert moments == pytest.approx(
+        [float(v) for v in (norms.mean(), norms.std(), tau.mean(), tau.std())], rel=1e-4
+    )
+    assert (line["h0"], line["kappa"], line["fixed_tau"]) == (
+        found.source.h0,
+        found.source.kappa,
+        found.fixed_tau,
+    )
+    inside = [((tau >= a) & (tau < b)).sum() for a, b in pairwise(TAU_EDGES)]
+    expected = [int(n) for n in inside]
+    expected[0] += int((tau < TAU_EDGES[0]).sum())
+    expected[-1] += int((tau >= TAU_EDGES[-1]).sum())
+    assert line["tau_counts"] == expected
+    assert sum(line["tau_counts"]) == line["images"] == 40
+    assert run_cells(run, folder, look=False)[0] is None
+
+
+def test_a_failing_method_gives_lines_with_its_traceback(folder: Path) -> None:
+    run = runs_of(folder, methods={"t3a": {"options": {"head": "no.such.layer"}}})[0]
+    stream_line, lines = run_cells(run, folder, look=True)
+    assert stream_line is not None  # the stream was looked at before the method failed
+    assert len(lines) == 10
+    for line in lines:
+        assert line["status"] == "failed"
+        assert line["scores"] is None
+        assert "no.such.layer" in str(line["error"])
+        assert "Traceback (most recent call last)" in str(line["traceback"])
+
+
+def test_a_missing_model_is_a_failure_not_a_crash(folder: Path, tmp_path: Path) -> None:
+    _, lines = run_cells(runs_of(folder)[0], tmp_path, look=False)
+    assert {line["status"] for line in lines} == {"failed"}
+
+
+def first_answers(run: RunPlan, folder: Path) -> Line:
+    return run_cells(run, folder, look=False)[1][0]
+
+
+def test_orders_of_the_stream_are_those_asked_for(folder: Path) -> None:
+    accuracies = {}
+    for order in ("shuffled", "sorted"):
+        run = runs_of(folder, order=order, methods={"tent": {"batch_size": 16}})[1]
+        accuracies[order] = first_answers(run, folder)["scores"]
+    assert accuracies["shuffled"] != accuracies["sorted"]
+    run = runs_of(folder, data="toy-tiers", order="sequence", methods={"source": {"batch_size": 16}})[0]
+    line = first_answers(run, folder)
+    assert line["images"] == 80
+    parts = [read_stored(path) for path in run.streams]
+    found = trained(run, folder)
+    logits = [found.model(part.pixels.float()) for part in parts]
+    assert line["scores"] == pytest.approx(
+        byhand(torch.cat(logits), torch.cat([part.labels for part in parts])), abs=2e-4
+    )

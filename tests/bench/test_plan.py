@@ -1,0 +1,155 @@
+"""Plans: what is shared, what is told apart, and by what."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.bench.plan import RunPlan, joined_shifts, make_plan
+from equipoise.bench.recipe import Recipe
+from equipoise.data import DataSet, Origin, Stored
+from equipoise.errors import RecipeError
+from equipoise.models.backbones import Weights
+
+from .toy import Toy, ToyTiers, toy_recipe
+
+
+def plan(
+    recipe: Recipe,
+    data: DataSet | None = None,
+    digests: str = "",
+    weights: Weights = None,
+    limit: int | None = None,
+) -> list[RunPlan]:
+    chosen = data or Toy(Path())
+    parts = {part for shift in chosen.shifts for part in (*shift.sources, shift.stream)}
+    stored = {part: Stored(Path(part), digests + part, 1, ()) for part in parts}
+    starts = dict.fromkeys(recipe.backbones, weights)
+    return make_plan(recipe, chosen, chosen.shifts, stored, starts, limit)
+
+
+class Made(Toy):
+    """The same, but made here, and with a fourth class."""
+
+    classes = ("top", "middle", "bottom", "none")
+
+    def origin(self, part: str) -> Origin:
+        return "made"
+
+
+def cell_keys(runs: list[RunPlan]) -> set[str]:
+    return {key for run in runs for key in run.cells}
+
+
+def test_every_combination_once() -> None:
+    recipe = toy_recipe(seeds=[0, 1])
+    runs = plan(recipe)
+    assert len(runs) == 2 * 3 * 3  # seeds, targets, methods
+    assert len(cell_keys(runs)) == 18 * 2 * 5  # protocols and temperings
+    seen = {
+        (c["target"], c["seed"], c["label"], c["protocol"], c["tempering"])
+        for r in runs
+        for c in r.cells.values()
+    }
+    assert len(seen) == 180
+    assert {c["options"]["t_max"] for r in runs for c in r.cells.values()} == {2.75}
+
+
+def test_a_model_is_trained_once_for_all_methods_and_what_it_meets() -> None:
+    assert len({run.model for run in plan(toy_recipe(seeds=[0, 1]))}) == 6
+    tiers = plan(toy_recipe(data="toy-tiers"), ToyTiers(Path()))
+    assert len({run.model for run in tiers}) == 1
+    keys = [run.model.key for run in plan(toy_recipe(seeds=[0, 1]))]
+    assert keys == sorted(keys, key=keys.index)  # runs of one model are next to each other
+
+
+def test_the_same_plan_has_the_same_keys() -> None:
+    assert cell_keys(plan(toy_recipe())) == cell_keys(plan(toy_recipe()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"training": {"optimizer": "adam", "learning_rate": 1e-3, "epochs": 2, "batch_size": 16}},
+        {"training": {"optimizer": "rmsprop", "learning_rate": 1e-3, "epochs": 1, "batch_size": 16}},
+        {"training": {"optimizer": "adam", "learning_rate": 1e-4, "epochs": 1, "batch_size": 16}},
+        {"training": {"optimizer": "adam", "learning_rate": 1e-3, "epochs": 1, "batch_size": 8}},
+        {"seeds": [1]},
+        {"order": "sorted"},
+        {"backbones": {"smallcnn": {"weights": "random", "t_min": 1.0, "t_max": 2.75}}},
+        {"backbones": {"smallcnn": {"weights": "random", "t_min": 1.2, "t_max": 2.75, "input_size": 32}}},
+        {"backbones": {"test_resnet": {"weights": "random", "t_min": 1.2, "t_max": 2.75}}},
+        {"methods": {"source": {"batch_size": 8}, "tent": {"batch_size": 8}, "dec": {"batch_size": 8}}},
+    ],
+)
+def test_whatever_a_result_depends_on_changes_its_key(change: dict[str, Any]) -> None:
+    assert not cell_keys(plan(toy_recipe())) & cell_keys(plan(toy_recipe(**change)))
+
+
+def test_data_weights_and_limits_change_the_keys(tmp_path: Path) -> None:
+    weights = tmp_path / "w"
+    weights.write_bytes(b"w")
+    recipe = toy_recipe()
+    plans = [
+        plan(recipe),
+        plan(recipe, digests="other "),
+        plan(recipe, weights=weights),
+        plan(recipe, limit=5),
+        plan(recipe, Made(Path())),
+    ]
+    keys = [cell_keys(runs) for runs in plans]
+    assert len(set().union(*keys)) == sum(map(len, keys))
+    models = {run.model.key for run in plans[0]}
+    assert models == {run.model.key for run in plans[3]}  # a limit that leaves all images trains the same
+    assert not models & {run.model.key for run in plans[1]}
+    assert not models & {run.model.key for run in plans[2]}
+
+
+def test_other_options_of_a_method_change_only_its_cells() -> None:
+    one = plan(toy_recipe(methods={"source": {}, "tent": {}}))
+    two = plan(toy_recipe(methods={"source": {}, "tent": {"options": {"learning_rate": 1e-4}}}))
+    shared = cell_keys(one) & cell_keys(two)
+    assert {c["label"] for r in one for k, c in r.cells.items() if k in shared} == {"source"}
+    assert len(shared) == 30
+
+
+def test_a_method_that_draws_random_numbers_gets_the_seed() -> None:
+    runs = plan(toy_recipe(seeds=[4], methods={"sotta": {}, "tent": {}}))
+    assert {r.any_cell["options"].get("seed") for r in runs if r.any_cell["method"] == "sotta"} == {4}
+    assert all("seed" not in r.any_cell["options"] for r in runs if r.any_cell["method"] == "tent")
+
+
+def test_only_what_is_missing_is_left() -> None:
+    run = plan(toy_recipe())[0]
+    first, *others = run.cells
+    assert list(run.without([first]).cells) == others
+    assert run.without(run.cells).cells == {}
+
+
+def test_streams_are_told_apart_by_model_images_and_range() -> None:
+    runs = plan(toy_recipe(seeds=[0, 1]))
+    assert len({run.stream_key for run in runs}) == 6
+    other = plan(toy_recipe(backbones={"smallcnn": {"weights": "random", "t_min": 1.0, "t_max": 2.75}}))
+    assert not {run.stream_key for run in runs} & {run.stream_key for run in other}
+
+
+@pytest.mark.parametrize("order", ["mixed", "sequence"])
+def test_joined_orders_meet_all_targets_of_a_model_at_once(order: str) -> None:
+    shifts = ToyTiers(Path()).shifts
+    joined = joined_shifts(shifts, order)
+    assert [(j.target, j.tier, j.streams) for j in joined] == [
+        ("all", 1, ("dim/1", "grain/1")),
+        ("all", 2, ("dim/2", "grain/2")),
+    ]
+    with pytest.raises(RecipeError, match="a model meets only one"):
+        joined_shifts(Toy(Path()).shifts, order)
+    runs = plan(toy_recipe(data="toy-tiers", order=order), ToyTiers(Path()))
+    assert {run.streams for run in runs} == {
+        (Path("dim/1"), Path("grain/1")),
+        (Path("dim/2"), Path("grain/2")),
+    }
+
+
+def test_cells_say_where_their_images_come_from() -> None:
+    for data, origin in ((Toy(Path()), "official"), (Made(Path()), "made")):
+        assert {c["origin"] for run in plan(toy_recipe(), data) for c in run.cells.values()} == {origin}

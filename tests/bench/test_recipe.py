@@ -1,0 +1,118 @@
+"""Recipes: the paper's settings as data, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.bench.recipe import list_recipes, load_recipe, recipe_text
+from equipoise.errors import RecipeError
+
+from .toy import toy_recipe
+
+PAPER = {  # typed in from the paper's appendix: epochs, t ranges, ETA's epsilon, SoTTA's C0
+    "pacs": (15, {"efficientnet_b0": (1.0, 3.0), "mobilenet_v1": (1.0, 3.0)}, 0.6, 0.33),
+    "office-home": (15, {"efficientnet_b0": (1.0, 1.75), "mobilenet_v1": (1.2, 2.75)}, 0.1, 0.33),
+    "digits": (5, {"smallcnn": (1.2, 2.75)}, 0.4, 0.33),
+    "tiny-imagenet-c": (25, {"efficientnet_b0": (1.0, 2.5), "mobilenet_v1": (1.5, 3.0)}, 0.125, 0.66),
+}
+
+
+@pytest.mark.parametrize("name", list(PAPER))
+def test_recipes_have_the_papers_settings(name: str) -> None:
+    recipe = load_recipe(name)
+    recipe.check_methods()
+    epochs, ranges, epsilon, confidence = PAPER[name]
+    assert recipe.data == name
+    assert recipe.seeds == (0, 1, 2)
+    assert recipe.training.epochs == epochs
+    assert {b: (entry.t_min, entry.t_max) for b, entry in recipe.backbones.items()} == ranges
+    small = name == "digits"
+    assert (recipe.training.optimizer, recipe.training.learning_rate) == (
+        ("adam", 1e-3) if small else ("rmsprop", 2e-4)
+    )
+    assert recipe.methods["eta"].options == {"margin": 0.4, "epsilon": epsilon}
+    assert recipe.methods["sotta"].options == {"confidence": confidence, "rho": 0.05, "capacity": 64}
+    assert recipe.methods["t3a"].options == {"supports": None}  # M = infinity
+    batches = {label: entry.batch_size for label, entry in recipe.methods.items()}
+    assert batches["dec"] == batches["dec-released"] == 50
+    assert (batches["eta"], batches["t3a"], batches["sotta"]) == (64, 32, 64)
+    assert batches["tent"] == (200 if small else 64)
+    sizes = {entry.input_size for entry in recipe.backbones.values()}
+    assert sizes == ({256} if name == "tiny-imagenet-c" else {None})
+
+
+def test_shipped_recipes_are_listed_and_explain_themselves() -> None:
+    assert list_recipes() == ["demo", "digits", "office-home", "pacs", "tiny-imagenet-c"]
+    for name in list_recipes():
+        recipe = load_recipe(name)
+        recipe.check_methods()
+        assert recipe.about
+        assert recipe_text(name).startswith("# ")
+        assert set(recipe.protocols) == {"online", "after-pass"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sedes": [0]}, "sedes"),
+        ({"seeds": []}, "seeds"),
+        ({"seeds": [-1]}, "seeds.0"),
+        ({"protocols": ["offline"]}, "protocols.0"),
+        ({"order": "random"}, "order"),
+        ({"methods": {}}, "methods"),
+        ({"training": {"optimizer": "lion"}}, "training.optimizer"),
+        ({"backbones": {"smallcnn": {"t_min": 3, "t_max": 1}}}, "t_min <= t_max"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    import yaml
+
+    content = {**toy_recipe().model_dump(mode="json"), **changes}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(RecipeError, match=said):
+        load_recipe(str(path))
+
+
+def test_files_that_are_no_recipes(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    with pytest.raises(RecipeError, match="not a readable recipe"):
+        load_recipe(str(path))
+    path.write_text("- 1\n")
+    with pytest.raises(RecipeError, match="expected a mapping"):
+        load_recipe(str(path))
+    path.write_text("a: [")
+    with pytest.raises(RecipeError, match="not YAML"):
+        load_recipe(str(path))
+    path.write_text("a: !!python/object/apply:os.system [true]\n")
+    with pytest.raises(RecipeError, match="not YAML"):
+        load_recipe(str(path))
+    with pytest.raises(RecipeError, match="there are demo, digits"):
+        load_recipe("mnist")
+
+
+def test_methods_and_options_are_checked() -> None:
+    with pytest.raises(RecipeError, match="no method 'magic'; there are dec"):
+        toy_recipe(methods={"magic": {}}).check_methods()
+    with pytest.raises(RecipeError, match=r"methods\.tent: no option 'rho'"):
+        toy_recipe(methods={"tent": {"options": {"rho": 0.1}}}).check_methods()
+    with pytest.raises(RecipeError, match="temperings"):
+        toy_recipe(methods={"tent": {"options": {"tempering": "mean"}}}).check_methods()
+
+
+def test_narrowed_keeps_what_was_not_named() -> None:
+    recipe = toy_recipe()
+    assert recipe.narrowed() == recipe
+    less = recipe.narrowed(methods=["dec", "norm"], seeds=[3], temperings=["median"], epochs=7)
+    assert list(less.methods) == ["dec", "norm"]
+    assert less.methods["dec"] == recipe.methods["dec"]
+    assert less.methods["norm"].options == {}  # not in the recipe: with its defaults
+    assert (less.seeds, less.temperings, less.training.epochs) == ((3,), ("median",), 7)
+    assert less.backbones == recipe.backbones
+    other = recipe.narrowed(backbones=["test_resnet"])
+    assert list(other.backbones) == ["test_resnet"]
+    wrong: dict[str, Any]
+    for wrong in ({"methods": ["magic"]}, {"temperings": ["warm"]}, {"seeds": [-1]}, {"epochs": 0}):
+        with pytest.raises(RecipeError):
+            recipe.narrowed(**wrong)

@@ -1,0 +1,107 @@
+"""The store: every cell once, whatever happens."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from equipoise.bench.lines import Cell, Line, Made
+from equipoise.bench.store import Store
+from equipoise.errors import StateError
+
+
+def line(key: str, status: str = "ok") -> Line:
+    cell = Cell(
+        data="toy",
+        backbone="smallcnn",
+        target="dark",
+        tier=None,
+        seed=0,
+        label="tent",
+        method="tent",
+        options={},
+        tempering="none",
+        protocol="online",
+        batch_size=16,
+        order="shuffled",
+        origin="official",
+        limit=None,
+        epochs=1,
+        input_size=None,
+        model="m",
+        stream="s",
+    )
+    return Line(
+        key=key,
+        status="ok" if status == "ok" else "failed",
+        cell=cell,
+        images=1,
+        scores=None,
+        reliability=None,
+        error=None,
+        traceback=None,
+        made=Made(equipoise="", torch="", device="", seconds=0),
+    )
+
+
+def keys(folder: Path) -> list[str]:
+    return [json.loads(text)["key"] for text in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def test_what_is_written_is_there_when_opened_again(tmp_path: Path) -> None:
+    with Store(tmp_path / "new") as store:
+        store.add(None, [line("a"), line("b")])
+        store.add(None, [line("a")])  # a second time: not written
+    with Store(tmp_path / "new") as store:
+        assert store.done == {"a", "b"}
+    assert keys(tmp_path / "new") == ["a", "b"]
+
+
+@pytest.mark.parametrize("cut", [1, 10, 200])
+def test_a_line_cut_short_is_dropped_and_the_rest_kept(tmp_path: Path, cut: int) -> None:
+    with Store(tmp_path) as store:
+        store.add(None, [line("a"), line("b")])
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut])
+    with Store(tmp_path) as store:
+        assert store.done == {"a"}
+        store.add(None, [line("b")])
+    assert keys(tmp_path) == ["a", "b"]
+
+
+def test_a_cut_first_line_leaves_an_empty_store(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text('{"key": "a", "sta')
+    with Store(tmp_path) as store:
+        assert store.done == frozenset()
+        store.add(None, [line("a")])
+    assert keys(tmp_path) == ["a"]
+
+
+def test_a_damaged_line_in_the_middle_is_not_dropped_silently(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text(
+        '{"key": "a", "status": "ok"}\nwhat\n{"key": "b", "status": "ok"}\n'
+    )
+    with pytest.raises(StateError, match=r"results\.jsonl, line 2"), Store(tmp_path):
+        pass
+
+
+def test_failures_are_tried_again_and_stay_once(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.add(None, [line("a"), line("b", "failed"), line("c", "failed")])
+        assert store.done == {"a"}
+    with Store(tmp_path) as store:
+        assert store.done == {"a"}
+        store.forget_failures({"a", "b"})  # c is not tried in this run: its failure stays
+        assert keys(tmp_path) == ["a", "c"]
+        store.add(None, [line("b")])
+    assert keys(tmp_path) == ["a", "c", "b"]
+
+
+def test_a_second_run_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.add(None, [line("a")])
+        with pytest.raises(StateError, match="another run"), Store(tmp_path):
+            pass
+        store.add(None, [line("b")])  # the first one goes on
+    with Store(tmp_path) as store:
+        assert store.done == {"a", "b"}

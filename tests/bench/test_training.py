@@ -1,0 +1,219 @@
+"""Source training: the paper's optimisers, the same bits from the same seed, also after a kill."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.bench import training
+from equipoise.bench.plan import ModelPlan
+from equipoise.bench.recipe import Training
+from equipoise.bench.source_model import (
+    best_fixed_temperature,
+    model_path,
+    new_model,
+    read_source_model,
+    seeded,
+    write_source_model,
+)
+from equipoise.bench.training import fit, make_optimizer, train_source_model
+from equipoise.data import Cache, Images, Reader
+from equipoise.source import SourceStatistics
+
+from .toy import Toy, toy_images
+
+ADAM = Training(optimizer="adam", learning_rate=1e-3, epochs=3, batch_size=16)
+
+
+def toy_plan(folder: Path, seed: int = 0, steps: Training = ADAM, backbone: str = "smallcnn") -> ModelPlan:
+    cache = Cache(folder / "cache")
+    sources = [cache.store(Toy(folder), part, None, Reader()).path for part in ("plain", "dark")]
+    return ModelPlan(
+        key=f"key{seed}",
+        name="toy",
+        backbone=backbone,
+        num_classes=3,
+        seed=seed,
+        sources=tuple(sources),
+        training=steps,
+        input_size=None,
+        weights=None,
+    )
+
+
+def weights(path: Path, plan: ModelPlan) -> dict[str, torch.Tensor]:
+    read_source_model.cache_clear()
+    return read_source_model(path, plan, 1, torch.device("cpu")).model.state_dict()
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_papers_optimisers() -> None:
+    model = nn.Linear(2, 2)
+    adam = make_optimizer(model, ADAM)
+    assert isinstance(adam, torch.optim.Adam)
+    assert (adam.defaults["lr"], adam.defaults["eps"]) == (1e-3, 1e-7)
+    rms = make_optimizer(model, Training(optimizer="rmsprop", learning_rate=2e-4, epochs=1, batch_size=1))
+    assert isinstance(rms, torch.optim.RMSprop)
+    assert [rms.defaults[k] for k in ("lr", "alpha", "eps", "momentum")] == [2e-4, 0.9, 1e-7, 0]
+
+
+def test_fit_takes_the_steps_of_plain_training() -> None:
+    images = toy_images("plain", 10)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3))
+    byhand = nn.Linear(1024, 3)
+    byhand.load_state_dict(model[1].state_dict())
+    steps = Training(optimizer="adam", learning_rate=1e-3, epochs=2, batch_size=4)
+    fit(model, images, steps, seed=5)
+    adam = torch.optim.Adam(byhand.parameters(), lr=1e-3, eps=1e-7)
+    for epoch in range(2):
+        order = torch.randperm(10, generator=torch.Generator().manual_seed(5 * 100_003 + epoch))
+        for rows in (order[:4], order[4:8], order[8:]):
+            logits = byhand(images.pixels[rows].float().flatten(1))
+            loss = -logits.log_softmax(1)[torch.arange(len(rows)), images.labels[rows]].mean()
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    torch.testing.assert_close(model[1].weight, byhand.weight)
+    assert not model.training
+
+
+def test_a_last_batch_of_one_is_left_out() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3), nn.BatchNorm1d(3))
+    fit(
+        model,
+        toy_images("plain", 9),
+        Training(optimizer="adam", learning_rate=1e-3, epochs=1, batch_size=4),
+        0,
+    )
+    assert model[2].state_dict()["num_batches_tracked"] == 2
+
+
+def test_the_same_seed_gives_the_same_model_and_another_another(tmp_path: Path) -> None:
+    found = []
+    for at, seed in enumerate((0, 0, 1)):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        plan = toy_plan(tmp_path, seed)
+        torch.manual_seed(at)  # the caller's random numbers change nothing
+        train_source_model(plan, folder)
+        found.append(weights(model_path(folder, plan.key), plan))
+    assert same(found[0], found[1])
+    assert not same(found[0], found[2])
+
+
+def test_training_leaves_the_callers_state_alone(tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    train_source_model(toy_plan(tmp_path), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("steps", [ADAM, ADAM.model_copy(update={"optimizer": "rmsprop"})])
+def test_a_killed_training_goes_on_to_the_same_bits(
+    tmp_path: Path, steps: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    plan = toy_plan(tmp_path, steps=steps, backbone="test_resnet")  # dropout, momentum of statistics and all
+    train_source_model(plan, whole)
+    with monkeypatch.context() as patch:
+        saved: list[int] = []
+        real: Any = training._save
+
+        def save_then_die(*args: object) -> None:
+            real(*args)
+            saved.append(1)
+            if len(saved) == 2:
+                raise KeyboardInterrupt
+
+        patch.setattr(training, "_save", save_then_die)
+        with pytest.raises(KeyboardInterrupt):
+            train_source_model(plan, killed)
+    assert not model_path(killed, plan.key).exists()
+    epochs: list[int] = []
+
+    def noted(seed: int, epoch: int) -> AbstractContextManager[None]:
+        epochs.append(epoch)
+        return seeded(seed, epoch)
+
+    monkeypatch.setattr(training, "seeded", noted)
+    train_source_model(plan, killed)
+    assert epochs == [2]  # only the last of three
+    assert same(weights(model_path(killed, plan.key), plan), weights(model_path(whole, plan.key), plan))
+    assert [p.name for p in killed.iterdir()] == [f"{plan.key}.safetensors"]
+
+
+def test_a_finished_model_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = toy_plan(tmp_path)
+    train_source_model(plan, tmp_path)
+    monkeypatch.setattr(training, "fit", lambda *_: pytest.fail("trained again"))
+    train_source_model(plan, tmp_path)
+
+
+def test_a_damaged_unfinished_training_starts_anew(tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path)
+    model_path(tmp_path, plan.key).with_suffix(".partial.safetensors").write_bytes(b"cut")
+    train_source_model(plan, tmp_path)
+    assert model_path(tmp_path, plan.key).exists()
+
+
+def test_the_file_has_the_model_and_what_was_measured_of_it(tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path)
+    train_source_model(plan, tmp_path)
+    trained = read_source_model(model_path(tmp_path, plan.key), plan, 1, torch.device("cpu"))
+    images = Images.join([toy_images("plain"), toy_images("dark")])
+    logits = trained.model(images.pixels.float())
+    expected = SourceStatistics.measure(trained.model, [images.pixels.float()], progress=False)
+    assert trained.source.agrees_with(expected)
+    assert trained.source.num_samples == 80
+    assert trained.source.fisher.keys() == {
+        n for n, _ in trained.model.named_parameters() if ".1." in n or ".5." in n
+    }
+    assert trained.fixed_tau == best_fixed_temperature(logits.detach(), images.labels)
+    assert not trained.model.training
+
+
+def test_a_model_without_normalisation_has_no_fisher(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3)).eval()
+    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), 0)
+    assert (tmp_path / "m.safetensors").exists()
+
+
+def test_the_fixed_temperature_has_the_least_ece() -> None:
+    generator = torch.Generator().manual_seed(0)
+    true = torch.randn(4000, 4, generator=generator) * 2
+    labels = torch.distributions.Categorical(logits=true).sample()
+    found = best_fixed_temperature(true * 3, labels)  # three times too certain
+    assert found == pytest.approx(3, rel=0.15)
+
+    def ece(logits: torch.Tensor) -> float:
+        confidence, answer = logits.softmax(1).max(1)
+        hits = (answer == labels).double()
+        error = 0.0
+        for low in range(15):
+            inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+            if inside.any():
+                error += float(
+                    inside.double().mean() * (hits[inside].mean() - confidence[inside].mean()).abs()
+                )
+        return error
+
+    best = min(ece(true.double() * 3 / t) for t in torch.linspace(0.2, 7, 400).tolist())
+    assert ece(true.double() * 3 / found) <= best + 2e-3
+
+
+def test_new_models_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    one = new_model(toy_plan(tmp_path, 0), 1).state_dict()
+    torch.manual_seed(2)
+    assert same(one, new_model(toy_plan(tmp_path, 0), 1).state_dict())
+    assert not same(one, new_model(toy_plan(tmp_path, 1), 1).state_dict())
