@@ -1,6 +1,6 @@
 """The results as one HTML file that needs nothing else: no script, no network, light or dark.
 
-The prose is in page.html and the looks are in page.css.
+The prose is in page.html; the looks are in page.css and in the report's base.css, which all pages share.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,11 @@ from equipoise.demo.results import (
     pooled_reliability,
     shown,
 )
-from equipoise.demo.svg import Track, hue, nice_limit, reliability_diagram, scatter_diagram
 from equipoise.demo.words import certainty_caption, findings, options_note, tempering_note
+from equipoise.report.figures_reliability import reliability_diagram
+from equipoise.report.figures_scatter import Track, scatter_diagram
+from equipoise.report.style import style
+from equipoise.report.svg import hue, nice_limit
 
 DESCRIPTIONS = {
     "optical": "handwritten digits scanned to 8 by 8 pixels (scikit-learn)",
@@ -50,7 +53,7 @@ def page(results: Results, samples: Mapping[str, str]) -> str:
     template = Template(resources.joinpath("page.html").read_text(encoding="utf-8"))
     protocol = f"protocol: {results['protocol']}, raw → tempered"
     return template.substitute(
-        style=resources.joinpath("page.css").read_text(encoding="utf-8"),
+        style=style("equipoise.demo"),
         training_images=f"{(len(results['domains']) - 1) * results['images_per_domain']:,}",
         unseen_images=f"{results['images_per_domain']:,}",
         epochs=results["epochs"],

@@ -1,0 +1,255 @@
+"""Our tables: every method with every tempering, on average and by domain and tier, and paired tests."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from equipoise.bench.lines import Protocol
+from equipoise.report.cells import Expected, column_of, rows_of, with_notes
+from equipoise.report.results import Group, Results
+from equipoise.report.runs import METRICS, TEMPERINGS, Board, Form, Metric, Values
+from equipoise.report.significance import FEWEST_PAIRS, Comparison, against_second_best
+from equipoise.report.summary import at_target, at_tier, run_std
+from equipoise.report.table import Column, Entry, Row, Table
+from equipoise.report.wording import (
+    HEADINGS,
+    NAMES,
+    form_name,
+    listed,
+    seeds_note,
+    setting_note,
+    subject,
+    table_key,
+    variants_note,
+)
+
+TEMPERINGS_NOTE = (
+    "In brackets, what the logits are divided by: nothing (raw), the mean or median of tau over the batch "
+    "(mean, median), each sample's own tau (sample), or one temperature that is best on the source (fixed)."
+)
+
+
+class _Part(NamedTuple):
+    """A column of a table by domain or tier: its heading, which values it is of, and how many shifts."""
+
+    heading: str
+    of: Callable[[Values], Values]
+    expected: Expected
+
+
+def own_tables(results: Results, protocol: Protocol) -> list[Table]:
+    """All of our tables for one protocol: for each setting and network the average, the rest after it."""
+    tables = []
+    for group, found in _boards(results, protocol):
+        tables += [_average(group, found), *_tests(group, found, "dec"), *_details(group, found)]
+    return tables
+
+
+def average_tables(results: Results, protocol: Protocol) -> list[Table]:
+    """Every method and tempering, on average over the shifts; one table for each setting and network."""
+    return [_average(group, found) for group, found in _boards(results, protocol)]
+
+
+def detail_tables(results: Results, protocol: Protocol) -> list[Table]:
+    """By domain and by tier, a table for each metric, where a data set has several."""
+    return [table for group, found in _boards(results, protocol) for table in _details(group, found)]
+
+
+def significance_tables(results: Results, protocol: Protocol, focal: str = "dec") -> list[Table]:
+    """A method against the best of the others: raw as in the paper, and divided alike."""
+    return [table for group, found in _boards(results, protocol) for table in _tests(group, found, focal)]
+
+
+def _boards(results: Results, protocol: Protocol) -> list[tuple[Group, Board]]:
+    return [(group, found) for group, found in results.boards.items() if group.protocol == protocol]
+
+
+def _average(group: Group, found: Board) -> Table:
+    forms = found.forms
+    columns = [Column(HEADINGS[metric], "") for metric in METRICS]
+    expected = _expected(found, len(found.shifts))
+    cells = [
+        column_of(column, metric, [found.values(form, metric) for form in forms], expected)
+        for column, metric in zip(columns, METRICS, strict=True)
+    ]
+    shifts = f"{len(found.shifts)} {expected.noun}{'' if len(found.shifts) == 1 else 's'}"
+    table = Table(
+        key=table_key(group, "average"),
+        title=f"{subject(group)}: every method and tempering, average over {shifts}",
+        protocol=group.protocol,
+        columns=tuple(columns),
+        rows=rows_of([form_name(form) for form in forms], cells),
+        notes=(*_start(group, found), TEMPERINGS_NOTE, *_run_to_run_note(found)),
+    )
+    return with_notes(table, variants_note(found))
+
+
+def _details(group: Group, found: Board) -> list[Table]:
+    targets = list(dict.fromkeys(shift.target for shift in found.shifts))
+    tiers = sorted({shift.tier for shift in found.shifts if shift.tier is not None})
+    domains = [
+        _Part(
+            target,
+            partial(at_target, target=target),
+            _expected(found, sum(shift.target == target for shift in found.shifts)),
+        )
+        for target in targets
+    ]
+    strengths = [
+        _Part(
+            f"Tier {tier}",
+            partial(at_tier, tier=tier),
+            _expected(found, sum(shift.tier == tier for shift in found.shifts), "domain"),
+        )
+        for tier in tiers
+    ]
+    tables = []
+    for kind, parts in (("domain", domains), ("tier", strengths)):
+        if len(parts) > 1:
+            tables += [_detail(group, found, metric, kind, parts) for metric in METRICS]
+    return tables
+
+
+def _detail(group: Group, found: Board, metric: Metric, kind: str, parts: Iterable[_Part]) -> Table:
+    forms = _different(found, metric)
+    columns, cells = [], []
+    for part in parts:
+        column = Column(HEADINGS[metric], part.heading)
+        values = [part.of(found.values(form, metric)) for form in forms]
+        columns.append(column)
+        cells.append(column_of(column, metric, values, part.expected, spread=kind == "tier"))
+    notes = list(_start(group, found))
+    if kind == "tier":
+        notes.append("± is the standard deviation over the domains.")
+    if len(forms) < len(found.forms):
+        notes.append("Rows that dividing the logits does not change are shown once.")
+    table = Table(
+        key=table_key(group, f"{kind}-{metric}"),
+        title=f"{subject(group)}: {NAMES[metric]} by {kind}",
+        protocol=group.protocol,
+        columns=tuple(columns),
+        rows=rows_of(list(forms.values()), cells),
+        notes=tuple(notes),
+    )
+    return with_notes(table)
+
+
+def _different(found: Board, metric: Metric) -> dict[Form, str]:
+    """The forms with what they are called; those with the numbers of another of the same label are left out.
+
+    Dividing logits does not change which is the largest, so accuracy has one row for each label.
+    """
+    kept: dict[Form, Values] = {}
+    alike: dict[Form, bool] = {}
+    for form in found.forms:
+        values = found.values(form, metric)
+        same = [other for other in kept if other.label == form.label and kept[other] == values]
+        if same:
+            alike[same[0]] = True
+        else:
+            kept[form] = values
+    labels = [form.label for form in kept]
+    return {
+        form: form.label if form in alike and labels.count(form.label) == 1 else form_name(form)
+        for form in kept
+    }
+
+
+def _tests(group: Group, found: Board, focal: str) -> list[Table]:
+    made = comparisons(found, focal)
+    rows = [_test_row(comparison) for comparison in made]
+    if not rows:
+        return []
+    columns = (
+        Column("Pairs", "", decimals=0),
+        Column("Difference", "", significant=3),
+        Column("95% interval", "from", significant=3),
+        Column("95% interval", "to", significant=3),
+        Column("p", "t-test", significant=3),
+        Column("p", "Wilcoxon", significant=3),
+    )
+    notes = [
+        *_start(group, found),
+        f"Each row is {focal} minus the best of the other methods by that metric: first with the others raw, "
+        "as in the paper, then with both divided alike.",
+        "A pair is a shift, with the mean over the seeds that both have; tests are paired and two-sided. "
+        "The p values are corrected neither for the number of tests nor for choosing the best of the others.",
+    ]
+    if any(shift.tier is not None for shift in found.shifts):
+        notes.append("The tiers of a domain are pairs of their own but not independent: p is too small.")
+    if passed_over := dict.fromkeys(form_name(form) for each in made for form in each.passed_over):
+        notes.append(f"Not among the others where runs are missing: {listed(passed_over)}.")
+    if any(not each.test.enough for each in made):
+        notes.append(
+            f"Too few pairs: at least {FEWEST_PAIRS} shifts are needed to tell a difference from its spread."
+        )
+    return [
+        Table(
+            key=table_key(group, f"significance-{focal}"),
+            title=f"{subject(group)}: {focal} against the best of the others",
+            protocol=group.protocol,
+            columns=columns,
+            rows=tuple(rows),
+            notes=tuple(notes),
+        )
+    ]
+
+
+def comparisons(found: Board, focal: str = "dec") -> list[Comparison]:
+    """A method against the second best by ECE, NLL and accuracy: in the paper's form, then divided alike.
+
+    Accuracy comes once, since dividing the logits does not change it.
+    """
+    there = [form.tempering for form in found.forms if form.label == focal]
+    tried: list[tuple[Metric, str, str | None]] = []
+    if "mean" in there:
+        tried += [("ece", "mean", "none"), ("nll", "mean", "none"), ("accuracy", "mean", "none")]
+    elif there:
+        tried.append(("accuracy", there[0], None))
+    for tempering in sorted(there, key=lambda name: (name not in TEMPERINGS, there.index(name))):
+        tried += [("ece", tempering, None), ("nll", tempering, None)]
+    made = (
+        against_second_best(found, metric, focal=focal, tempering=tempering, rivals=rivals)
+        for metric, tempering, rivals in tried
+    )
+    return [comparison for comparison in made if comparison is not None]
+
+
+def _test_row(comparison: Comparison) -> Row:
+    test = comparison.test
+    gap = "" if test.enough else "too few pairs"
+    return Row(
+        f"{NAMES[comparison.metric]}: {form_name(comparison.focal)} minus {form_name(comparison.rival)}",
+        (
+            Entry(ours=test.pairs),
+            Entry(ours=test.difference),
+            Entry(ours=test.low, missing=gap),
+            Entry(ours=test.high, missing=gap),
+            Entry(ours=test.t_p, missing=gap),
+            Entry(ours=test.wilcoxon_p, missing=gap),
+        ),
+    )
+
+
+def _start(group: Group, found: Board) -> tuple[str, ...]:
+    return (f"{setting_note(group.setting)} {seeds_note(found.seeds)}",)
+
+
+def _expected(found: Board, shifts: int, noun: str = "") -> Expected:
+    tiers = any(shift.tier is not None for shift in found.shifts)
+    return Expected(shifts, found.seeds, noun or ("shift" if tiers else "domain"))
+
+
+def _run_to_run_note(found: Board) -> list[str]:
+    """How far the averages move from seed to seed: the largest of any row."""
+    told = []
+    for metric in METRICS:
+        spreads = [run_std(found.values(form, metric)) for form in found.forms]
+        there = [spread for spread in spreads if spread is not None]
+        if there:
+            told.append(f"{NAMES[metric]} {max(there):.3f}")
+    return (
+        [f"Standard deviation over seeds of an average, the largest of any row: {listed(told)}."]
+        if told
+        else []
+    )

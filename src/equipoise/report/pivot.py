@@ -1,0 +1,42 @@
+"""The averages with a row for each method: what dividing the logits does is then seen along the row."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from equipoise.report.own_tables import TEMPERINGS_NOTE
+from equipoise.report.runs import Form
+from equipoise.report.table import Column, Entry, Row, Table
+from equipoise.report.wording import HEADINGS
+
+ONCE = HEADINGS["accuracy"]
+"""Dividing the logits does not change it, so it has one column."""
+LEFT_OUT = HEADINGS["brier"]
+"""For the width of a page; it is in the table with a row for each tempering."""
+
+NOTE = (
+    "Below each metric, what the logits are divided by: nothing (raw), the mean or the median of τ over the "
+    "batch, each sample's own τ, or one fixed τ that is best on the source."
+)
+
+
+def pivoted(table: Table, forms: Sequence[Form]) -> Table:
+    """A table with a row for each form made one with a row for each label; `forms` are its rows."""
+    labels = list(dict.fromkeys(form.label for form in forms))
+    temperings = list(dict.fromkeys(form.tempering for form in forms))
+    entries = {form: row.entries for form, row in zip(forms, table.rows, strict=True)}
+    columns: list[Column] = []
+    cells: dict[str, list[Entry]] = {label: [] for label in labels}
+    for at, column in enumerate(table.columns):
+        if column.metric == ONCE:
+            columns.append(column)
+            for label in labels:
+                cells[label].append(next(entries[form][at] for form in forms if form.label == label))
+        elif column.metric != LEFT_OUT:
+            for tempering in temperings:
+                columns.append(replace(column, heading="raw" if tempering == "none" else tempering))
+                for label in labels:
+                    found = entries.get(Form(label, tempering))
+                    cells[label].append(found[at] if found else Entry())
+    rows = tuple(Row(label, tuple(cells[label])) for label in labels)
+    notes = tuple(NOTE if note == TEMPERINGS_NOTE else note for note in table.notes)
+    return replace(table, key=f"{table.key}-pivoted", columns=tuple(columns), rows=rows, notes=notes)

@@ -1,0 +1,186 @@
+"""What a run has written, read back: the results that count, and what does not count with the reason."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, cast
+
+from equipoise.bench.lines import Cell, Line, Protocol, StreamLine
+from equipoise.errors import DataError
+from equipoise.report.runs import Board, board
+from equipoise.report.shape import checker
+
+PROTOCOLS: tuple[Protocol, ...] = ("online", "after-pass")
+
+
+class Setting(NamedTuple):
+    """What results must share to stand in one table: the data, how much of it, training, size and order."""
+
+    data: str
+    limit: int | None
+    epochs: int
+    input_size: int | None
+    order: str
+
+
+class Group(NamedTuple):
+    """What one table is about: a setting, a network, and which answers count."""
+
+    setting: Setting
+    backbone: str
+    protocol: Protocol
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that a folder of results holds.
+
+    Attributes:
+        lines: the results that count, in the order of the file.
+        failures: the cells that failed and were not done well since.
+        streams: what the source models make of the streams.
+        damaged: how many lines could not be read: cut off when a run was killed, or not of the shape.
+        superseded: how many results are of a model or a stream that another one has taken the place of.
+    """
+
+    lines: tuple[Line, ...]
+    failures: tuple[Line, ...] = ()
+    streams: tuple[StreamLine, ...] = ()
+    damaged: int = 0
+    superseded: int = 0
+
+    @cached_property
+    def boards(self) -> dict[Group, Board]:
+        """The scores of each group, sorted once for all tables."""
+        return {group: board(lines) for group, lines in self.groups().items()}
+
+    def groups(self) -> dict[Group, tuple[Line, ...]]:
+        """The results by what may stand in one table, by data set, setting, network and protocol."""
+        found: dict[Group, list[Line]] = {}
+        for line in self.lines:
+            found.setdefault(group_of(line["cell"]), []).append(line)
+        return {group: tuple(found[group]) for group in sorted(found, key=_group_order)}
+
+    def settings(self) -> list[Setting]:
+        """The settings that there are results for."""
+        return list(dict.fromkeys(group.setting for group in self.boards))
+
+    def protocols(self) -> list[Protocol]:
+        """The protocols that there are results for."""
+        there = {line["cell"]["protocol"] for line in self.lines}
+        return [protocol for protocol in PROTOCOLS if protocol in there]
+
+
+def read_results(folder: Path) -> Results:
+    """Read `results.jsonl` and, where it is there, `streams.jsonl`; DataError where there are no results.
+
+    Of several lines with the same key the last one counts, so a cell that failed and was done again is no
+    failure. Where a shift has results of several models (its training or its images have changed since),
+    those of the last one count: a table never mixes them.
+    """
+    path = folder / "results.jsonl"
+    if not path.is_file():
+        what = "has no results.jsonl" if folder.is_dir() else "is not a folder"
+        raise DataError(f"{folder}: expected the folder of a run, with results.jsonl in it; this {what}")
+    lines, damaged = _read(path, _is_line)
+    if not lines:
+        raise DataError(
+            f"{path}: expected a result a line, as JSON; found none ({damaged} lines cannot be read)"
+        )
+    streams: list[Any] = []
+    damaged_streams = 0
+    if (folder / "streams.jsonl").is_file():
+        streams, damaged_streams = _read(folder / "streams.jsonl", checker(StreamLine))
+    latest = cast("list[Line]", lines)
+    good = [line for line in latest if line["status"] == "ok"]
+    current = {_place(line["cell"]): _origin(line["cell"]) for line in good}
+    counted = [line for line in good if current[_place(line["cell"])] == _origin(line["cell"])]
+    return Results(
+        lines=tuple(counted),
+        failures=tuple(line for line in latest if line["status"] == "failed"),
+        streams=tuple(cast("list[StreamLine]", streams)),
+        damaged=damaged + damaged_streams,
+        superseded=len(good) - len(counted),
+    )
+
+
+def setting_of(source: Cell | StreamLine) -> Setting:
+    """The setting that a cell or a stream belongs to."""
+    return Setting(source["data"], source["limit"], source["epochs"], source["input_size"], source["order"])
+
+
+def group_of(cell: Cell) -> Group:
+    """The table that a cell belongs to."""
+    return Group(setting_of(cell), cell["backbone"], cell["protocol"])
+
+
+def seeds_of(lines: Iterable[Line]) -> list[int]:
+    """The seeds that there are results of."""
+    return sorted({line["cell"]["seed"] for line in lines})
+
+
+def _read(path: Path, good: Callable[[object], bool]) -> tuple[list[Any], int]:
+    """The good values of a file, of each key the last, in the file's order; and how many are not good."""
+    latest: dict[str, Any] = {}
+    damaged = 0
+    for value in _values(path):
+        if good(value):
+            latest.pop(value["key"], None)  # so that what is written again counts as written last
+            latest[value["key"]] = value
+        else:
+            damaged += 1
+    return list(latest.values()), damaged
+
+
+def _values(path: Path) -> Iterator[Any]:
+    """The value of every line that is not empty; None for what is no JSON."""
+    with path.open("rb") as file:
+        for text in file:
+            if text.strip():
+                try:
+                    yield json.loads(text, parse_constant=_no_number)
+                except (ValueError, RecursionError):  # also what is no UTF-8, or nested without end
+                    yield None
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON, and no score")
+
+
+def _is_line(value: object) -> bool:
+    if not checker(Line)(value):
+        return False
+    line = cast("Line", value)
+    if line["scores"] is None:
+        return line["status"] == "failed"
+    return line["status"] == "ok" and all(
+        map(math.isfinite, cast("dict[str, float]", line["scores"]).values())
+    )
+
+
+def _place(cell: Cell) -> tuple[object, ...]:
+    """Where a model meets a stream; there is one of each, however many methods adapt."""
+    return setting_of(cell), cell["backbone"], cell["target"], cell["tier"], cell["seed"]
+
+
+def _origin(cell: Cell) -> tuple[str, str]:
+    return cell["model"], cell["stream"]
+
+
+def _group_order(group: Group) -> tuple[object, ...]:
+    """Whole data sets before trials, so that the numbers to compare come first."""
+    data, limit, epochs, size, order = group.setting
+    return (
+        data,
+        limit is not None,
+        -(limit or 0),
+        -epochs,
+        size or 0,
+        order != "shuffled",
+        order,
+        group.backbone,
+        PROTOCOLS.index(group.protocol),
+    )

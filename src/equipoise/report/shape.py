@@ -1,0 +1,51 @@
+"""Whether a value read from JSON has the shape that a TypedDict declares."""
+
+from collections.abc import Callable
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+Check = Callable[[object], bool]
+
+
+@cache
+def checker(shape: Any) -> Check:
+    """A function that says whether a JSON value is what a type says, made once since files are long.
+
+    Types are TypedDict, Literal, unions, lists, dicts and plain ones. An int is a float, a bool is neither; a
+    TypedDict may have more fields than it declares, not fewer.
+    """
+    if shape is Any:
+        return _anything
+    if is_typeddict(shape):
+        return _fields(shape)
+    origin, parts = get_origin(shape), get_args(shape)
+    if origin is Literal:
+        return lambda value: value in parts
+    if origin in (Union, UnionType):
+        options = [checker(part) for part in parts]
+        return lambda value: any(option(value) for option in options)
+    if origin in (list, dict):
+        item = checker(parts[-1])
+        if origin is list:
+            return lambda value: isinstance(value, list) and all(map(item, value))
+        return lambda value: isinstance(value, dict) and all(map(item, value.values()))
+    if shape is float:
+        return lambda value: type(value) in (float, int)
+    return lambda value: type(value) is shape  # what JSON gives has no subclasses, and a bool is no int
+
+
+def _anything(_: object) -> bool:
+    return True
+
+
+def _fields(shape: Any) -> Check:
+    checks = {name: checker(field) for name, field in get_type_hints(shape).items()}
+    optional = checks.keys() - shape.__required_keys__
+
+    def check(value: object) -> bool:
+        return isinstance(value, dict) and all(
+            test(value[name]) if name in value else name in optional for name, test in checks.items()
+        )
+
+    return check

@@ -1,0 +1,151 @@
+"""Every table of the paper in its own layout, with our numbers beside the printed ones."""
+
+from collections.abc import Mapping
+
+from equipoise.bench.lines import Protocol
+from equipoise.report.cells import Expected, beside, column_of, rows_of, with_notes
+from equipoise.report.own_tables import own_tables
+from equipoise.report.paper import (
+    AVERAGE,
+    ROWS,
+    SIGMA,
+    VARIANCE,
+    Experiment,
+    PrintedTable,
+    experiments,
+    papers_setting,
+    printed_tables,
+    tier_of,
+)
+from equipoise.report.results import Group, Results
+from equipoise.report.run_to_run import run_to_run_tables
+from equipoise.report.runs import Board, Values
+from equipoise.report.significance import against_second_best, told
+from equipoise.report.summary import at_target, at_tier, gap, largest_domain_variance
+from equipoise.report.table import Column, Entry, Table
+from equipoise.report.wording import (
+    HEADINGS,
+    NAMES,
+    listed,
+    seeds_note,
+    setting_note,
+    subject,
+    table_key,
+    variants_note,
+)
+
+FORMS_NOTE = (
+    "As in the paper, only DEC's logits are divided (by the mean of tau over the batch); the others are raw."
+)
+_LABELS = [form.label for form in ROWS.values()]
+
+
+def all_tables(results: Results) -> list[Table]:
+    """Everything that there are results for: the paper's tables, then ours, one protocol after the other."""
+    protocols = results.protocols()
+    theirs = [table for protocol in protocols for table in paper_tables(results, protocol)]
+    return theirs + [table for protocol in protocols for table in own_tables(results, protocol)]
+
+
+def paper_tables(results: Results, protocol: Protocol, *, everything: bool = False) -> list[Table]:
+    """The paper's tables and run-to-run variances, each once for every setting that there are results for.
+
+    With `everything`, those without results come as well, with the printed numbers alone.
+    """
+    boards = {group: found for group, found in results.boards.items() if group.protocol == protocol}
+    tables = []
+    for printed in printed_tables():
+        which = (printed.data, printed.backbone)
+        ours = {
+            group: found for group, found in boards.items() if (group.setting.data, group.backbone) == which
+        }
+        if everything and not ours:
+            ours = {Group(papers_setting(printed.data), printed.backbone, protocol): Board({})}
+        tables += [_table(printed, group, found) for group, found in ours.items()]
+    return tables + run_to_run_tables(boards, protocol, everything=everything)
+
+
+def _table(printed: PrintedTable, group: Group, found: Board) -> Table:
+    experiment = experiments()[printed.data]
+    columns: list[Column] = []
+    entries: list[list[Entry]] = []
+    for metric in printed.metrics:
+        for name in printed.columns:
+            column = Column(HEADINGS[metric], "" if name == AVERAGE else name, printed.decimals)
+            rows = {
+                row: _selected(found.values(form, metric), name, experiment) for row, form in ROWS.items()
+            }
+            numbers = [printed.cells.get((metric, row, name)) for row in ROWS]
+            expected = _expected(name, experiment)
+            spread = any(number is not None and number.std is not None for number in numbers)
+            cells = column_of(column, metric, list(rows.values()), expected, numbers, spread=spread)
+            if (metric, VARIANCE, name) in printed.cells:
+                largest = Entry(
+                    ours=largest_domain_variance(rows.values()), missing=_gap_of_rows(rows, expected)
+                )
+                cells.append(beside(largest, printed.cells[metric, VARIANCE, name]))
+            columns.append(column)
+            entries.append(cells)
+    labels = [*ROWS, SIGMA] if len(entries[0]) > len(ROWS) else list(ROWS)
+    by = {"average": "average over the domains", "tier": "average over the domains by tier"}
+    kind = _kind(printed)
+    names = "-".join(printed.metrics) if kind == "tier" else ""
+    table = Table(
+        key=table_key(group, f"paper-{kind}{'-' if names else ''}{names}"),
+        title=f"{subject(group)}: {listed(NAMES[metric] for metric in printed.metrics)}, "
+        f"{by.get(kind, 'by domain')} (the paper's {printed.label})",
+        protocol=group.protocol,
+        columns=tuple(columns),
+        rows=rows_of(labels, entries),
+        notes=_start(group, found, has_sigma=SIGMA in labels),
+    )
+    return with_notes(table, [*_tests(found, printed), *variants_note(found)])
+
+
+def _start(group: Group, found: Board, *, has_sigma: bool) -> tuple[str, ...]:
+    if not found.forms:
+        return ("No results of ours yet.",)
+    notes = [f"{setting_note(group.setting)} {seeds_note(found.seeds)}", FORMS_NOTE]
+    if has_sigma:
+        notes.append(f"{SIGMA}: the largest sample variance over the domains of any of the six.")
+    return tuple(notes)
+
+
+def _tests(found: Board, printed: PrintedTable) -> list[str]:
+    """DEC against the second best of the paper's algorithms, by every metric of the table that has a best."""
+    names = {form: name for name, form in ROWS.items()}
+    comparisons = [
+        against_second_best(found, metric, among=_LABELS) for metric in printed.metrics if metric != "entropy"
+    ]
+    return [
+        told(comparison, lambda form: names[form], NAMES[comparison.metric])
+        for comparison in comparisons
+        if comparison is not None
+    ]
+
+
+def _selected(values: Values, column: str, experiment: Experiment) -> Values:
+    if column == AVERAGE:
+        return values
+    tier = tier_of(column) if experiment.tiers else None
+    return at_target(values, column) if tier is None else at_tier(values, tier)
+
+
+def _expected(column: str, experiment: Experiment) -> Expected:
+    per_domain = column != AVERAGE and not experiment.tiers
+    return Expected(1 if per_domain else experiment.domains, experiment.seeds)
+
+
+def _kind(printed: PrintedTable) -> str:
+    if printed.columns == (AVERAGE,):
+        return "average"
+    return "tier" if tier_of(printed.columns[0]) is not None else "domain"
+
+
+def _gap_of_rows(rows: Mapping[str, Values], expected: Expected) -> str:
+    """What is missing for a number of all rows: some of the methods, or something of one of them."""
+    there = sum(bool(values) for values in rows.values())
+    if there < len(rows):
+        return f"{there} of {len(rows)} methods"
+    gaps = (gap(values, expected.shifts, expected.seeds, expected.noun) for values in rows.values())
+    return next((each for each in gaps if each), "")

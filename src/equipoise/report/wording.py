@@ -1,0 +1,143 @@
+"""What tables call things, and the sentences under them."""
+
+import re
+from collections.abc import Iterable
+
+from equipoise.report.paper import counted, experiments, paper_name, papers_setting
+from equipoise.report.results import Group, Setting
+from equipoise.report.runs import Board, Form, Metric
+from equipoise.report.table import Table, common_gap
+
+NAMES: dict[Metric, str] = {
+    "accuracy": "accuracy",
+    "ece": "ECE",
+    "nll": "NLL",
+    "entropy": "entropy",
+    "brier": "Brier score",
+}
+HEADINGS: dict[Metric, str] = {
+    "accuracy": "Accuracy ↑",
+    "ece": "ECE ↓",
+    "nll": "NLL ↓",
+    "entropy": "Entropy",
+    "brier": "Brier ↓",
+}
+"""With an arrow to where it is better; entropy, in bits, has no better."""
+DOUBTFUL, INCOMPLETE = "†", "‡"
+"""The marks of a doubtful printed number, and of a number of ours that is not of everything."""
+
+
+def form_name(form: Form) -> str:
+    """A method and what its logits are divided by: "tent (raw)", "dec (mean)"."""
+    return f"{form.label} ({'raw' if form.tempering == 'none' else form.tempering})"
+
+
+def subject(group: Group) -> str:
+    """The data set and the network, and the setting where it is not the paper's."""
+    name = f"{paper_name(group.setting.data)}, {paper_name(group.backbone)}"
+    return name if is_papers(group.setting) else f"{name} ({setting_words(group.setting)})"
+
+
+def setting_words(setting: Setting) -> str:
+    """A setting in a few words: "at most 500 images of a part, 1 epoch"."""
+    words = ["all images" if setting.limit is None else f"at most {setting.limit} images of a part"]
+    words.append(counted(setting.epochs, "epoch"))
+    if setting.input_size is not None:
+        words.append(f"{setting.input_size} px")
+    if setting.order != "shuffled":
+        words.append(f"{setting.order} stream")
+    return ", ".join(words)
+
+
+def is_papers(setting: Setting) -> bool:
+    """Whether the paper has the data set and ran it like this, as far as the setting tells."""
+    experiment = experiments().get(setting.data)
+    return experiment is not None and not experiment.differences(setting)
+
+
+def setting_note(setting: Setting) -> str:
+    """A sentence about the setting, and whether its numbers can be held against the paper's."""
+    told = _capital(setting_words(setting))
+    experiment = experiments().get(setting.data)
+    if experiment is None:
+        return f"{told}."
+    if differences := experiment.differences(setting):
+        return f"{_capital(listed(differences))}: a trial, not comparable with the paper."
+    return f"{told}, as in the paper."
+
+
+def seeds_note(seeds: Iterable[int]) -> str:
+    """Which seeds the numbers are means over."""
+    there = [str(seed) for seed in seeds]
+    return f"Seed {there[0]}." if len(there) == 1 else f"Means over the seeds {listed(there)}."
+
+
+def variants_note(board: Board) -> list[str]:
+    """What to do about labels that stand for several methods."""
+    return [
+        f"The results call several methods {label}; they are kept apart as {listed(names)}. "
+        "Give each a label of its own in the recipe."
+        for label, names in board.variants.items()
+    ]
+
+
+def gap_notes(table: Table) -> list[str]:
+    """What is missing behind which numbers of ours."""
+    if everywhere := common_gap(table):
+        return [f"Every number of ours has only {everywhere}."]
+    rows: dict[str, dict[str, None]] = {}
+    for row in table.rows:
+        for entry in row.entries:
+            if entry.missing and entry.ours is not None:
+                rows.setdefault(entry.missing, {})[row.label] = None
+    return [f"{INCOMPLETE} Only {missing}: {listed(labels)}." for missing, labels in rows.items()]
+
+
+def doubt_notes(table: Table) -> list[str]:
+    """Why printed numbers are doubtful, each reason once with the cells that it is about."""
+    cells: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in table.rows:
+        for column, entry in zip(table.columns, row.entries, strict=True):
+            if entry.suspicious:
+                rows = cells.setdefault((entry.suspicious, plain_heading(column.metric)), {})
+                rows.setdefault(row.label, []).append(column.heading)
+    metrics: dict[tuple[str, str], list[str]] = {}
+    for (reason, metric), rows in cells.items():
+        metrics.setdefault((reason, listed(_cell(*cell) for cell in rows.items())), []).append(metric)
+    return [f"{DOUBTFUL} {listed(names)} of {rows}: {reason}." for (reason, rows), names in metrics.items()]
+
+
+def plain_heading(heading: str) -> str:
+    """A heading without its arrow."""
+    return heading.rstrip(" ↑↓")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as a sentence lists them: "a, b and c"."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def table_key(group: Group, kind: str) -> str:
+    """A stable name for a table: data set, network, kind, protocol, and what of the setting is not usual."""
+    setting = group.setting
+    usual = papers_setting(setting.data) if setting.data in experiments() else None
+    parts = [setting.data, group.backbone, kind, group.protocol]
+    if setting.limit is not None:
+        parts.append(f"limit{setting.limit}")
+    if usual is None or setting.epochs != usual.epochs:
+        parts.append(f"epochs{setting.epochs}")
+    if setting.input_size != (usual and usual.input_size):
+        parts.append(f"{setting.input_size or 'own'}px")
+    if setting.order != "shuffled":
+        parts.append(setting.order)
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(part for part in parts if part))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _cell(row: str, headings: list[str]) -> str:
+    where = [heading for heading in headings if heading]
+    return f"{row} ({listed(where)})" if where else row

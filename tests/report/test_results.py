@@ -1,0 +1,180 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from equipoise.errors import DataError
+from equipoise.report.results import Setting, read_results, seeds_of
+from equipoise.report.runs import Form
+from tests.report.writer import folder, line, stream_line
+
+
+def test_lines_failures_and_streams_are_read(tmp_path: Path) -> None:
+    failed = line("tent", error="RuntimeError: no")
+    streams = json.dumps(stream_line()) + "\n"
+    results = read_results(folder(tmp_path, [line(seed=0), line(seed=2), failed], streams=streams))
+    assert [each["cell"]["seed"] for each in results.lines] == [0, 2]
+    assert [each["error"] for each in results.failures] == ["RuntimeError: no"]
+    assert [each["fixed_tau"] for each in results.streams] == [1.4]
+    assert (results.damaged, results.superseded) == (0, 0)
+    assert seeds_of(results.lines) == [0, 2]
+
+
+def test_a_line_cut_off_by_a_kill_is_skipped_and_counted(tmp_path: Path) -> None:
+    whole = json.dumps(line(seed=1))
+    results = read_results(folder(tmp_path, [line()], tail=whole[: len(whole) // 2]))
+    assert (len(results.lines), results.damaged) == (1, 1)
+
+
+def test_a_last_line_without_its_newline_counts(tmp_path: Path) -> None:
+    results = read_results(folder(tmp_path, [line()], tail=json.dumps(line(seed=1))))
+    assert (len(results.lines), results.damaged) == (2, 0)
+
+
+def test_what_is_no_line_is_damaged(tmp_path: Path) -> None:
+    short = line(seed=3)
+    del short["cell"]["order"]
+    strange = [
+        "[]",
+        "null",
+        "{}",
+        "\x00\x00",
+        "[" * 100_000,
+        json.dumps(short),
+        json.dumps({**line(seed=4), "scores": None}),
+        json.dumps({**line(seed=5), "status": "done"}),
+        json.dumps({**line(error="x"), "scores": line()["scores"]}),
+        json.dumps(line(seed=6, nll=float("nan"))),
+        json.dumps(line(seed=7, nll=float("inf"))),
+        json.dumps(line(seed=8)).replace("1.5", "1e999"),
+        json.dumps(line(seed=True)),
+    ]
+    results = read_results(folder(tmp_path, [line()], tail="\n".join([*strange, "", "  "])))
+    assert (len(results.lines), results.damaged) == (1, len(strange))
+
+
+def test_what_is_not_utf8_is_damaged(tmp_path: Path) -> None:
+    folder(tmp_path, [line()])
+    with (tmp_path / "results.jsonl").open("ab") as file:
+        file.write(b'{"key": "\xff\xfe"}\n')
+    assert read_results(tmp_path).damaged == 1
+
+
+def test_more_fields_than_declared_do_no_harm(tmp_path: Path) -> None:
+    assert len(read_results(folder(tmp_path, [{**line(), "later": 1}])).lines) == 1
+
+
+def test_damaged_streams_are_counted(tmp_path: Path) -> None:
+    bad = [stream_line(key="x", h0=None), stream_line(key="y", kappa=float("nan"))]
+    streams = "\n".join([*map(json.dumps, [stream_line(), *bad]), "{"])
+    results = read_results(folder(tmp_path, [line()], streams=streams))
+    assert (len(results.streams), results.damaged) == (1, 3)
+
+
+def test_of_one_key_the_last_line_counts(tmp_path: Path) -> None:
+    again = {**line(ece=0.3)}
+    results = read_results(folder(tmp_path, [line(error="first"), line(ece=0.1), again]))
+    assert [each["scores"] and each["scores"]["ece"] for each in results.lines] == [0.3]
+    assert results.failures == ()
+
+
+def test_results_of_an_older_model_or_stream_are_left_out_and_counted(tmp_path: Path) -> None:
+    lines = [
+        line("source", model="old"),
+        line("tent", model="old"),
+        line("source", model="new"),
+        line("source", seed=1, stream="before"),
+        line("source", seed=1, stream="after"),
+        line("source", seed=2, model="old"),
+    ]
+    results = read_results(folder(tmp_path, lines))
+    kept = [(each["cell"]["label"], each["cell"]["seed"], each["cell"]["model"]) for each in results.lines]
+    assert kept == [("source", 0, "new"), ("source", 1, "m"), ("source", 2, "old")]
+    assert results.superseded == 3
+
+
+def test_what_is_written_again_is_written_last(tmp_path: Path) -> None:
+    first, second = line("source", model="first"), line("source", model="second")
+    results = read_results(folder(tmp_path, [first, second, first]))
+    assert [each["cell"]["model"] for each in results.lines] == ["first"]
+
+
+def test_settings_are_kept_apart(tmp_path: Path) -> None:
+    lines = [
+        line(),
+        line(limit=500, epochs=1),
+        line(epochs=2),
+        line(input_size=64),
+        line(order="sorted"),
+        line(backbone="mobilenet_v1"),
+        line(protocol="after-pass"),
+        line(data="digits"),
+    ]
+    results = read_results(folder(tmp_path, lines))
+    assert [len(each) for each in results.groups().values()] == [1] * 8
+    assert results.settings() == [
+        Setting("digits", None, 15, None, "shuffled"),
+        Setting("pacs", None, 15, None, "shuffled"),
+        Setting("pacs", None, 15, None, "sorted"),
+        Setting("pacs", None, 15, 64, "shuffled"),
+        Setting("pacs", None, 2, None, "shuffled"),
+        Setting("pacs", 500, 1, None, "shuffled"),
+    ]
+    assert results.protocols() == ["online", "after-pass"]
+    assert all(len(board.forms) == 1 for board in results.boards.values())
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda path: path / "nowhere", "is not a folder"),
+        (lambda path: path, "has no results.jsonl"),
+        (lambda path: folder(path / "empty", []), "found none (0 lines cannot be read)"),
+        (lambda path: folder(path / "bad", [], tail="{\n{"), "found none (2 lines cannot be read)"),
+    ],
+)
+def test_where_there_are_no_results_the_error_says_so(
+    tmp_path: Path, make: Callable[[Path], Path], expected: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read_results(make(tmp_path))
+    assert expected in str(caught.value)
+
+
+def test_failures_alone_are_results_to_report(tmp_path: Path) -> None:
+    results = read_results(folder(tmp_path, [line(error="x")]))
+    assert (len(results.lines), len(results.failures), results.protocols()) == (0, 1, [])
+
+
+def test_forms_come_in_the_order_of_methods_and_temperings(tmp_path: Path) -> None:
+    labels = ["mine", "dec-released", "dec", "sotta", "source"]
+    lines = [line(label, method=label.split("-")[0]) for label in labels]
+    lines += [line("dec", each) for each in ("zeta", "fixed", "sample", "median", "mean")]
+    (board,) = read_results(folder(tmp_path, lines)).boards.values()
+    assert [form.label for form in board.forms if form.tempering == "none"] == [
+        *("source", "sotta", "dec", "dec-released", "mine")
+    ]
+    own = [form.tempering for form in board.forms if form.label == "dec"]
+    assert own == ["none", "mean", "median", "sample", "fixed", "zeta"]
+
+
+def test_a_label_for_several_methods_becomes_several(tmp_path: Path) -> None:
+    lines = [
+        line("tent", batch_size=16, options={"learning_rate": 0.1, "seed": 5}),
+        line("tent", batch_size=64, options={"learning_rate": 0.1, "seed": 6}),
+        line("tent", batch_size=64, seed=1, options={"learning_rate": 0.1, "steps": 2, "seed": 7}),
+        line("eta", options={"seed": 0}),
+        line("eta", seed=1, options={"seed": 1}),
+    ]
+    (board,) = read_results(folder(tmp_path, lines)).boards.values()
+    names = [
+        "tent [batch_size=16, no steps]",
+        "tent [batch_size=64, no steps]",
+        "tent [batch_size=64, steps=2]",
+    ]
+    assert [form.label for form in board.forms] == [*names, "eta"]
+    assert board.variants == {"tent": tuple(names)}
+    assert board.methods[names[0]] == "tent"
+    assert board.seeds == (0, 1)
+    assert board.values(Form("tent", "none"), "ece") == {}

@@ -1,0 +1,202 @@
+import itertools
+import math
+
+import pytest
+from scipy import stats
+
+from equipoise.bench.lines import Scores
+from equipoise.errors import OptionError
+from equipoise.report.runs import Board, Form, Shift
+from equipoise.report.significance import against_second_best, paired_test, told
+from tests.report.writer import pseudo
+
+FIRST = [0.08, 0.047, 0.039, 0.018, 0.07]
+SECOND = [0.279, 0.301, 0.186, 0.167, 0.06]
+
+
+def t_tail(t: float, freedom: int) -> float:
+    """P(T > t), the density of Student's t integrated by Simpson's rule."""
+    scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
+
+    def density(x: float) -> float:
+        return scale * math.pow(1 + x * x / freedom, -(freedom + 1) / 2)
+
+    steps = 20_000
+    width = t / steps
+    weights = [1, *([4, 2] * (steps // 2))]
+    weights[-1] = 1
+    return 0.5 - width / 3 * sum(weight * density(k * width) for k, weight in enumerate(weights))
+
+
+def signed_rank_p(differences: list[float]) -> float:
+    """Two-sided exact p of the signed-rank test: every choice of signs counted."""
+    order = sorted(differences, key=abs)
+    ranks = range(1, len(order) + 1)
+    positive = sum(rank for rank, value in zip(ranks, order, strict=True) if value > 0)
+    least = min(positive, sum(ranks) - positive)
+    sums = [sum(chosen) for size in range(len(order) + 1) for chosen in itertools.combinations(ranks, size)]
+    return min(1.0, 2 * sum(each <= least for each in sums) / len(sums))
+
+
+def test_t_and_wilcoxon_against_formulas_and_scipy() -> None:
+    test = paired_test(FIRST, SECOND)
+    differences = [one - other for one, other in zip(FIRST, SECOND, strict=True)]
+    mean = sum(differences) / 5
+    deviation = math.sqrt(sum((each - mean) ** 2 for each in differences) / 4)
+    t = mean / (deviation / math.sqrt(5))
+    assert test.t_p is not None
+    assert test.wilcoxon_p is not None
+    assert test.pairs == 5
+    assert test.difference == pytest.approx(mean)
+    assert test.t_p == pytest.approx(2 * t_tail(abs(t), 4), rel=1e-6)
+    assert test.wilcoxon_p == pytest.approx(signed_rank_p(differences))
+    reference = stats.ttest_rel(FIRST, SECOND)
+    assert test.t_p == pytest.approx(reference.pvalue)
+    assert (test.low, test.high) == pytest.approx(tuple(reference.confidence_interval(0.95)))
+    assert test.wilcoxon_p == pytest.approx(stats.wilcoxon(FIRST, SECOND).pvalue)
+    assert test.least_wilcoxon_p == 2 / 2**5
+    assert test.enough
+
+
+def test_the_interval_has_the_confidence_that_is_asked_for() -> None:
+    test = paired_test(FIRST, SECOND, confidence=0.8)
+    expected = stats.ttest_rel(FIRST, SECOND).confidence_interval(0.8)
+    assert (test.low, test.high) == pytest.approx(tuple(expected))
+
+
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_too_few_pairs_are_not_tested(pairs: int) -> None:
+    test = paired_test(FIRST[:pairs], SECOND[:pairs])
+    assert not test.enough
+    assert test.difference == pytest.approx((sum(FIRST[:pairs]) - sum(SECOND[:pairs])) / pairs)
+    assert (test.low, test.high, test.t_p, test.wilcoxon_p) == (None, None, None, None)
+
+
+def test_no_difference_and_a_difference_without_spread() -> None:
+    same = paired_test([0.5] * 4, [0.5] * 4)
+    assert (same.difference, same.low, same.high, same.t_p, same.wilcoxon_p) == (0, 0, 0, 1, 1)
+    shifted = paired_test([1.0] * 4, [0.5] * 4)
+    assert (shifted.low, shifted.high, shifted.t_p) == (0.5, 0.5, 0)
+    assert shifted.wilcoxon_p == pytest.approx(0.125)
+
+
+def test_of_unequal_lengths_nothing_is_paired() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        paired_test([1.0, 2.0, 3.0], [1.0, 2.0])
+
+
+def board(ece: dict[Form, dict[str, list[float]]], methods: dict[str, str] | None = None) -> Board:
+    """A board with these ECEs by form, target and seed; accuracy is 1 - ECE."""
+    runs = {
+        form: {
+            Shift(target, None): {
+                seed: Scores(accuracy=1 - value, ece=value, nll=value, entropy=value, brier=value)
+                for seed, value in enumerate(values)
+            }
+            for target, values in targets.items()
+        }
+        for form, targets in ece.items()
+    }
+    labels = {form.label: form.label for form in ece}
+    return Board(runs=runs, methods={**labels, **(methods or {})})
+
+
+DEC, TENT, ETA = Form("dec", "mean"), Form("tent", "none"), Form("eta", "none")
+ECES: dict[Form, dict[str, list[float]]] = {
+    DEC: {"a": [0.1, 0.2], "b": [0.05, 0.05], "c": [0.3, 0.1], "d": [0.02, 0.06]},
+    TENT: {"a": [0.3, 0.4], "b": [0.2, 0.1], "c": [0.4, 0.4], "d": [0.02, 0.02]},
+    ETA: {"a": [0.2, 0.4], "b": [0.2, 0.1], "c": [0.4, 0.4], "d": [0.1, 0.1]},
+    Form("dec-released", "none"): {"a": [0, 0], "b": [0, 0], "c": [0, 0], "d": [0, 0]},
+    Form("tent", "mean"): {"a": [0.1, 0.1], "b": [0.05, 0.15], "c": [0.2, 0.2], "d": [0.1, 0.1]},
+}
+BOARD = board(ECES, {"dec-released": "dec"})
+
+
+def means(form: Form) -> list[float]:
+    return [sum(values) / len(values) for values in ECES[form].values()]
+
+
+def test_the_second_best_is_the_best_of_the_others_with_seed_means_as_pairs() -> None:
+    found = against_second_best(BOARD, "ece")
+    assert found is not None
+    assert (found.focal, found.rival) == (DEC, TENT)  # .2300 against ETA's .2375; dec-released is DEC itself
+    assert (found.focal_mean, found.rival_mean) == pytest.approx((0.11, 0.23))
+    assert found.test == paired_test(means(DEC), means(TENT))
+    assert found.test.pairs == 4
+    assert found.better
+    assert found.passed_over == ()
+
+
+def test_higher_accuracy_is_better() -> None:
+    found = against_second_best(BOARD, "accuracy")
+    assert found is not None
+    assert found.rival == TENT
+    assert found.test.difference == pytest.approx(0.12)
+    assert found.better
+
+
+def test_rivals_divided_alike() -> None:
+    found = against_second_best(BOARD, "ece", rivals=None)
+    assert found is not None
+    assert found.rival == Form("tent", "mean")
+    assert found.test.difference == pytest.approx(0.11 - 0.125)
+
+
+def test_another_focal_method_and_chosen_rivals() -> None:
+    found = against_second_best(BOARD, "nll", focal="tent", tempering="none", among=["eta"])
+    assert found is not None
+    assert (found.focal, found.rival) == (TENT, ETA)
+    free = against_second_best(BOARD, "nll", focal="tent", tempering="none")
+    assert free is not None
+    assert free.rival.label == "dec-released"
+    assert not free.better
+
+
+def test_without_the_method_or_its_rivals_there_is_nothing_to_compare() -> None:
+    assert against_second_best(BOARD, "ece", focal="t3a") is None
+    assert against_second_best(BOARD, "ece", tempering="median") is None
+    assert against_second_best(BOARD, "ece", rivals="fixed") is None
+    assert against_second_best(board({DEC: ECES[DEC]}), "ece") is None
+
+
+def test_entropy_has_no_better() -> None:
+    with pytest.raises(OptionError, match="entropy"):
+        against_second_best(BOARD, "entropy")
+
+
+def test_only_runs_that_both_have_are_compared() -> None:
+    few = {"a": [0.0], "b": [0.0], "c": [0.0]}
+    found = against_second_best(board({DEC: ECES[DEC], TENT: few}), "ece")
+    assert found is not None
+    assert found.test == paired_test([0.1, 0.05, 0.3], [0.0, 0.0, 0.0])
+
+
+def test_a_rival_that_lacks_runs_is_passed_over_and_told() -> None:
+    few = {"a": [0.0], "b": [0.0], "c": [0.0]}
+    found = against_second_best(board({DEC: ECES[DEC], ETA: ECES[ETA], TENT: few}), "ece")
+    assert found is not None
+    assert (found.rival, found.passed_over) == (ETA, (TENT,))
+    assert "(but for tent, of which runs are missing)" in told(found, lambda form: form.label, "ECE")
+
+
+def test_told_in_words() -> None:
+    found = against_second_best(BOARD, "ece")
+    assert found is not None
+    test = found.test
+    sentence = told(found, lambda form: form.label.upper(), "ECE")
+    assert sentence == (
+        "ECE: DEC 0.110 against 0.230 of TENT, the best of the others; difference -0.120 (95% interval "
+        f"{test.low:+.3f} to {test.high:+.3f}), paired t-test over 4 shifts p = {test.t_p:.3g}, "
+        "Wilcoxon p = 0.25 (so few pairs cannot give less than 0.125)."
+    )
+    two = {form: {target: ECES[form][target] for target in "ab"} for form in (DEC, TENT)}
+    found = against_second_best(board(two), "ece")
+    assert found is not None
+    assert "too few pairs to test (2 shifts; at least 3 are needed" in told(found, str, "ECE")
+
+
+def test_many_pairs_need_no_warning() -> None:
+    many = {form: {f"t{number}": [pseudo(form, number)] for number in range(12)} for form in (DEC, TENT)}
+    found = against_second_best(board(many), "ece")
+    assert found is not None
+    assert "so few" not in told(found, str, "ECE")
