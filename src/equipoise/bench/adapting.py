@@ -80,6 +80,7 @@ def describe(run: RunPlan, trained: SourceModel, met: Met) -> StreamLine:
         epochs=cell["epochs"],
         input_size=cell["input_size"],
         order=cell["order"],
+        origin=cell["origin"],
         t_min=cell["options"]["t_min"],
         t_max=cell["options"]["t_max"],
         h0=source.h0,

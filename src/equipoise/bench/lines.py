@@ -110,6 +110,7 @@ class StreamLine(TypedDict):
     epochs: int
     input_size: int | None
     order: str
+    origin: str
     t_min: float
     t_max: float
     h0: float

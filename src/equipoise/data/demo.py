@@ -63,8 +63,8 @@ class Demo(DataSet):
         return {"drawing": _VERSION, **self._versions}
 
     def origin(self, part: str) -> Origin:
-        """The rendered digits are made here."""
-        return "made" if part == "rendered" else "official"
+        """What is here is nowhere published: digits of packages, enlarged or bordered, and drawn ones."""
+        return "made"
 
     def read(self, part: str, limit: int | None, reader: Reader) -> Images:
         """The images of "optical", "mnist" or "rendered"."""

@@ -17,13 +17,17 @@ PROTOCOLS: tuple[Protocol, ...] = ("online", "after-pass")
 
 
 class Setting(NamedTuple):
-    """What results must share to stand in one table: the data, how much of it, training, size and order."""
+    """What results must share to stand in one table: the data, how much of it, training, size and order.
+
+    `origin` is that of the streams' images: "official", the published files, or "made" here.
+    """
 
     data: str
     limit: int | None
     epochs: int
     input_size: int | None
     order: str
+    origin: str = "official"
 
 
 class Group(NamedTuple):
@@ -109,7 +113,14 @@ def read_results(folder: Path) -> Results:
 
 def setting_of(source: Cell | StreamLine) -> Setting:
     """The setting that a cell or a stream belongs to."""
-    return Setting(source["data"], source["limit"], source["epochs"], source["input_size"], source["order"])
+    return Setting(
+        source["data"],
+        source["limit"],
+        source["epochs"],
+        source["input_size"],
+        source["order"],
+        source["origin"],
+    )
 
 
 def group_of(cell: Cell) -> Group:
@@ -172,7 +183,7 @@ def _origin(cell: Cell) -> tuple[str, str]:
 
 def _group_order(group: Group) -> tuple[object, ...]:
     """Whole data sets before trials, so that the numbers to compare come first."""
-    data, limit, epochs, size, order = group.setting
+    data, limit, epochs, size, order, origin = group.setting
     return (
         data,
         limit is not None,
@@ -181,6 +192,7 @@ def _group_order(group: Group) -> tuple[object, ...]:
         size or 0,
         order != "shuffled",
         order,
+        origin != "official",
         group.backbone,
         PROTOCOLS.index(group.protocol),
     )

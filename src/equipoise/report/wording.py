@@ -46,6 +46,8 @@ def setting_words(setting: Setting) -> str:
         words.append(f"{setting.input_size} px")
     if setting.order != "shuffled":
         words.append(f"{setting.order} stream")
+    if setting.origin == "made":
+        words.append("images made here")
     return ", ".join(words)
 
 
@@ -62,8 +64,17 @@ def setting_note(setting: Setting) -> str:
     if experiment is None:
         return f"{told}."
     if differences := experiment.differences(setting):
-        return f"{_capital(listed(differences))}: a trial, not comparable with the paper."
-    return f"{told}, as in the paper."
+        return (
+            f"{_capital(listed(differences))}: a trial, not comparable with the paper.{_origin_note(setting)}"
+        )
+    return f"{told}, as in the paper.{_origin_note(setting)}"
+
+
+def _origin_note(setting: Setting) -> str:
+    """What is to be said of images that are not the published ones."""
+    if setting.origin != "made":
+        return ""
+    return " The corrupted images were made here, with a frost that is drawn, not the published photographs."
 
 
 def seeds_note(seeds: Iterable[int]) -> str:
@@ -131,6 +142,8 @@ def table_key(group: Group, kind: str) -> str:
         parts.append(f"{setting.input_size or 'own'}px")
     if setting.order != "shuffled":
         parts.append(setting.order)
+    if setting.origin == "made":
+        parts.append("made")
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(part for part in parts if part))
 
 

@@ -66,6 +66,15 @@ def test_lengths_are_parts_of_the_shorter_side() -> None:
     assert_rounded(came[0], by_hand(image[0], ("elastic_transform", 3, 6), ELASTIC[32][2]))
 
 
+def test_a_long_image_is_looked_up_far_outside() -> None:
+    image = pictures(1, 12, 600)
+    for seed in range(8):
+        came = corrupt(image, "elastic_transform", 1, [seed])
+        assert_rounded(
+            came[0], by_hand(image[0], ("elastic_transform", 1, seed), ELASTIC[32][0]), tolerance=0.2
+        )
+
+
 def test_nothing_moves_where_all_is_zero() -> None:
     images = pictures(2, 32, 45)
     assert np.array_equal(elastic_transform(images, generators("fog", 1, [0, 1]), 0, 0, 0), images)

@@ -27,7 +27,7 @@ def test_swaps_at_once_are_swaps_one_after_another(distance: int, sweeps: int) -
         here = np.arange(height * width).reshape(height, width)
         for _ in range(sweeps):
             size = (2, len(places))
-            down, across = generator.integers(-distance, distance, size, dtype=np.int8, endpoint=True)
+            down, across = generator.integers(-distance, distance, size, dtype=np.int16, endpoint=True)
             moves = {place: (int(d), int(a)) for place, d, a in zip(places, down, across, strict=True)}
             for h in range(height - 1 - distance, distance - 1, -1):
                 for w in range(width - 1 - distance, distance - 1, -1):

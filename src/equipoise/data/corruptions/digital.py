@@ -55,7 +55,8 @@ def pixelate(images: Images, part: float) -> Images:
     # To enlarge by a box filter is to take the pixel in which the middle of the new one is.
     down = ((np.arange(height) + 0.5) * (rows / height)).astype(np.intp)
     across = ((np.arange(width) + 0.5) * (columns / width)).astype(np.intp)
-    return small.take(across, axis=2).take(down, axis=1)
+    enlarged: Images = small.take(across, axis=2).take(down, axis=1)
+    return enlarged
 
 
 def compressed(images: Images, quality: float) -> Images:

@@ -93,16 +93,17 @@ def mirrored(places: Indices, size: int, repeat_edge: bool) -> Indices:
 def looked_up(planes: Floats, y: Floats, x: Floats, repeat_edge: bool) -> Floats:
     """The planes (N, 3, H, W) at places y and x, (N, H, W), linear between pixels, mirrored outside."""
     count, channels, height, width = planes.shape
-    # No place is further outside than the image is large, twice over: the tables end there.
-    rows = mirrored(np.arange(-2 * height, 3 * height), height, repeat_edge) * width
-    columns = mirrored(np.arange(-2 * width, 3 * width), width, repeat_edge)
     up, left = np.floor(y), np.floor(x)
+    top, first = int(up.min()), int(left.min())
+    # Where each row and column is found, as tables, from the first to the last that is looked up.
+    rows = mirrored(np.arange(top, int(up.max()) + 2), height, repeat_edge) * width
+    columns = mirrored(np.arange(first, int(left.max()) + 2), width, repeat_edge)
     down, right = y - up, x - left
     found = np.empty_like(planes)
     for place in range(count):  # one by one, since the numbers of more do not fit into the cache
         row, column = up[place].astype(np.intp), left[place].astype(np.intp)
-        row += 2 * height
-        column += 2 * width
+        row -= top
+        column -= first
         above, before = rows.take(row), columns.take(column)
         row += 1
         column += 1

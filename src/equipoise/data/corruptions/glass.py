@@ -54,7 +54,7 @@ def shuffled(shape: tuple[int, ...], generators: Generators, distance: int, swee
     pairs[:, 0] = swapped[:, None] + first
     for _ in range(sweeps):
         size = (2, len(swapped))
-        draws = [g.integers(-distance, distance, size, dtype=np.int8, endpoint=True) for g in generators]
+        draws = [g.integers(-distance, distance, size, dtype=np.int16, endpoint=True) for g in generators]
         moves = np.stack(draws, axis=-1).astype(np.intp)
         pairs[:, 1] = pairs[:, 0] + moves[0] * width + moves[1]
         for start, end in zip([0, *ends], ends, strict=False):

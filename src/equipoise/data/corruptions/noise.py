@@ -37,8 +37,8 @@ def shot_noise(images: Images, generators: Generators, photons: float) -> Images
     """Count photons: Poisson(x · photons) / photons for every value.
 
     A value has one of 256 levels, so the counts are drawn from 256 distributions, by inversion: the count is
-    the smallest k with u < P(X ≤ k), for u uniform on multiples of 2⁻²⁴. That is six times as fast as numpy's
-    draws, and cuts off tails of probability 2⁻²⁴.
+    the smallest k with u < P(X ≤ k), for u uniform on multiples of 2⁻²⁴. That is several times as fast as
+    numpy's draws, and cuts off tails of probability 2⁻²⁴.
     """
     shape = images.shape[1:]
     draws = np.stack([g.random(shape, dtype=np.float32) for g in generators])
@@ -55,7 +55,7 @@ class Distributions(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _distributions(photons: float) -> Distributions:
-    """The distributions of Poisson(level / 255 · photons), by pmf(k) = pmf(k − 1) · mean / k."""
+    """The distributions of Poisson(level / 255 · photons), by log P(X = k) = k log mean − log k! − mean."""
     means = np.arange(256) / 255 * photons
     most = int(photons + 8 * photons**0.5 + 16)  # more photons than this have a probability below 2⁻²⁴
     log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, most + 1)))])
