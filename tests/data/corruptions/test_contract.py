@@ -100,14 +100,14 @@ def test_seeds_make_no_difference_where_nothing_is_random(name: str, tier: int) 
     assert np.array_equal(corrupt(images, name, tier, [0, 1]), corrupt(images, name, tier, [2, 3]))
 
 
-def test_tiers_and_corruptions_have_random_numbers_of_their_own() -> None:
+def test_corruptions_have_random_numbers_of_their_own_and_tiers_share_them() -> None:
     clean = np.full((1, 64, 64, 3), 128, dtype=np.uint8)
     noises = [corrupt(clean, "gaussian_noise", tier, [7]).astype(float).ravel() - 128 for tier in TIERS]
-    noises.append(corrupt(clean, "shot_noise", 1, [7]).astype(float).ravel() - 128)
-    correlations = np.corrcoef(noises)
-    assert np.abs(correlations - np.eye(len(noises))).max() < 0.05
-    keys = [(name, tier, seed) for name in CORRUPTIONS for tier in TIERS for seed in (0, 1)]
-    assert len({generators(name, tier, [seed])[0].random() for name, tier, seed in keys}) == len(keys)
+    assert np.corrcoef(noises).min() > 0.95  # the same grain, only stronger
+    other = corrupt(clean, "shot_noise", 1, [7]).astype(float).ravel() - 128
+    assert abs(np.corrcoef(noises[0], other)[0, 1]) < 0.05
+    keys = [(name, seed) for name in CORRUPTIONS for seed in (0, 1)]
+    assert len({generators(name, [seed])[0].random() for name, seed in keys}) == len(keys)
 
 
 def lost(came: Images, clean: Images) -> float:

@@ -19,11 +19,11 @@ GLASS = {
 @pytest.mark.parametrize("sweeps", [1, 2])
 def test_swaps_at_once_are_swaps_one_after_another(distance: int, sweeps: int) -> None:
     height, width, seeds = 12, 15, [0, 1, 2]
-    came = shuffled((3, height, width), generators("glass_blur", 1, seeds), distance, sweeps)
+    came = shuffled((3, height, width), generators("glass_blur", seeds), distance, sweeps)
     places = np.concatenate(fronts(height, width, distance))
     inner = [(h, w) for h in range(distance, height - distance) for w in range(distance, width - distance)]
     assert sorted(places) == [h * width + w for h, w in inner]
-    for image, generator in enumerate(generators("glass_blur", 1, seeds)):
+    for image, generator in enumerate(generators("glass_blur", seeds)):
         here = np.arange(height * width).reshape(height, width)
         for _ in range(sweeps):
             size = (2, len(places))
@@ -41,7 +41,7 @@ def test_swaps_at_once_are_swaps_one_after_another(distance: int, sweeps: int) -
 def test_without_smoothing_pixels_only_change_places_nearby(distance: int) -> None:
     rows, columns = np.mgrid[0:64, 0:64].astype(np.uint8)
     image = np.stack([rows, columns, rows ^ columns], axis=-1)[None]
-    came = glass_blur(image, generators("glass_blur", 1, [5]), 0.0, distance, 1)[0]
+    came = glass_blur(image, generators("glass_blur", [5]), 0.0, distance, 1)[0]
     assert sorted(map(tuple, came.reshape(-1, 3))) == sorted(map(tuple, image.reshape(-1, 3)))
     moved = np.abs(came[..., :2].astype(int) - image[0, ..., :2]).max(axis=-1)
     share = 1 - 1 / (2 * distance + 1) ** 2  # of the pixels, that draw another place than their own
@@ -53,7 +53,7 @@ def test_without_smoothing_pixels_only_change_places_nearby(distance: int) -> No
 def test_moves_are_uniform_in_all_directions() -> None:
     """Of the pixel that is swapped last, which stays where it came from."""
     seeds = range(2000)
-    came = shuffled((2000, 8, 8), generators("glass_blur", 1, seeds), 1, 1).reshape(2000, 64) - (
+    came = shuffled((2000, 8, 8), generators("glass_blur", seeds), 1, 1).reshape(2000, 64) - (
         np.arange(2000)[:, None] * 64
     )
     home = came == 9  # the pixel of row 1 and column 1, which may have been moved before
@@ -76,7 +76,7 @@ def test_smoothing_is_a_gaussian_filter(sigma: float) -> None:
 def test_glass_is_smoothing_swapping_smoothing(tier: int, size: int) -> None:
     sigma, distance, sweeps = GLASS[size][tier - 1]
     images, seeds = pictures(2, size), [8, 9]
-    moved = shuffled(images.shape[:3], generators("glass_blur", tier, seeds), int(distance), int(sweeps))
+    moved = shuffled(images.shape[:3], generators("glass_blur", seeds), int(distance), int(sweeps))
     sigmas = (0, sigma, sigma, 0)
     first = scipy.ndimage.gaussian_filter(images.astype(float), sigmas, mode="nearest", truncate=4)
     swapped = first.reshape(-1, 3)[moved].reshape(images.shape)

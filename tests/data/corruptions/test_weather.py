@@ -51,7 +51,7 @@ def test_snow_is_a_white_sky_and_two_layers_of_flakes(tier: int, size: int) -> N
     weight = SNOW[size][tier - 1]
     image = pictures(1, size)
     image[0, : size // 2, : size // 4] = (0, 0, 255)  # brighter, in one channel, than the sky makes it
-    (generator,) = generators("snow", tier, [11])
+    (generator,) = generators("snow", [11])
     shown = math.ceil(size / flake)
     field = mean + scale * generator.standard_normal((shown, shown), dtype=np.float32).astype(float)
     angle = generator.uniform(-135, -45)
@@ -81,7 +81,7 @@ def test_snow_looks_the_same_upside_down_and_falls(tier: int) -> None:
 @each_size
 @each_tier
 def test_frost_is_a_weighted_sum_of_image_and_pane(tier: int, size: int) -> None:
-    image, (generator,) = pictures(1, size), generators("frost", tier, [3])
+    image, (generator,) = pictures(1, size), generators("frost", [3])
     pane = panes()[generator.integers(5)]
     rows, columns = (start + np.arange(size) for start in generator.integers(256, size=2))
     window = pane[rows[:, None] % 256, columns % 256].astype(float)
@@ -148,8 +148,8 @@ def diamonds_and_squares(draws: Reals, decay: float) -> Reals:
 
 @pytest.mark.parametrize(("size", "decay"), [(8, 3.0), (16, 1.75), (32, 2.0)])
 def test_plasma_is_made_of_diamonds_and_squares(size: int, decay: float) -> None:
-    came = plasmas(size, generators("fog", 1, [0, 1]), decay)
-    for field, generator in zip(came, generators("fog", 1, [0, 1]), strict=True):
+    came = plasmas(size, generators("fog", [0, 1]), decay)
+    for field, generator in zip(came, generators("fog", [0, 1]), strict=True):
         draws = 2 * generator.random((size, size), dtype=np.float32).astype(float) - 1
         assert field == pytest.approx(diamonds_and_squares(draws, decay), abs=1e-5)
         assert (field.min(), field.max()) == (0, 1)
@@ -160,7 +160,7 @@ def test_plasma_is_made_of_diamonds_and_squares(size: int, decay: float) -> None
 def test_fog_adds_plasma_and_darkens(tier: int, size: int) -> None:
     density, decay = FOG[size][tier - 1]
     images = pictures(3, size) // np.array([1, 2, 3], dtype=np.uint8)[:, None, None, None]
-    plasma = plasmas(size, generators("fog", tier, [4, 5, 6]), decay).astype(float)
+    plasma = plasmas(size, generators("fog", [4, 5, 6]), decay).astype(float)
     x = images / 255
     most = x.max(axis=(1, 2, 3), keepdims=True)
     expected = 255 * (x + density * plasma[..., None]) * most / (most + density)
@@ -169,6 +169,6 @@ def test_fog_adds_plasma_and_darkens(tier: int, size: int) -> None:
 
 def test_fog_of_other_sizes_is_a_part_of_a_larger_field() -> None:
     came = corrupt(flat(1, 40, 200), "fog", 1, [2])[0, ..., 0] / 255
-    plasma = plasmas(64, generators("fog", 1, [2]), 3)[0, :40, :40]  # 40 is nearer to 32: density .2
+    plasma = plasmas(64, generators("fog", [2]), 3)[0, :40, :40]  # 40 is nearer to 32: density .2
     most = 200 / 255
     assert came == pytest.approx((most + 0.2 * plasma) * most / (most + 0.2), abs=1 / 255)

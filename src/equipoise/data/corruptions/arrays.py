@@ -20,10 +20,14 @@ Indices: TypeAlias = NDArray[np.intp]
 Generators: TypeAlias = Sequence[np.random.Generator]
 
 
-def generators(name: str, tier: int, seeds: Sequence[int]) -> list[np.random.Generator]:
-    """A generator for each image, from its seed, the corruption and the tier."""
+def generators(name: str, seeds: Sequence[int]) -> list[np.random.Generator]:
+    """A generator for each image, from its seed and the corruption.
+
+    Not from the tier: one image is blurred in one direction, snowed on from one side, at every tier, so that
+    tiers differ in nothing but how bad they are.
+    """
     index = CORRUPTIONS.index(name)
-    return [np.random.Generator(np.random.SFC64([index, tier, seed])) for seed in seeds]
+    return [np.random.Generator(np.random.SFC64([index, seed])) for seed in seeds]
 
 
 def pixels(values: Floats) -> Images:

@@ -75,7 +75,7 @@ def corrupt(images: NDArray[np.uint8], name: str, tier: int, seeds: Sequence[int
         part = slice(start, start + together)
         batch = np.ascontiguousarray(images[part])
         if name in RANDOM:
-            corrupted[part] = RANDOM[name](batch, generators(name, tier, checked[part]), *values)
+            corrupted[part] = RANDOM[name](batch, generators(name, checked[part]), *values)
         else:
             corrupted[part] = DETERMINISTIC[name](batch, *values)
     return corrupted
