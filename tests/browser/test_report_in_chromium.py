@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from equipoise.demo.page import page as demo_page
-from equipoise.report.page import report_page
-from equipoise.report.results import Results
+from equipoise.report.numbers.results import Results
+from equipoise.report.page.page import report_page
 from tests.browser.opened import Opened, Scheme, opened
 from tests.demo import handmade
 from tests.report import plausible

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from equipoise.bench.lines import Line, StreamLine
-from equipoise.report.results import Results
+from equipoise.report.numbers.results import Results
 from tests.report.writer import line, pseudo, stream_line
 
 LABELS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "dec-released")

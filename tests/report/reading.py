@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from equipoise.report.results import Results, read_results
-from equipoise.report.table import Entry, Table
+from equipoise.report.numbers.results import Results, read_results
+from equipoise.report.tables.table import Entry, Table
 from tests.report.writer import folder
 
 HOME = ["Art", "Clipart", "Product", "Real World"]

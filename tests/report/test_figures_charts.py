@@ -2,8 +2,8 @@ from itertools import pairwise
 
 import pytest
 
-from equipoise.report.charts import Reference, Series, line_chart, row_chart
-from equipoise.report.sections import Spread, spread_of
+from equipoise.report.figures.charts import Reference, Series, line_chart, row_chart
+from equipoise.report.figures.sections import Spread, spread_of
 from tests.report.drawn import Parsed
 
 TIERS = ("1", "2")

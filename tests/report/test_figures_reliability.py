@@ -1,8 +1,8 @@
 import pytest
 
 from equipoise.bench.lines import Reliability
-from equipoise.report.figures_reliability import Bins, bins_of, reliability_diagram
-from equipoise.report.sections import pooled
+from equipoise.report.figures.reliability import Bins, bins_of, reliability_diagram
+from equipoise.report.figures.sections import pooled
 from tests.report.drawn import Parsed
 
 

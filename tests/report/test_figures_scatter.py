@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from equipoise.report.figures_scatter import Track, scatter_diagram
+from equipoise.report.figures.scatter import Track, scatter_diagram
 from tests.report.drawn import Parsed
 
 

@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 from equipoise.bench.lines import Line, StreamLine
-from equipoise.report.captions import ablation_caption, streams_caption
-from equipoise.report.figures_ablation import ablated, ablation_figures, metric_by_place, tau_by_place
-from equipoise.report.figures_norms import norm_quantiles, norms_figure
-from equipoise.report.figures_taus import scale_of, tau_figure, tau_histograms
-from equipoise.report.results import Results
-from equipoise.report.sections import Section, sections
-from equipoise.report.streams import quantile, shown_levels
+from equipoise.report.figures.ablation import ablated, ablation_figures, metric_by_place, tau_by_place
+from equipoise.report.figures.norms import norm_quantiles, norms_figure
+from equipoise.report.figures.sections import Section, sections
+from equipoise.report.figures.streams import quantile, shown_levels
+from equipoise.report.figures.taus import scale_of, tau_figure, tau_histograms
+from equipoise.report.numbers.results import Results
+from equipoise.report.page.captions import ablation_caption, streams_caption
 from tests.report.drawn import Parsed
 from tests.report.writer import line, stream_line
 

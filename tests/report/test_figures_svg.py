@@ -2,7 +2,17 @@ from itertools import pairwise
 
 import pytest
 
-from equipoise.report.svg import Frame, hue, nice_limit, picture, point, shape, shortened, spread, text
+from equipoise.report.figures.svg import (
+    Frame,
+    hue,
+    nice_limit,
+    picture,
+    point,
+    shape,
+    shortened,
+    spread,
+    text,
+)
 from tests.report.drawn import Parsed
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.report.paper import SIGMA
-from equipoise.report.tables import paper_tables
+from equipoise.report.numbers.paper import SIGMA
+from equipoise.report.tables.papers import paper_tables
 from tests.report.reading import ORDER, read, row, scores
 from tests.report.writer import grid, line
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.report.latex import escaped, latex, write_latex
-from equipoise.report.table import Column, Entry, Row, Table
+from equipoise.report.tables.latex import escaped, latex, write_latex
+from equipoise.report.tables.table import Column, Entry, Row, Table
 from tests.report.reading import HOME, read
 from tests.report.writer import grid, line
 

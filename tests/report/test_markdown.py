@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.report.markdown import block, cell, markdown, rows
-from equipoise.report.table import Column, Entry, Row, Table
+from equipoise.report.tables.markdown import block, cell, markdown, rows
+from equipoise.report.tables.table import Column, Entry, Row, Table
 from tests.report.reading import HOME, read
 from tests.report.writer import folder, grid, line
 

@@ -4,14 +4,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.report.own_tables import (
+from equipoise.report.numbers.significance import paired_test
+from equipoise.report.tables.own_tables import (
     average_tables,
     comparisons,
     detail_tables,
     own_tables,
     significance_tables,
 )
-from equipoise.report.significance import paired_test
 from tests.report.reading import one, read, row, scores
 from tests.report.writer import grid, line
 

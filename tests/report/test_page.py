@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from equipoise.report.page import report_page
-from equipoise.report.page_run import progress
-from equipoise.report.results import Results
-from equipoise.report.sections import sections
+from equipoise.report.figures.sections import sections
+from equipoise.report.numbers.results import Results
+from equipoise.report.page.page import report_page
+from equipoise.report.page.run import progress
 from tests.report import plausible
 from tests.report.drawn import Parsed
 from tests.report.plausible import made

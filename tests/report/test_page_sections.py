@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from equipoise.report.page_figures import looks, scatter_figures
-from equipoise.report.runs import Form, Shift
-from equipoise.report.sections import sections
+from equipoise.report.figures.sections import sections
+from equipoise.report.numbers.runs import Form, Shift
+from equipoise.report.page.figures import looks, scatter_figures
 from tests.report.drawn import Parsed
 from tests.report.plausible import made
 from tests.report.writer import line, stream_line

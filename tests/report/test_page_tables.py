@@ -1,11 +1,11 @@
 import pytest
 
-from equipoise.report.own_tables import TEMPERINGS_NOTE
-from equipoise.report.page_tables import plain_table, table_html
-from equipoise.report.pivot import NOTE, pivoted
-from equipoise.report.runs import Form
-from equipoise.report.table import Column, Entry, Row, Table
-from equipoise.report.wording import HEADINGS
+from equipoise.report.numbers.runs import Form
+from equipoise.report.page.tables import plain_table, table_html
+from equipoise.report.tables.own_tables import TEMPERINGS_NOTE
+from equipoise.report.tables.pivot import NOTE, pivoted
+from equipoise.report.tables.table import Column, Entry, Row, Table
+from equipoise.report.tables.wording import HEADINGS
 from tests.report.drawn import Parsed
 
 TWO = (Column("ECE ↓", "Art"), Column("ECE ↓", "Photo"), Column("NLL ↓", "Art", decimals=2))

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from equipoise.report.sections import Section, sections
-from equipoise.report.words import (
+from equipoise.report.figures.sections import Section, sections
+from equipoise.report.page.words import (
     cautions,
     certainty_caption,
     findings,

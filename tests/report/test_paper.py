@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from equipoise.report.paper import (
+from equipoise.report.numbers.paper import (
     BACKBONES,
     DATA,
     ROWS,
@@ -19,8 +19,8 @@ from equipoise.report.paper import (
     run_to_run,
     tier_of,
 )
-from equipoise.report.results import Setting
-from equipoise.report.runs import Metric
+from equipoise.report.numbers.results import Setting
+from equipoise.report.numbers.runs import Metric
 
 HOME, TINY = "office-home", "tiny-imagenet-c"
 EFFICIENT, MOBILE = "efficientnet_b0", "mobilenet_v1"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import DataError
-from equipoise.report.results import Setting, read_results, seeds_of
-from equipoise.report.runs import Form
+from equipoise.report.numbers.results import Setting, read_results, seeds_of
+from equipoise.report.numbers.runs import Form
 from tests.report.writer import folder, line, stream_line
 
 

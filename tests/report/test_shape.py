@@ -3,7 +3,7 @@ from typing import Any, Literal, TypedDict
 import pytest
 from typing_extensions import NotRequired
 
-from equipoise.report.shape import checker
+from equipoise.report.numbers.shape import checker
 
 
 class Inner(TypedDict):

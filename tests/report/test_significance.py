@@ -6,8 +6,8 @@ from scipy import stats
 
 from equipoise.bench.lines import Scores
 from equipoise.errors import OptionError
-from equipoise.report.runs import Board, Form, Shift
-from equipoise.report.significance import against_second_best, paired_test, told
+from equipoise.report.numbers.runs import Board, Form, Shift
+from equipoise.report.numbers.significance import against_second_best, paired_test, told
 from tests.report.writer import pseudo
 
 FIRST = [0.08, 0.047, 0.039, 0.018, 0.07]

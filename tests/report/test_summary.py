@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from equipoise.report.runs import Shift
-from equipoise.report.summary import (
+from equipoise.report.numbers.runs import Shift
+from equipoise.report.numbers.summary import (
     at_target,
     at_tier,
     domain_mean,

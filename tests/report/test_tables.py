@@ -3,10 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from equipoise.report.paper import ROWS, SIGMA
-from equipoise.report.results import Results
-from equipoise.report.table import Column, Entry, Row, Table, common_gap, written
-from equipoise.report.tables import all_tables, paper_tables
+from equipoise.report.numbers.paper import ROWS, SIGMA
+from equipoise.report.numbers.results import Results
+from equipoise.report.tables.papers import all_tables, paper_tables
+from equipoise.report.tables.table import Column, Entry, Row, Table, common_gap, written
 from tests.report.reading import HOME, ORDER, one, read, row, scores
 from tests.report.writer import PAPER_METHODS, grid
 

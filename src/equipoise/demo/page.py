@@ -22,10 +22,10 @@ from equipoise.demo.results import (
     shown,
 )
 from equipoise.demo.words import certainty_caption, findings, options_note, tempering_note
-from equipoise.report.figures_reliability import reliability_diagram
-from equipoise.report.figures_scatter import Track, scatter_diagram
-from equipoise.report.style import style
-from equipoise.report.svg import hue, nice_limit
+from equipoise.report.figures.reliability import reliability_diagram
+from equipoise.report.figures.scatter import Track, scatter_diagram
+from equipoise.report.figures.svg import hue, nice_limit
+from equipoise.report.page.style import style
 
 DESCRIPTIONS = {
     "optical": "handwritten digits scanned to 8 by 8 pixels (scikit-learn)",

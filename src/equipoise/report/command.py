@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from equipoise.files import whole_file
-from equipoise.report.latex import write_latex
-from equipoise.report.markdown import markdown as markdown_text
-from equipoise.report.page import report_page
-from equipoise.report.results import read_results
+from equipoise.report.numbers.results import read_results
+from equipoise.report.page.page import report_page
+from equipoise.report.tables.latex import write_latex
+from equipoise.report.tables.markdown import markdown as markdown_text
 
 
 def write_report(folder: Path, *, html: Path | None, latex: Path | None, markdown: bool) -> Iterator[str]:

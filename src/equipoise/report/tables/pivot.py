@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from equipoise.report.own_tables import TEMPERINGS_NOTE
-from equipoise.report.runs import Form
-from equipoise.report.table import Column, Entry, Row, Table
-from equipoise.report.wording import HEADINGS
+from equipoise.report.numbers.runs import Form
+from equipoise.report.tables.own_tables import TEMPERINGS_NOTE
+from equipoise.report.tables.table import Column, Entry, Row, Table
+from equipoise.report.tables.wording import HEADINGS
 
 ONCE = HEADINGS["accuracy"]
 """Dividing the logits does not change it, so it has one column."""

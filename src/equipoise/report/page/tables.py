@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from equipoise.report.table import Column, Entry, Table, common_gap, written
-from equipoise.report.wording import DOUBTFUL, INCOMPLETE
+from equipoise.report.tables.table import Column, Entry, Table, common_gap, written
+from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE
 
 PROTOCOL_WORDS = {
     "online": "online: the answers given while adapting",

@@ -8,7 +8,7 @@ sigma²_max (0.117, 0.0117 and 6.469; printed are 0.116, 0.011 and 6.467), and d
 from collections.abc import Collection, Iterable
 from statistics import fmean, variance
 
-from equipoise.report.runs import Metric, Shift, Values
+from equipoise.report.numbers.runs import Metric, Shift, Values
 
 BETTER: dict[Metric, int] = {"accuracy": 1, "ece": -1, "nll": -1, "brier": -1, "entropy": 0}
 """1 where higher is better, -1 where lower is; entropy has no better."""

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from equipoise.report.sections import Spread
-from equipoise.report.svg import (
+from equipoise.report.figures.sections import Spread
+from equipoise.report.figures.svg import (
     Frame,
     Shape,
     axis_names,

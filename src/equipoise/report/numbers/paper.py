@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from equipoise.report.results import Setting
-from equipoise.report.runs import Form, Metric
+from equipoise.report.numbers.results import Setting
+from equipoise.report.numbers.runs import Form, Metric
 
 DATA = {"Digits": "digits", "PACS": "pacs", "HomeOffice": "office-home", "TIN-C": "tiny-imagenet-c"}
 BACKBONES = {"SmallCNN": "smallcnn", "EfficientNetB0": "efficientnet_b0", "MobileNet": "mobilenet_v1"}
@@ -160,7 +160,9 @@ def tier_of(column: str) -> int | None:
 
 
 def _content() -> Any:
-    return json.loads(files("equipoise.report").joinpath("paper_tables.json").read_text(encoding="utf-8"))
+    return json.loads(
+        files("equipoise.report.numbers").joinpath("paper_tables.json").read_text(encoding="utf-8")
+    )
 
 
 def _table(entry: Any, doubts: Any) -> PrintedTable:

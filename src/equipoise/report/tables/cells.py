@@ -5,11 +5,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from equipoise.report.paper import Printed
-from equipoise.report.runs import Metric, Values
-from equipoise.report.summary import BETTER, coverage, domain_mean, domain_std, gap
-from equipoise.report.table import Column, Entry, Row, Table, written
-from equipoise.report.wording import doubt_notes, gap_notes
+from equipoise.report.numbers.paper import Printed
+from equipoise.report.numbers.runs import Metric, Values
+from equipoise.report.numbers.summary import BETTER, coverage, domain_mean, domain_std, gap
+from equipoise.report.tables.table import Column, Entry, Row, Table, written
+from equipoise.report.tables.wording import doubt_notes, gap_notes
 
 
 class Expected(NamedTuple):

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from equipoise.bench.lines import Protocol
-from equipoise.report.paper import counted
-from equipoise.report.results import Results
-from equipoise.report.runs import Form, Metric
-from equipoise.report.sections import RAW, Group, Section, pooled
-from equipoise.report.summary import BETTER
-from equipoise.report.wording import NAMES, form_name, listed
+from equipoise.report.figures.sections import RAW, Group, Section, pooled
+from equipoise.report.numbers.paper import counted
+from equipoise.report.numbers.results import Results
+from equipoise.report.numbers.runs import Form, Metric
+from equipoise.report.numbers.summary import BETTER
+from equipoise.report.tables.wording import NAMES, form_name, listed
 
 DECIMALS = 3
 """How many decimals decide; what a reader sees as equal is called equal."""

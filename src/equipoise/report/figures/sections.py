@@ -8,8 +8,8 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from equipoise.bench.lines import Line, Protocol, Reliability, StreamLine
-from equipoise.report.results import Results, Setting, group_of, setting_of
-from equipoise.report.runs import METRICS, Board, Form, Metric, Runs, Shift
+from equipoise.report.numbers.results import Results, Setting, group_of, setting_of
+from equipoise.report.numbers.runs import METRICS, Board, Form, Metric, Runs, Shift
 
 RAW = "none"
 """The tempering of answers that are as the method gave them."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from equipoise.report.sections import Section
-from equipoise.report.streams import place_of, tau_median
-from equipoise.report.svg import line, path, picture, shortened, text
+from equipoise.report.figures.sections import Section
+from equipoise.report.figures.streams import place_of, tau_median
+from equipoise.report.figures.svg import line, path, picture, shortened, text
 
 _BEYOND = 0.005
 """The share of all images that may lie beyond the drawn range at either side."""

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable
 
 from equipoise.bench.lines import Cell, Line, Protocol
-from equipoise.report.own_tables import average_tables, detail_tables, significance_tables
-from equipoise.report.paper import counted
-from equipoise.report.results import Results, seeds_of
-from equipoise.report.runs import Form
-from equipoise.report.table import Column, Entry, Table, common_gap, written
-from equipoise.report.tables import paper_tables
-from equipoise.report.wording import DOUBTFUL, INCOMPLETE, form_name, listed
+from equipoise.report.numbers.paper import counted
+from equipoise.report.numbers.results import Results, seeds_of
+from equipoise.report.numbers.runs import Form
+from equipoise.report.tables.own_tables import average_tables, detail_tables, significance_tables
+from equipoise.report.tables.papers import paper_tables
+from equipoise.report.tables.table import Column, Entry, Table, common_gap, written
+from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE, form_name, listed
 
 NOTHING = "\N{EN DASH}"
 PROTOCOLS: dict[Protocol, str] = {

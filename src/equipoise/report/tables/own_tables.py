@@ -5,13 +5,13 @@ from functools import partial
 from typing import NamedTuple
 
 from equipoise.bench.lines import Protocol
-from equipoise.report.cells import Expected, column_of, rows_of, with_notes
-from equipoise.report.results import Group, Results
-from equipoise.report.runs import METRICS, TEMPERINGS, Board, Form, Metric, Values
-from equipoise.report.significance import FEWEST_PAIRS, Comparison, against_second_best
-from equipoise.report.summary import at_target, at_tier, run_std
-from equipoise.report.table import Column, Entry, Row, Table
-from equipoise.report.wording import (
+from equipoise.report.numbers.results import Group, Results
+from equipoise.report.numbers.runs import METRICS, TEMPERINGS, Board, Form, Metric, Values
+from equipoise.report.numbers.significance import FEWEST_PAIRS, Comparison, against_second_best
+from equipoise.report.numbers.summary import at_target, at_tier, run_std
+from equipoise.report.tables.cells import Expected, column_of, rows_of, with_notes
+from equipoise.report.tables.table import Column, Entry, Row, Table
+from equipoise.report.tables.wording import (
     HEADINGS,
     NAMES,
     form_name,

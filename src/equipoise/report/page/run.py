@@ -5,11 +5,11 @@ from html import escape
 from typing import NamedTuple
 
 from equipoise.bench.lines import Line
-from equipoise.report.page_tables import plain_table
-from equipoise.report.paper import counted, paper_name
-from equipoise.report.results import Results
-from equipoise.report.sections import Section
-from equipoise.report.wording import listed, setting_words
+from equipoise.report.figures.sections import Section
+from equipoise.report.numbers.paper import counted, paper_name
+from equipoise.report.numbers.results import Results
+from equipoise.report.page.tables import plain_table
+from equipoise.report.tables.wording import listed, setting_words
 
 MOST_ERRORS = 20
 """How many different errors are shown."""

@@ -5,5 +5,5 @@ from importlib.resources import files
 
 def style(package: str) -> str:
     """The shared style sheet and the page.css of a package."""
-    sheets = files("equipoise.report").joinpath("base.css"), files(package).joinpath("page.css")
+    sheets = files("equipoise.report.page").joinpath("base.css"), files(package).joinpath("page.css")
     return "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)

@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from equipoise.bench.lines import Reliability
-from equipoise.report.svg import Frame, axis_names, grid, line, picture, rect
+from equipoise.report.figures.svg import Frame, axis_names, grid, line, picture, rect
 
 
 class Bins(TypedDict):

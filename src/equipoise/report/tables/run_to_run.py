@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from equipoise.bench.lines import Protocol
-from equipoise.report.cells import beside, with_notes
-from equipoise.report.paper import (
+from equipoise.report.numbers.paper import (
     ROWS,
     RUN_TO_RUN,
     SIGMA,
@@ -14,11 +13,12 @@ from equipoise.report.paper import (
     printed_tables,
     run_to_run,
 )
-from equipoise.report.results import Group, Setting
-from equipoise.report.runs import Board, Metric
-from equipoise.report.summary import largest_run_variance
-from equipoise.report.table import Column, Entry, Row, Table
-from equipoise.report.wording import HEADINGS, plain_heading, setting_note, setting_words, table_key
+from equipoise.report.numbers.results import Group, Setting
+from equipoise.report.numbers.runs import Board, Metric
+from equipoise.report.numbers.summary import largest_run_variance
+from equipoise.report.tables.cells import beside, with_notes
+from equipoise.report.tables.table import Column, Entry, Row, Table
+from equipoise.report.tables.wording import HEADINGS, plain_heading, setting_note, setting_words, table_key
 
 NOTE = "The sample variance over seeds of the average over the domains; the paper does not define its own."
 

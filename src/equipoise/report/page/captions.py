@@ -4,13 +4,13 @@ from html import escape
 from itertools import pairwise
 
 from equipoise.bench.lines import Protocol
-from equipoise.report.figures_ablation import ablated, metric_by_place
-from equipoise.report.figures_norms import norm_quantiles
-from equipoise.report.figures_taus import tau_histograms
-from equipoise.report.paper import counted
-from equipoise.report.runs import Metric
-from equipoise.report.sections import Group, Section
-from equipoise.report.words import DECIMALS, SHORT
+from equipoise.report.figures.ablation import ablated, metric_by_place
+from equipoise.report.figures.norms import norm_quantiles
+from equipoise.report.figures.sections import Group, Section
+from equipoise.report.figures.taus import tau_histograms
+from equipoise.report.numbers.paper import counted
+from equipoise.report.numbers.runs import Metric
+from equipoise.report.page.words import DECIMALS, SHORT
 
 
 def extent(section: Section) -> str:

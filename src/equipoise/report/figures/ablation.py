@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from equipoise.bench.lines import Protocol
-from equipoise.report.charts import Series, line_chart, row_chart
-from equipoise.report.runs import Form, Metric
-from equipoise.report.sections import Group, Section, Spread, spread_of
-from equipoise.report.streams import by_place, tau_median
-from equipoise.report.svg import Shape
+from equipoise.report.figures.charts import Series, line_chart, row_chart
+from equipoise.report.figures.sections import Group, Section, Spread, spread_of
+from equipoise.report.figures.streams import by_place, tau_median
+from equipoise.report.figures.svg import Shape
+from equipoise.report.numbers.runs import Form, Metric
 
 KINDS: dict[str, tuple[str, str, Shape]] = {
     "mean": ("mean of τ", "hue-3", "circle"),

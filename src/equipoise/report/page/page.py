@@ -10,8 +10,10 @@ from string import Template
 from typing import NamedTuple
 
 from equipoise.bench.lines import Protocol
-from equipoise.report.own_tables import own_tables
-from equipoise.report.page_figures import (
+from equipoise.report.figures.sections import Section, sections
+from equipoise.report.numbers.paper import paper_name
+from equipoise.report.numbers.results import Group, Results
+from equipoise.report.page.figures import (
     Looks,
     ablation_figure,
     looks,
@@ -19,18 +21,16 @@ from equipoise.report.page_figures import (
     scatter_figures,
     streams_figures,
 )
-from equipoise.report.page_run import facts, failures, made, options, overview
-from equipoise.report.page_tables import PROTOCOL_WORDS, plain_table, table_html
-from equipoise.report.paper import paper_name
-from equipoise.report.pivot import pivoted
-from equipoise.report.results import Group, Results
-from equipoise.report.run_to_run import run_to_run_tables
-from equipoise.report.sections import Section, sections
-from equipoise.report.style import style
-from equipoise.report.table import Table
-from equipoise.report.tables import paper_tables
-from equipoise.report.wording import setting_words, table_key
-from equipoise.report.words import cautions, findings, run_cautions, section_findings, tempering_counts
+from equipoise.report.page.run import facts, failures, made, options, overview
+from equipoise.report.page.style import style
+from equipoise.report.page.tables import PROTOCOL_WORDS, plain_table, table_html
+from equipoise.report.page.words import cautions, findings, run_cautions, section_findings, tempering_counts
+from equipoise.report.tables.own_tables import own_tables
+from equipoise.report.tables.papers import paper_tables
+from equipoise.report.tables.pivot import pivoted
+from equipoise.report.tables.run_to_run import run_to_run_tables
+from equipoise.report.tables.table import Table
+from equipoise.report.tables.wording import setting_words, table_key
 
 NOTHING = "<p>There is no result yet to say anything about.</p>"
 
@@ -59,9 +59,9 @@ def report_page(results: Results) -> str:
             contents.append(Entry(3, f"{anchor}-{within}", title))
             body.append(_section(section, title, f"{anchor}-{within}", look))
         body.append(f"{_run_to_run(several, results)}</section>\n")
-    template = Template(files("equipoise.report").joinpath("page.html").read_text(encoding="utf-8"))
+    template = Template(files("equipoise.report.page").joinpath("page.html").read_text(encoding="utf-8"))
     return template.substitute(
-        style=style("equipoise.report"),
+        style=style("equipoise.report.page"),
         contents=_contents(contents),
         facts=facts(results, parts),
         cautions=_list(run_cautions(results, parts), "care"),

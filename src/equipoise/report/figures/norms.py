@@ -2,10 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
-from equipoise.report.charts import Reference, Series, line_chart
-from equipoise.report.sections import Section, Spread
-from equipoise.report.streams import by_place, scaled_norm, shown_levels
-from equipoise.report.svg import Frame, line, marks, nice_limit, picture, point, row_grid, shortened, text
+from equipoise.report.figures.charts import Reference, Series, line_chart
+from equipoise.report.figures.sections import Section, Spread
+from equipoise.report.figures.streams import by_place, scaled_norm, shown_levels
+from equipoise.report.figures.svg import (
+    Frame,
+    line,
+    marks,
+    nice_limit,
+    picture,
+    point,
+    row_grid,
+    shortened,
+    text,
+)
 
 AXIS = "quantiles of ‖z‖ / κ"
 

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 
 from equipoise.bench.lines import Protocol
-from equipoise.report.cells import Expected, beside, column_of, rows_of, with_notes
-from equipoise.report.own_tables import own_tables
-from equipoise.report.paper import (
+from equipoise.report.numbers.paper import (
     AVERAGE,
     ROWS,
     SIGMA,
@@ -17,13 +15,15 @@ from equipoise.report.paper import (
     printed_tables,
     tier_of,
 )
-from equipoise.report.results import Group, Results
-from equipoise.report.run_to_run import run_to_run_tables
-from equipoise.report.runs import Board, Values
-from equipoise.report.significance import against_second_best, told
-from equipoise.report.summary import at_target, at_tier, gap, largest_domain_variance
-from equipoise.report.table import Column, Entry, Table
-from equipoise.report.wording import (
+from equipoise.report.numbers.results import Group, Results
+from equipoise.report.numbers.runs import Board, Values
+from equipoise.report.numbers.significance import against_second_best, told
+from equipoise.report.numbers.summary import at_target, at_tier, gap, largest_domain_variance
+from equipoise.report.tables.cells import Expected, beside, column_of, rows_of, with_notes
+from equipoise.report.tables.own_tables import own_tables
+from equipoise.report.tables.run_to_run import run_to_run_tables
+from equipoise.report.tables.table import Column, Entry, Table
+from equipoise.report.tables.wording import (
     HEADINGS,
     NAMES,
     listed,

@@ -15,8 +15,8 @@ from statistics import fmean, stdev
 from scipy import stats
 
 from equipoise.errors import OptionError
-from equipoise.report.runs import Board, Form, Metric, Values
-from equipoise.report.summary import BETTER, runs_of, shift_means
+from equipoise.report.numbers.runs import Board, Form, Metric, Values
+from equipoise.report.numbers.summary import BETTER, runs_of, shift_means
 
 FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""

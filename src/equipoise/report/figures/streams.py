@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from equipoise.bench.lines import StreamLine
-from equipoise.report.runs import Shift
-from equipoise.report.sections import Section, Spread, spread_of
+from equipoise.report.figures.sections import Section, Spread, spread_of
+from equipoise.report.numbers.runs import Shift
 
 WANTED_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles that are drawn: of those that a run wrote, the nearest to these."""

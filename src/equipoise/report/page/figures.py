@@ -6,21 +6,21 @@ from html import escape
 from typing import NamedTuple
 
 from equipoise.bench.lines import Protocol
-from equipoise.report.captions import (
+from equipoise.report.figures.ablation import ablation_figures
+from equipoise.report.figures.norms import norms_figure
+from equipoise.report.figures.reliability import bins_of, reliability_diagram
+from equipoise.report.figures.scatter import Point, Track, scatter_diagram
+from equipoise.report.figures.sections import RAW, Group, Section, pooled
+from equipoise.report.figures.svg import Shape, hue, nice_limit, shape
+from equipoise.report.figures.taus import tau_figure
+from equipoise.report.numbers.runs import TEMPERINGS, Form, Metric
+from equipoise.report.page.captions import (
     ablation_caption,
     extent,
     reliability_caption,
     streams_caption,
 )
-from equipoise.report.figures_ablation import ablation_figures
-from equipoise.report.figures_norms import norms_figure
-from equipoise.report.figures_reliability import bins_of, reliability_diagram
-from equipoise.report.figures_scatter import Point, Track, scatter_diagram
-from equipoise.report.figures_taus import tau_figure
-from equipoise.report.runs import TEMPERINGS, Form, Metric
-from equipoise.report.sections import RAW, Group, Section, pooled
-from equipoise.report.svg import Shape, hue, nice_limit, shape
-from equipoise.report.words import SHORT, certainty_caption
+from equipoise.report.page.words import SHORT, certainty_caption
 
 DIAGRAMMED = (RAW, "mean", "median")
 """The temperings that have reliability diagrams, as far as they are there."""

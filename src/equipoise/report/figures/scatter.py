@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from equipoise.report.svg import (
+from equipoise.report.figures.svg import (
     Frame,
     Shape,
     axis_names,

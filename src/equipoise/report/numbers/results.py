@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from equipoise.bench.lines import Cell, Line, Protocol, StreamLine
 from equipoise.errors import DataError
-from equipoise.report.runs import Board, board
-from equipoise.report.shape import checker
+from equipoise.report.numbers.runs import Board, board
+from equipoise.report.numbers.shape import checker
 
 PROTOCOLS: tuple[Protocol, ...] = ("online", "after-pass")
 

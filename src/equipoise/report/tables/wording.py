@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable
 
-from equipoise.report.paper import counted, experiments, paper_name, papers_setting
-from equipoise.report.results import Group, Setting
-from equipoise.report.runs import Board, Form, Metric
-from equipoise.report.table import Table, common_gap
+from equipoise.report.numbers.paper import counted, experiments, paper_name, papers_setting
+from equipoise.report.numbers.results import Group, Setting
+from equipoise.report.numbers.runs import Board, Form, Metric
+from equipoise.report.tables.table import Table, common_gap
 
 NAMES: dict[Metric, str] = {
     "accuracy": "accuracy",

@@ -6,10 +6,10 @@ from itertools import groupby
 from pathlib import Path
 
 from equipoise.files import whole_file
-from equipoise.report.results import Results
-from equipoise.report.table import Column, Entry, Table, common_gap, written
-from equipoise.report.tables import all_tables
-from equipoise.report.wording import DOUBTFUL, INCOMPLETE
+from equipoise.report.numbers.results import Results
+from equipoise.report.tables.papers import all_tables
+from equipoise.report.tables.table import Column, Entry, Table, common_gap, written
+from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE
 
 DOCUMENT = "all.tex"
 _FITTING = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"

@@ -1,0 +1,1 @@
+"""Figures: drawn as SVG from results, coloured by the page's style sheet."""

@@ -1,0 +1,1 @@
+"""Tables: the paper's and ours, as Markdown and LaTeX."""
