@@ -11,9 +11,8 @@ from equipoise.errors import RecipeError
 def load_modules(paths: Iterable[str]) -> None:
     """Run each file once in this process, so that what it registers is there."""
     for path in paths:
-        name = f"equipoise_module_{Path(path).stem}"
-        known = sys.modules.get(name)
-        if known is not None and known.__file__ == path:
+        name = f"equipoise_module {path}"
+        if name in sys.modules:
             continue
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None or not Path(path).is_file():
@@ -22,6 +21,6 @@ def load_modules(paths: Iterable[str]) -> None:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except Exception as error:
             del sys.modules[name]
-            raise
+            raise RecipeError(f"modules: {path} cannot be run: {type(error).__name__}: {error}") from error
