@@ -101,7 +101,9 @@ def test_lists_are_given_in_any_way(arguments: list[str], expected: Any) -> None
     assert found == [expected]
 
 
-def test_a_list_without_values_is_refused() -> None:
-    result = runner.invoke(app, ["run", "demo", "--methods"])
+@pytest.mark.parametrize("rest", [["--methods"], ["--methods", ","], ["--methods", "--workers", "1"]])
+def test_a_list_without_values_is_refused(rest: list[str]) -> None:
+    result = runner.invoke(app, ["run", "demo", *rest])
     assert result.exit_code == 2
     assert "--methods" in result.output
+    assert "at least one value" in result.output

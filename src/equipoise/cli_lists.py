@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperOption
 
 
@@ -26,8 +27,8 @@ class TakesLists(TyperCommand):
                     spread.append(token)
                 elif value:
                     spread += _after(name, value)
-                elif at + 1 == len(args) or args[at + 1].startswith("-"):
-                    spread.append(token)  # no value: click says so
+                elif at + 1 == len(args) or args[at + 1].startswith("--"):
+                    raise typer.BadParameter("expected at least one value", param_hint=token)
             elif current is not None:
                 spread += _after(current, token)
             else:
@@ -36,4 +37,7 @@ class TakesLists(TyperCommand):
 
 
 def _after(option: str, values: str) -> list[Any]:
-    return [word for value in values.split(",") if value for word in (option, value)]
+    split = [value for value in values.split(",") if value]
+    if not split:
+        raise typer.BadParameter("expected at least one value", param_hint=option)
+    return [word for value in split for word in (option, value)]

@@ -1,7 +1,10 @@
 """The methods by name: make one, list them, and load one from a state file."""
 
+import hashlib
+import inspect
 import json
 import os
+from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
@@ -31,6 +34,14 @@ def list_methods() -> list[str]:
 def options_of(name: str) -> dict[str, Any]:
     """The options of a method with their defaults; `inspect.Parameter.empty` where there is none."""
     return _method(name).known_options()
+
+
+def code_digest(name: str) -> str:
+    """A hash of the file that defines a method; empty for those of this package, which have a version."""
+    method = _method(name)
+    if method.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return ""
+    return hashlib.blake2b(Path(inspect.getfile(method)).read_bytes(), digest_size=16).hexdigest()
 
 
 def create(name: str, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> Adapter:

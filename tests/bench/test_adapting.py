@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.bench import scoring
 from equipoise.bench.adapting import TAU_EDGES, run_cells
-from equipoise.bench.lines import Line
+from equipoise.bench.lines import Line, Reliability, Scores
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.source_model import SourceModel, model_path, read_source_model
 from equipoise.bench.training import train_source_model
@@ -134,7 +135,8 @@ def test_a_stream_is_described_by_its_source_logits(folder: Path) -> None:
     )
     moments = [line["norm_mean"], line["norm_std"], line["tau_mean"], line["tau_std"]]
     assert moments == pytest.approx(
-        [float(v) for v in (norms.mean(), norms.std(), tau.mean(), tau.std())], rel=1e-4
+        [float(v) for v in (norms.mean(), norms.std(correction=0), tau.mean(), tau.std(correction=0))],
+        rel=1e-4,
     )
     assert (line["h0"], line["kappa"], line["fixed_tau"]) == (
         found.source.h0,
@@ -186,3 +188,50 @@ def test_orders_of_the_stream_are_those_asked_for(folder: Path) -> None:
     assert line["scores"] == pytest.approx(
         byhand(torch.cat(logits), torch.cat([part.labels for part in parts])), abs=2e-4
     )
+
+
+def test_a_stream_of_one_image_has_a_result(tmp_path: Path) -> None:
+    cache, data = Cache(tmp_path / "cache"), Toy(tmp_path)
+    stored = {part: cache.store(data, part, 2 if part != "dark" else 1, Reader()) for part in data.parts}
+    recipe = toy_recipe()
+    run = make_plan(recipe, data, data.shifts, stored, {"smallcnn": None}, 1)[3]
+    assert run.any_cell["target"] == "dark"
+    train_source_model(run.model, tmp_path)
+    line, lines = run_cells(run, tmp_path, look=True)
+    assert {each["status"] for each in lines} == {"ok"}
+    assert line is not None
+    assert (line["images"], line["norm_std"], line["tau_std"]) == (1, 0.0, 0.0)
+
+
+def test_a_method_that_draws_random_numbers_gives_the_same_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs_of(folder, methods={"source": {"batch_size": 16}})[0]
+
+    class Noisy(torch.nn.Module):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__()
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.randn(len(images), 3)
+
+        predict = forward
+
+    monkeypatch.setattr("equipoise.bench.adapting.create", Noisy)
+    torch.manual_seed(0)
+    first = run_cells(run, folder, look=False)[1]
+    second = run_cells(run, folder, look=False)[1]
+    assert [line["scores"] for line in first] == [line["scores"] for line in second]
+
+
+def test_answers_that_are_no_numbers_are_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs_of(folder)[0]
+    real = scoring.score
+
+    def score(logits: torch.Tensor, labels: torch.Tensor) -> tuple[Scores, Reliability]:
+        scores, bins = real(logits, labels)
+        return {**scores, "nll": float("inf")}, bins
+
+    monkeypatch.setattr("equipoise.bench.adapting.score", score)
+    lines = run_cells(run, folder, look=False)[1]
+    assert {line["status"] for line in lines} == {"failed"}

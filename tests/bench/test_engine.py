@@ -97,3 +97,16 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         time.sleep(0.1)
     else:
         assert not Path(f"/proc/{worker}").exists(), "the worker outlived its parent"
+
+
+def test_workers_that_die_while_nobody_looks_are_replaced(tmp_path: Path) -> None:
+    engine = Processes(2)
+    try:
+        collect(engine, tmp_path, ["a", "b"])
+        for worker in list(engine._pool._processes.values()):
+            worker.kill()
+            worker.join()
+        time.sleep(0.5)  # the pool notices
+        assert collect(engine, tmp_path, ["c", "d", "e"]) == {"c": "C", "d": "D", "e": "E"}
+    finally:
+        engine.close()

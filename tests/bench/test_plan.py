@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
+from equipoise.bench.modules import load_modules
 from equipoise.bench.plan import RunPlan, joined_shifts, make_plan
 from equipoise.bench.recipe import Recipe
 from equipoise.data import DataSet, Origin, Stored
 from equipoise.errors import RecipeError
 from equipoise.models.backbones import Weights
+from equipoise.registry import code_digest, options_of
 
+from .own import METHOD
 from .toy import Toy, ToyTiers, toy_recipe
 
 
@@ -136,13 +139,15 @@ def test_streams_are_told_apart_by_model_images_and_range() -> None:
 @pytest.mark.parametrize("order", ["mixed", "sequence"])
 def test_joined_orders_meet_all_targets_of_a_model_at_once(order: str) -> None:
     shifts = ToyTiers(Path()).shifts
-    joined = joined_shifts(shifts, order)
+    joined = joined_shifts(shifts, order, 2)
     assert [(j.target, j.tier, j.streams) for j in joined] == [
         ("all", 1, ("dim/1", "grain/1")),
         ("all", 2, ("dim/2", "grain/2")),
     ]
     with pytest.raises(RecipeError, match="a model meets only one"):
-        joined_shifts(Toy(Path()).shifts, order)
+        joined_shifts(Toy(Path()).shifts, order, 3)
+    some = joined_shifts(shifts, order, 15)  # fifteen targets, of which these two were picked
+    assert {j.target for j in some} == {"dim+grain"}
     runs = plan(toy_recipe(data="toy-tiers", order=order), ToyTiers(Path()))
     assert {run.streams for run in runs} == {
         (Path("dim/1"), Path("grain/1")),
@@ -153,3 +158,27 @@ def test_joined_orders_meet_all_targets_of_a_model_at_once(order: str) -> None:
 def test_cells_say_where_their_images_come_from() -> None:
     for data, origin in ((Toy(Path()), "official"), (Made(Path()), "made")):
         assert {c["origin"] for run in plan(toy_recipe(), data) for c in run.cells.values()} == {origin}
+
+
+def test_defaults_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cell_keys(plan(toy_recipe(methods={"tent": {}})))
+    assert before == cell_keys(plan(toy_recipe(methods={"tent": {"options": {"steps": 1}}})))  # the default
+    monkeypatch.setattr("equipoise.bench.plan.options_of", lambda name: {**options_of(name), "steps": 2})
+    assert not before & cell_keys(plan(toy_recipe(methods={"tent": {}})))
+
+
+def test_the_code_of_a_method_of_ones_own_is_part_of_the_key(tmp_path: Path) -> None:
+    assert code_digest("tent") == ""
+    file = tmp_path / "own.py"
+    body = METHOD.replace('name = "mine"', 'name = "mine of the plan"')
+    digests: list[str] = []
+    keys: list[set[str]] = []
+    for text in (body, body + "# changed"):
+        file.write_text(text)
+        if not digests:
+            load_modules([str(file)])
+        digests.append(code_digest("mine of the plan"))
+        keys.append(cell_keys(plan(toy_recipe(methods={"source": {}, "mine of the plan": {}}))))
+    assert digests[0] != digests[1]
+    shared = keys[0] & keys[1]
+    assert len(shared) == len(keys[0]) // 2  # those of "source"

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from .own import CELLS, RECIPE, command, lines, run, scores, write_own
 
@@ -187,4 +188,24 @@ def test_mistakes_are_told_in_a_line_or_two(arguments: list[str], said: str, tmp
     result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code in (1, 2)
     assert said in result.output
+    assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+def test_bad_files_of_all_parts_are_named_at_once(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from equipoise.cli import app
+
+    for domain in ("art_painting", "cartoon", "photo", "sketch"):
+        for name in ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"):
+            (tmp_path / "pacs" / domain / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / "pacs" / domain / name / "1.jpg")
+    for domain in ("cartoon", "sketch"):
+        (tmp_path / "pacs" / domain / "dog" / "1.jpg").write_bytes(b"not an image")
+    arguments = ["run", "pacs", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--workers", "1"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    for domain in ("cartoon", "sketch"):
+        assert f"{domain}/dog/1.jpg" in result.output
+    assert "--skip-bad-files" in result.output
     assert not (tmp_path / "out" / "results.jsonl").exists()

@@ -57,7 +57,7 @@ def test_what_is_written_is_there_when_opened_again(tmp_path: Path) -> None:
     assert keys(tmp_path / "new") == ["a", "b"]
 
 
-@pytest.mark.parametrize("cut", [1, 10, 200])
+@pytest.mark.parametrize("cut", [2, 10, 200])
 def test_a_line_cut_short_is_dropped_and_the_rest_kept(tmp_path: Path, cut: int) -> None:
     with Store(tmp_path) as store:
         store.add(None, [line("a"), line("b")])
@@ -105,3 +105,20 @@ def test_a_second_run_on_the_same_folder_is_refused(tmp_path: Path) -> None:
         store.add(None, [line("b")])  # the first one goes on
     with Store(tmp_path) as store:
         assert store.done == {"a", "b"}
+
+
+def test_a_last_line_that_lacks_only_its_end_is_kept(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.add(None, [line("a"), line("b")])
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])  # as some editors save it
+    with Store(tmp_path) as store:
+        assert store.done == {"a", "b"}
+        store.add(None, [line("c")])
+    assert keys(tmp_path) == ["a", "b", "c"]
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(StateError, match="expected a folder"), Store(tmp_path / "out"):
+        pass

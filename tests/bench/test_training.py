@@ -11,12 +11,12 @@ from torch import nn
 from equipoise.bench import training
 from equipoise.bench.plan import ModelPlan
 from equipoise.bench.recipe import Training
+from equipoise.bench.repeatable import seeded
 from equipoise.bench.source_model import (
     best_fixed_temperature,
     model_path,
     new_model,
     read_source_model,
-    seeded,
     write_source_model,
 )
 from equipoise.bench.training import fit, make_optimizer, train_source_model
@@ -217,3 +217,14 @@ def test_new_models_depend_on_the_seed_alone(tmp_path: Path) -> None:
     torch.manual_seed(2)
     assert same(one, new_model(toy_plan(tmp_path, 0), 1).state_dict())
     assert not same(one, new_model(toy_plan(tmp_path, 1), 1).state_dict())
+
+
+def test_a_damaged_model_is_trained_again(tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path)
+    path = model_path(tmp_path, plan.key)
+    train_source_model(plan, tmp_path)
+    whole = {name: tensor.clone() for name, tensor in weights(path, plan).items()}
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    train_source_model(plan, tmp_path)
+    assert same(weights(path, plan), whole)

@@ -1,5 +1,6 @@
 """One run: a method meets a stream, and the cells that come of it."""
 
+import json
 import time
 import traceback
 from collections.abc import Sequence
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from equipoise.bench.lines import Cell, Line, Made, Protocol, StreamLine
 from equipoise.bench.plan import RunPlan
+from equipoise.bench.repeatable import seeded
 from equipoise.bench.scoring import Divider, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
 from equipoise.data.streams import Order, stream_order
+from equipoise.errors import ModelError
 from equipoise.functional import certainty_regularizer
 from equipoise.registry import create
 from equipoise.version import __version__
@@ -38,13 +41,15 @@ class Met:
 
 def run_cells(run: RunPlan, models: Path, *, look: bool) -> tuple[StreamLine | None, list[Line]]:
     """The lines of a run's cells, and what its stream is like if asked to look; errors become lines too."""
-    started = time.perf_counter()
+    started, cell = time.perf_counter(), run.any_cell
     stream_line: StreamLine | None = None
     try:
         trained, met = _start(run, models)
         if look:
             stream_line = describe(run, trained, met)
-        lines = _adapt(run, trained, met)
+        with seeded(run.model.key, cell["stream"], cell["label"]):
+            lines = _adapt(run, trained, met)
+        json.dumps(lines, allow_nan=False)  # an answer that is not a number is a failure, too
     except Exception as error:
         lines = failed(run, error)
     seconds = round((time.perf_counter() - started) / max(len(lines), 1), 4)
@@ -67,6 +72,8 @@ def describe(run: RunPlan, trained: SourceModel, met: Met) -> StreamLine:
     cell, source = run.any_cell, trained.source
     norms, tau = torch.linalg.vector_norm(met.logits.double(), dim=1), _tau(cell, trained, met)
     tau = tau[tau.isfinite()].double()
+    if len(tau) == 0:
+        raise ModelError("expected finite logits of the source model, got none for the whole stream")
     edges = torch.tensor(TAU_EDGES, dtype=torch.float64)
     cells = torch.bucketize(tau, edges[1:-1], right=True)
     return StreamLine(
@@ -90,10 +97,10 @@ def describe(run: RunPlan, trained: SourceModel, met: Met) -> StreamLine:
         levels=list(LEVELS),
         norms=quantiles(norms, LEVELS),
         norm_mean=float(norms.mean()),
-        norm_std=float(norms.std()),
+        norm_std=float(norms.std(correction=0)),
         taus=quantiles(tau, LEVELS),
         tau_mean=float(tau.mean()),
-        tau_std=float(tau.std()),
+        tau_std=float(tau.std(correction=0)),
         tau_edges=list(TAU_EDGES),
         tau_counts=torch.bincount(cells, minlength=len(TAU_EDGES) - 1).tolist(),
     )

@@ -12,6 +12,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from equipoise.bench.repeatable import allow_repeatable_cuda
+
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
@@ -74,11 +76,16 @@ class Processes:
             # No more than there are workers, so that a worker's death takes only those under way with it; and
             # those are tried again one at a time, so that the guilty one takes no other along.
             suspects = [task for task, attempt in (*waiting, *running.values()) if attempt > 1]
-            while waiting and len(running) < (1 if suspects else self.workers):
+            broken = False
+            while waiting and len(running) < (1 if suspects else self.workers) and not broken:
                 task, attempt = waiting.pop()
-                running[self._pool.submit(function, task)] = (task, attempt)
+                try:
+                    running[self._pool.submit(function, task)] = (task, attempt)
+                except BrokenProcessPool:  # a worker died while none of its tasks was looked at
+                    waiting.append((task, attempt))
+                    broken = True
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            broken = any(isinstance(future.exception(), BrokenProcessPool) for future in finished)
+            broken |= any(isinstance(future.exception(), BrokenProcessPool) for future in finished)
             if broken:
                 finished, _ = wait(running)
             for future in finished:
@@ -117,6 +124,7 @@ def _start_worker() -> None:
     """Ctrl-C is for the process that gives out the tasks, which then stops the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    allow_repeatable_cuda()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -138,6 +146,7 @@ def _attempt(function: Callable[[_Task], _Result], task: _Task) -> _Result | Exc
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One thread on the CPU, as in every worker: the same bits however many workers there are."""
+    allow_repeatable_cuda()
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,6 +1,7 @@
 """Tasks on a Ray cluster: a local one, or one that is there already."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -29,9 +30,13 @@ class OnRay:
                     address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local
                 )
             except ConnectionError as error:
-                raise OptionError(f"--address {address}: no Ray cluster there: {error}") from error
+                raise OptionError(f"--address {address}: no Ray cluster that answers: {error}") from error
         gpus = ray.cluster_resources().get("GPU", 0)
-        self._options = {"num_cpus": 1, "num_gpus": min(1.0, gpus / workers), "max_retries": ATTEMPTS - 1}
+        self._options = {
+            "num_cpus": 1,
+            "num_gpus": 1 / math.ceil(workers / gpus) if gpus else 0,
+            "max_retries": ATTEMPTS - 1,
+        }
 
     def run(
         self, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
@@ -49,7 +54,9 @@ class OnRay:
             try:
                 yield task, self._ray.get(ready)
             except self._ray.exceptions.RayTaskError as error:
-                yield task, error.cause if isinstance(error.cause, Exception) else error
+                cause = error.cause if isinstance(error.cause, Exception) else error
+                cause.__cause__ = RuntimeError(str(error))  # has the traceback of the worker
+                yield task, cause
             except self._ray.exceptions.RayError as error:
                 yield task, LostWorkerError(f"its worker died {ATTEMPTS} times: {error}")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Shift
 from equipoise.errors import RecipeError
 from equipoise.models.backbones import Weights, weights_digest
-from equipoise.registry import options_of
+from equipoise.registry import code_digest, options_of
 
 _FORMAT = 1
 """Goes up when training or adapting changes so that older results no longer hold."""
@@ -59,7 +60,8 @@ class RunPlan:
 
     def without(self, done: Iterable[str]) -> "RunPlan":
         """The run with the cells that are still to do."""
-        left = {key: cell for key, cell in self.cells.items() if key not in set(done)}
+        there = frozenset(done)
+        left = {key: cell for key, cell in self.cells.items() if key not in there}
         return RunPlan(self.model, self.streams, left)
 
     @property
@@ -72,19 +74,30 @@ class RunPlan:
         )
 
 
-def joined_shifts(shifts: Sequence[Shift], order: str) -> list[Joined]:
-    """What the models meet: each shift by itself, or all targets of a model and tier at once."""
+def joined_shifts(shifts: Sequence[Shift], order: str, targets: int) -> list[Joined]:
+    """What the models meet: each shift by itself, or all targets of a model and tier at once.
+
+    Joined targets are called "all" if they are all that the data set has (`targets`), else by their names.
+    """
     if order in ("shuffled", "sorted"):
         return [Joined(s.target, s.tier, s.sources, (s.stream,)) for s in shifts]
-    groups: dict[tuple[tuple[str, ...], int | None], list[str]] = {}
+    groups: dict[tuple[tuple[str, ...], int | None], list[Shift]] = {}
     for shift in shifts:
-        groups.setdefault((shift.sources, shift.tier), []).append(shift.stream)
-    if any(len(streams) < 2 for streams in groups.values()):
+        groups.setdefault((shift.sources, shift.tier), []).append(shift)
+    if any(len(group) < 2 for group in groups.values()):
         raise RecipeError(
             f"order: {order!r} joins the targets that one model meets, and here a model meets only one: "
             "leave-one-out data sets train a model for each target; use 'shuffled' or 'sorted'"
         )
-    return [Joined("all", tier, sources, tuple(streams)) for (sources, tier), streams in groups.items()]
+    return [
+        Joined(
+            "all" if len(group) == targets else "+".join(shift.target for shift in group),
+            tier,
+            sources,
+            tuple(shift.stream for shift in group),
+        )
+        for (sources, tier), group in groups.items()
+    ]
 
 
 def make_plan(
@@ -97,10 +110,11 @@ def make_plan(
 ) -> list[RunPlan]:
     """Every run of a recipe, those of one model and then of one stream next to each other."""
     num_classes = len(data_set.classes)
+    targets = len({shift.target for shift in data_set.shifts})
     starts = {name: weights_digest(path, name) for name, path in weights.items()}
     runs = []
     for seed, (name, backbone), met in product(
-        recipe.seeds, recipe.backbones.items(), joined_shifts(shifts, recipe.order)
+        recipe.seeds, recipe.backbones.items(), joined_shifts(shifts, recipe.order, targets)
     ):
         sources = [stored[part] for part in met.sources]
         model = ModelPlan(
@@ -162,6 +176,9 @@ def _cells(
     limit: int | None,
 ) -> dict[str, Cell]:
     name = method.method or label
+    # A result depends on the defaults, too, and on the code of a method that is not of this package.
+    defaults = {option: value for option, value in options_of(name).items() if value is not Parameter.empty}
+    rest = {"format": _FORMAT, "code": code_digest(name)}
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
     options: dict[str, Any] = {**seed, **method.options, "t_min": backbone.t_min, "t_max": backbone.t_max}
@@ -188,4 +205,4 @@ def _cells(
         )
         for protocol, tempering in product(recipe.protocols, recipe.temperings)
     ]
-    return {content_key({"format": _FORMAT, **cell}): cell for cell in cells}
+    return {content_key({**cell, "options": {**defaults, **options}, **rest}): cell for cell in cells}

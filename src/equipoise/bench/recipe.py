@@ -1,12 +1,21 @@
 """An experiment as data: a YAML file that says what is trained, met, adapted and scored."""
 
+import math
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from equipoise.bench.lines import Protocol
 from equipoise.errors import RecipeError
@@ -59,7 +68,17 @@ class MethodRecipe(_Strict):
 
     method: str = ""
     batch_size: _Positive = 50
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @field_validator("options")
+    @classmethod
+    def _numbers_are_numbers(cls, options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name, value in options.items():
+            if isinstance(value, str) and _looks_like_a_number(value):
+                raise ValueError(f"YAML takes {name}: {value} for text; write a dot, as in 1.0e-4")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"expected {name} as a finite number")
+        return options
 
 
 class Recipe(_Strict):
@@ -81,7 +100,7 @@ class Recipe(_Strict):
     about: str
     data: str
     modules: tuple[str, ...] = ()
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
     order: Literal["shuffled", "sorted", "mixed", "sequence"] = "shuffled"
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
     temperings: tuple[Tempering, ...] = ("none", "mean", "median", "sample", "fixed")
@@ -138,6 +157,14 @@ class Recipe(_Strict):
         if epochs is not None:
             changes["training"] = {**self.training.model_dump(), "epochs": epochs}
         return _validated({**{name: getattr(self, name) for name in type(self).model_fields}, **changes}, "")
+
+
+def _looks_like_a_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def list_recipes() -> list[str]:

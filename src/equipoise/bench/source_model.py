@@ -1,9 +1,5 @@
 """Source models on disk: trained once, with what was measured of them, read by every run."""
 
-import hashlib
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.bench.plan import ModelPlan
+from equipoise.bench.repeatable import seeded
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
-from equipoise.errors import ModelError
+from equipoise.errors import ModelError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.keeping import part, prefixed
 from equipoise.metrics import expected_calibration_error
@@ -44,6 +41,17 @@ def model_path(folder: Path, key: str) -> Path:
     return folder / f"{key}.safetensors"
 
 
+def is_source_model(path: Path) -> bool:
+    """Whether a trained model lies there, whole."""
+    if not path.exists():
+        return False
+    try:
+        read_tensors(path, _KIND, _VERSION)
+    except StateError:
+        return False
+    return True
+
+
 def pick_device() -> torch.device:
     """The first GPU that this process may use, or the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -67,16 +75,6 @@ def new_model(plan: ModelPlan, channels: int, *, load: bool = True) -> nn.Module
         )
 
 
-@contextmanager
-def seeded(*numbers: int) -> Iterator[None]:
-    """Random numbers that depend on these alone; the caller's come back afterwards."""
-    seed = int.from_bytes(hashlib.blake2b(json.dumps(numbers).encode(), digest_size=7).digest(), "big")
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
-
-
 def write_source_model(path: Path, model: nn.Module, images: Images, seed: int) -> None:
     """Measure a trained model on its training images, without augmentation, and write both to one file."""
     device = next(model.parameters()).device
@@ -87,7 +85,7 @@ def write_source_model(path: Path, model: nn.Module, images: Images, seed: int) 
     hook.remove()
     logits = torch.cat(answers)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    few = [images.pixels[rows].to(device).float() for rows in order[:FISHER_IMAGES].split(FISHER_BATCH)]
+    few = (images.pixels[rows].to(device).float() for rows in order[:FISHER_IMAGES].split(FISHER_BATCH))
     try:
         fisher = SourceStatistics.measure(model, few, fisher=True, progress=False).fisher
     except ModelError:

@@ -31,11 +31,13 @@ class Store:
         self._streams: set[str] = set()
 
     def __enter__(self) -> "Store":
+        if self.folder.exists() and not self.folder.is_dir():
+            raise StateError(f"{self.folder}: expected a folder for the results, this is a file")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             self.__exit__(None, None, None)
             raise StateError(
                 f"{self.folder}: another run is writing to it; wait for it, or give another folder"
@@ -98,16 +100,28 @@ def _mended(path: Path) -> list[dict[str, str]]:
         return []
     content = path.read_bytes()
     whole, _, cut = content.rpartition(b"\n")
-    if cut:
+    if cut and _is_whole(cut):  # an editor that leaves no newline at the end
+        whole = content
+        with path.open("ab") as file:
+            file.write(b"\n")
+    elif cut:
         with path.open("r+b") as file:
             file.truncate(len(whole) + 1 if whole else 0)
     return [_read(path, number, text) for number, text in enumerate(whole.splitlines(), 1)]
 
 
+def _is_whole(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _read(path: Path, number: int, text: bytes) -> dict[str, str]:
     try:
         line = json.loads(text)
-        return {"key": line["key"], "status": line.get("status", "ok")}
+        return {"key": str(line["key"]), "status": str(line.get("status", "ok"))}
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"{path}, line {number}: not a result ({error}); restore the file, or remove that line"

@@ -16,7 +16,7 @@ from equipoise.bench.recipe import Recipe
 from equipoise.bench.store import Store
 from equipoise.bench.training import train_source_model
 from equipoise.data import Cache, DataSet, Reader, Shift, Stored, open_data_set
-from equipoise.errors import RecipeError
+from equipoise.errors import DataError, RecipeError
 from equipoise.models.backbones import SMALL_CNN, Weights, check_backbone
 
 MODELS, CACHE = "models", "cache"
@@ -54,6 +54,7 @@ def run_recipe(
         limit: the most images of each part of the data set.
         bad_files: whether files that cannot be read end the run or are left out.
     """
+    data, out = data.resolve(), out.resolve()  # workers may be in another folder
     load_modules(recipe.modules)
     recipe.check_methods()
     for name in recipe.backbones:
@@ -108,14 +109,20 @@ def _read_parts(
     progress: RunProgress,
 ) -> dict[str, Stored]:
     """Every part that the shifts need, read once and kept where all workers find it."""
-    cache, stored = Cache(folder), {}
+    cache, stored, refused = Cache(folder), {}, []
     for name in dict.fromkeys(part for shift in shifts for part in (*shift.sources, shift.stream)):
         progress.stage(f"reading {data_set.name}: {name}", 1)
         reader = Reader(workers=workers, bad_files=bad_files, progress=progress.step)
-        stored[name] = cache.store(data_set, name, limit, reader)
+        try:
+            stored[name] = cache.store(data_set, name, limit, reader)
+        except DataError as error:
+            refused.append(f"{name}: {error}")
+            continue
         if stored[name].problems:
             listed = "\n  ".join(stored[name].problems)
             progress.say(f"{name}: {len(stored[name].problems)} files left out:\n  {listed}")
+    if refused:
+        raise DataError("\n".join(refused))
     return stored
 
 
@@ -138,7 +145,7 @@ def _work(
             for run in by_model[model]:
                 failures += _keep(store, progress, None, failed(run, error))
         tasks = _looking([run for m in group if m not in untrained for run in by_model[m]], store.streams)
-        progress.stage(f"adapting {'; '.join(model.name for model in group)}", len(tasks))
+        progress.stage(f"adapting {_named(group)}", len(tasks))
         results = engine.run(partial(_adapt_task, tuple(modules), models), tasks)
         for done, ((run, _), result) in enumerate(results, 1):
             progress.step(done, len(tasks))
@@ -163,7 +170,7 @@ def _train(
     models: Sequence[ModelPlan], engine: Engine, folder: Path, progress: RunProgress
 ) -> Mapping[ModelPlan, Exception]:
     """Train the models that are not there yet; those that could not be, with the reason."""
-    progress.stage(f"training {'; '.join(model.name for model in models)}", len(models))
+    progress.stage(f"training {_named(models)}", len(models))
     wrong: dict[ModelPlan, Exception] = {}
     for done, (model, result) in enumerate(engine.run(partial(_train_task, folder), models), 1):
         if isinstance(result, Exception):
@@ -191,6 +198,10 @@ def _looking(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPla
         tasks.append((run, run.stream_key not in seen))
         seen.add(run.stream_key)
     return tasks
+
+
+def _named(models: Sequence[ModelPlan]) -> str:
+    return "; ".join(model.name for model in models) if len(models) <= 2 else f"{len(models)} models"
 
 
 def _groups(models: Sequence[ModelPlan], size: int) -> list[Sequence[ModelPlan]]:

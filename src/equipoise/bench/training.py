@@ -1,8 +1,7 @@
 """Train a source model by the paper's recipe; the same seed gives the same model, even after a kill."""
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -11,11 +10,12 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.bench.plan import ModelPlan
 from equipoise.bench.recipe import Training
+from equipoise.bench.repeatable import repeatable, seeded
 from equipoise.bench.source_model import (
+    is_source_model,
     model_path,
     new_model,
     pick_device,
-    seeded,
     source_images,
     write_source_model,
 )
@@ -31,7 +31,7 @@ _MODEL, _OPTIMIZER = "model.", "optimizer."
 def train_source_model(plan: ModelPlan, folder: Path) -> None:
     """Train, measure and write a model, unless it is there; a training that was killed goes on."""
     path = model_path(folder, plan.key)
-    if path.exists():
+    if is_source_model(path):
         return
     images = source_images(plan)
     partial = path.with_suffix(".partial.safetensors")
@@ -74,24 +74,6 @@ def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimize
     if training.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=training.learning_rate, eps=1e-7)
     return torch.optim.RMSprop(model.parameters(), lr=training.learning_rate, alpha=0.9, eps=1e-7)
-
-
-@contextmanager
-def repeatable() -> Iterator[None]:
-    """Only algorithms that give the same bits each time; the process's settings come back afterwards."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first use
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    benchmark = torch.backends.cudnn.benchmark
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.backends.cudnn.benchmark = benchmark
 
 
 def _batches(order: Tensor, size: int) -> Iterator[Tensor]:

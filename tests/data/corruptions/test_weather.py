@@ -53,8 +53,8 @@ def test_snow_is_a_white_sky_and_two_layers_of_flakes(tier: int, size: int) -> N
     image[0, : size // 2, : size // 4] = (0, 0, 255)  # brighter, in one channel, than the sky makes it
     (generator,) = generators("snow", [11])
     shown = math.ceil(size / flake)
+    angle = generator.uniform(-135, -45)  # the same at every tier, since it comes first
     field = mean + scale * generator.standard_normal((shown, shown), dtype=np.float32).astype(float)
-    angle = generator.uniform(-135, -45)
     field = scipy.ndimage.zoom(field, flake, order=1)
     top = (len(field) - size) // 2
     field = field[top : top + size, top : top + size]

@@ -30,8 +30,8 @@ def snow(
     rows, columns = zoomed(height, max(1.0, flake)), zoomed(width, max(1.0, flake))
     # Of the field, only the places that the zoom shows are drawn.
     shape = (rows.shown, columns.shown)
+    angles = [g.uniform(-135, -45) for g in generators]  # first: the field is of another shape at other tiers
     fields = np.stack([g.standard_normal(shape, dtype=np.float32) for g in generators])
-    angles = [g.uniform(-135, -45) for g in generators]
     fields *= np.float32(scale)
     fields += np.float32(mean)
     fields = enlarged(fields, rows, columns)

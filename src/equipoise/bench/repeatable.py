@@ -1,0 +1,42 @@
+"""The same numbers again: random numbers from a seed, and algorithms that give the same bits each time."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def seeded(*parts: int | str) -> Iterator[None]:
+    """Random numbers that depend on these alone; the caller's come back afterwards."""
+    seed = int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=7).digest(), "big")
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def allow_repeatable_cuda() -> None:
+    """What cuBLAS needs in order to repeat itself; it looks at this once, when a process first uses it."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Only algorithms that give the same bits each time; torch's settings come back afterwards."""
+    allow_repeatable_cuda()
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    benchmark = torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = benchmark
