@@ -144,3 +144,58 @@ def test_the_start_is_told_by_content(tmp_path: Path) -> None:
     assert weights_digest(one, "x") == weights_digest(two, "x")
     two.write_bytes(b"2")
     assert len({weights_digest(w, "mobilenet_v1") for w in (one, two, "hub", None)}) == 4
+
+
+def test_larger_images_are_made_smaller_without_aliasing() -> None:
+    model, small = seeded("test_resnet"), seeded("test_resnet", input_size=48)
+    smaller = torch.nn.functional.interpolate(raw(96).float(), (48, 48), mode="bilinear", antialias=True)
+    torch.testing.assert_close(small(raw(96)), model(smaller))
+
+
+def test_efficientnet_drops_paths_whatever_it_starts_from() -> None:
+    rates = {m.drop_prob for m in seeded("efficientnet_b0").modules() if type(m).__name__ == "DropPath"}
+    assert max(rates) == pytest.approx(0.2 * 15 / 16)
+
+
+def test_smallcnn_has_no_weights_to_start_from() -> None:
+    with pytest.raises(ModelError, match="no ImageNet weights"):
+        create_backbone("smallcnn", 10, weights="hub")
+
+
+def test_the_hub_is_asked_only_if_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+    real = timm.create_model
+
+    def noted(name: str, *, pretrained: bool, **options: Any) -> Any:
+        asked.append((name, pretrained))
+        return real(name, pretrained=False, **options)
+
+    monkeypatch.setattr(timm, "create_model", noted)
+    create_backbone("mobilenet_v1", 3, weights="hub")
+    create_backbone("mobilenet_v1", 3, weights="hub", load=False)
+    create_backbone("mobilenet_v1", 3)
+    name = "mobilenetv1_100.ra4_e3600_r224_in1k"
+    assert asked == [(name, True), (name, False), (name, False)]
+    assert weights_digest("hub", "mobilenet_v1") == f"hub {name}"
+    assert weights_digest("hub", "resnet18") == "hub resnet18"
+
+
+@pytest.mark.parametrize("error", [OSError("no network"), RuntimeError("no weights")])
+def test_a_hub_out_of_reach_is_told_with_what_to_do(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(timm, "create_model", fails)
+    with pytest.raises(ModelError, match=rf"could not be had from the hub \({error}\); download them"):
+        create_backbone("mobilenet_v1", 3, weights="hub")
+    with pytest.raises(type(error), match=str(error)):
+        create_backbone("mobilenet_v1", 3)
+
+
+def test_a_file_with_more_than_the_network_has_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    save_file({**weight_file(file, "mobilenetv1_100"), "extra.weight": torch.zeros(1)}, file)
+    with pytest.raises(StateError, match=r"unknown \['extra\.weight'\]"):
+        seeded("mobilenet_v1", weights=file)

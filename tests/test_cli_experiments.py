@@ -107,3 +107,64 @@ def test_a_list_without_values_is_refused(rest: list[str]) -> None:
     assert result.exit_code == 2
     assert "--methods" in result.output
     assert "at least one value" in result.output
+
+
+def test_run_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def noted(name: str, **options: Any) -> int:
+        given.clear()
+        given.update(options, name=name)
+        return 0
+
+    monkeypatch.setattr("equipoise.bench.command.run_command", noted)
+    assert runner.invoke(app, ["run", "demo"]).exit_code == 0
+    lists = ("methods", "backbones", "targets", "seeds", "temperings")
+    unset = ("limit", "epochs", "workers", "address")
+    assert given == {
+        **dict.fromkeys(lists, ()),
+        **dict.fromkeys(unset, None),
+        "name": "demo",
+        "data": Path("data"),
+        "out": Path("results"),
+        "ray": False,
+        "skip_bad_files": False,
+    }
+    words = (
+        "run pacs --data d --out o --methods tent dec --backbones b --targets x/3 --seeds 1,2 "
+        "--tempering mean --limit 5 --epochs 6 --engine ray --workers 7 --address auto --skip-bad-files"
+    )
+    assert runner.invoke(app, words.split()).exit_code == 0
+    assert given == {
+        "name": "pacs",
+        "data": Path("d"),
+        "out": Path("o"),
+        "methods": ["tent", "dec"],
+        "backbones": ["b"],
+        "targets": ["x/3"],
+        "seeds": [1, 2],
+        "temperings": ["mean"],
+        "limit": 5,
+        "epochs": 6,
+        "ray": True,
+        "workers": 7,
+        "address": "auto",
+        "skip_bad_files": True,
+    }
+
+
+def test_a_page_that_cannot_be_written_is_told_plainly(tmp_path: Path) -> None:
+    results = folder(tmp_path / "out", [line(), line("dec", "mean")])
+    (tmp_path / "file").touch()
+    result = runner.invoke(app, ["report", str(results), "--html", str(tmp_path / "file" / "report.html")])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)  # not the error itself
+    assert str(tmp_path / "file") in result.output
+
+
+def test_report_with_either_option_prints_no_tables(tmp_path: Path) -> None:
+    results = folder(tmp_path / "out", [line(), line("dec", "mean")])
+    for option, path in (("--html", tmp_path / "report.html"), ("--latex", tmp_path / "tex")):
+        result = runner.invoke(app, ["report", str(results), option, str(path)])
+        assert result.exit_code == 0
+        assert "# Results" not in result.output

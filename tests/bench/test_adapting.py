@@ -1,6 +1,7 @@
 """Cells: one run gives what each adapter by itself would have given."""
 
 import math
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import torch
 
 import equipoise as eq
 from equipoise.bench import scoring
-from equipoise.bench.adapting import TAU_EDGES, run_cells
+from equipoise.bench.adapting import TAU_EDGES, Met, describe, run_cells
 from equipoise.bench.lines import Line, Reliability, Scores
 from equipoise.bench.plan import RunPlan, make_plan
+from equipoise.bench.scoring import Divider
 from equipoise.bench.source_model import SourceModel, model_path, read_source_model
 from equipoise.bench.training import train_source_model
 from equipoise.data import Cache, Images, Reader, Stored, read_stored, stream_order
+from equipoise.source import SourceStatistics
 
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
 
@@ -235,3 +238,58 @@ def test_answers_that_are_no_numbers_are_a_failure(folder: Path, monkeypatch: py
     monkeypatch.setattr("equipoise.bench.adapting.score", score)
     lines = run_cells(run, folder, look=False)[1]
     assert {line["status"] for line in lines} == {"failed"}
+
+
+def test_the_seed_orders_the_stream_and_its_line_says_what_it_is_of(folder: Path) -> None:
+    run = runs_of(folder, seeds=[3], methods={"norm": {"batch_size": 4}})[1]
+    found, images = trained(run, folder), stream(run)
+    about, lines = run_cells(run, folder, look=True)
+    adapter = eq.create("norm", found.model, found.source, **run.any_cell["options"])
+    online = torch.cat([adapter(x) for x in images.pixels.float().split(4)])
+    (line,) = [
+        line for line in lines if (line["cell"]["protocol"], line["cell"]["tempering"]) == ("online", "none")
+    ]
+    assert line["scores"] == pytest.approx(byhand(online, images.labels), abs=2e-4)
+    assert about is not None
+    of_cell, of_stream = dict(line["cell"]), dict(about)
+    shared = of_cell.keys() & of_stream.keys()
+    assert shared >= {"data", "backbone", "target", "tier", "seed", "limit", "epochs", "order", "origin"}
+    assert {name: of_stream[name] for name in shared} == {name: of_cell[name] for name in shared}
+    assert (about["key"], about["t_min"], about["t_max"]) == (run.stream_key, 1.2, 2.75)
+
+
+def test_images_without_a_tau_have_no_say_in_it(folder: Path) -> None:
+    run = runs_of(folder)[0]
+    found = trained(run, folder)
+    logits = torch.tensor([[3.0, 0, 1], [0, 0, 0], [1, 2, 5]])  # tau is infinite where all are zero
+    labels = torch.zeros(3, dtype=torch.int64)
+    line = describe(run, found, Met(torch.zeros(3, 1, 32, 32), labels, logits))
+    others = describe(run, found, Met(torch.zeros(2, 1, 32, 32), labels[:2], logits[::2]))
+    assert (line["taus"], line["tau_mean"], line["tau_std"], line["tau_counts"]) == (
+        others["taus"],
+        others["tau_mean"],
+        others["tau_std"],
+        others["tau_counts"],
+    )
+    assert line["images"] == 3
+
+
+def test_the_running_temperature_leaves_out_what_has_no_tau() -> None:
+    divider = Divider(["mean", "median"], SourceStatistics(0.5, 1.0, 3), 1.0, 1.0, 3.0)
+    logits = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    list(divider.online(logits, torch.tensor([1.0, torch.inf, 3.0])))
+    answers = dict(divider.after_pass(logits, torch.ones(3)))
+    torch.testing.assert_close(answers["mean"], logits / 2)
+    torch.testing.assert_close(answers["median"], logits, rtol=0.01, atol=0.01)  # the lower middle
+
+
+def test_the_cells_share_the_time_of_their_run(folder: Path) -> None:
+    run = runs_of(folder)[0]
+    started = time.perf_counter()
+    _, lines = run_cells(run, folder, look=False)
+    elapsed = time.perf_counter() - started
+    assert 0 < sum(line["made"]["seconds"] for line in lines) <= elapsed + 1e-4 * len(lines)
+
+
+def test_the_histogram_of_tau_goes_from_a_quarter_to_128() -> None:
+    assert (TAU_EDGES[0], TAU_EDGES[-1], len(TAU_EDGES)) == (0.25, 128, 37)

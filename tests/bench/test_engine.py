@@ -110,3 +110,23 @@ def test_workers_that_die_while_nobody_looks_are_replaced(tmp_path: Path) -> Non
         assert collect(engine, tmp_path, ["c", "d", "e"]) == {"c": "C", "d": "D", "e": "E"}
     finally:
         engine.close()
+
+
+def die_and_count(folder: Path, task: str) -> str:
+    """The task that is called so leaves a mark each time before it kills its worker."""
+    if task == "die":
+        with (folder / "tries").open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def test_tasks_are_taken_in_order_and_a_deadly_one_is_tried_three_times(tmp_path: Path) -> None:
+    engine = Processes(1)
+    try:
+        pairs = list(engine.run(partial(die_and_count, tmp_path), ["b", "a", "die", "c"]))
+    finally:
+        engine.close()
+    assert [task for task, _ in pairs] == ["b", "a", "die", "c"]
+    assert isinstance(dict(pairs)["die"], LostWorkerError)
+    assert (tmp_path / "tries").read_text() == "x" * ATTEMPTS

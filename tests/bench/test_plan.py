@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from equipoise.bench.keys import content_key
 from equipoise.bench.modules import load_modules
 from equipoise.bench.plan import RunPlan, joined_shifts, make_plan
 from equipoise.bench.recipe import Recipe
-from equipoise.data import DataSet, Origin, Stored
+from equipoise.data import DataSet, Origin, Shift, Stored
 from equipoise.errors import RecipeError
 from equipoise.models.backbones import Weights
 from equipoise.registry import code_digest, options_of
@@ -182,3 +183,79 @@ def test_the_code_of_a_method_of_ones_own_is_part_of_the_key(tmp_path: Path) -> 
     assert digests[0] != digests[1]
     shared = keys[0] & keys[1]
     assert len(shared) == len(keys[0]) // 2  # those of "source"
+
+
+def model_keys(runs: list[RunPlan]) -> set[str]:
+    return {run.model.key for run in runs}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seeds": [1]},
+        {"backbones": {"smallcnn": {"weights": "random", "t_min": 1.2, "t_max": 2.75, "input_size": 32}}},
+        {"backbones": {"test_resnet": {"weights": "random", "t_min": 1.2, "t_max": 2.75}}},
+    ],
+)
+def test_whatever_a_model_depends_on_changes_its_key(change: dict[str, Any]) -> None:
+    assert not model_keys(plan(toy_recipe())) & model_keys(plan(toy_recipe(**change)))
+
+
+def test_another_number_of_classes_is_another_model() -> None:
+    assert not model_keys(plan(toy_recipe())) & model_keys(plan(toy_recipe(), Made(Path())))
+
+
+def test_other_images_of_a_stream_change_its_cells_and_not_its_model() -> None:
+    data, recipe = ToyTiers(Path()), toy_recipe(data="toy-tiers")
+    stored = {part: Stored(Path(part), part, 1, ()) for part in data.parts}
+    before = make_plan(recipe, data, data.shifts, stored, {"smallcnn": None}, None)
+    other = {**stored, "dim/2": Stored(Path("dim/2"), "other", 1, ())}
+    after = make_plan(recipe, data, data.shifts, other, {"smallcnn": None}, None)
+    assert model_keys(before) == model_keys(after)
+    new = cell_keys(after) - cell_keys(before)
+    met = {(c["target"], c["tier"]) for run in after for key, c in run.cells.items() if key in new}
+    assert met == {("dim", 2)}
+    assert len({run.stream_key for run in before}) == 4  # one model, four streams
+
+
+class Alternating(Toy):
+    """Two models that take turns in the list of shifts."""
+
+    @property
+    def shifts(self) -> list[Shift]:
+        return [Shift(target, "dark", (source,)) for target in "abc" for source in ("plain", "noisy")]
+
+
+def test_runs_of_one_model_are_next_to_each_other() -> None:
+    runs = plan(toy_recipe(), Alternating(Path()))
+    keys = [run.model.key for run in runs]
+    assert len(set(keys)) == 2
+    assert keys == sorted(keys, key=keys.index)
+    assert [run.any_cell["target"] for run in runs if run.any_cell["label"] == "dec"] == list("abcabc")
+
+
+class HalfMade(ToyTiers):
+    """One of its corruptions is made here."""
+
+    def origin(self, part: str) -> Origin:
+        return "made" if part.startswith("grain") else "official"
+
+
+def test_a_joined_stream_with_made_images_is_made() -> None:
+    joined = plan(toy_recipe(data="toy-tiers", order="mixed"), HalfMade(Path()))
+    assert {run.any_cell["origin"] for run in joined} == {"made"}
+    apart = plan(toy_recipe(data="toy-tiers"), HalfMade(Path()))
+    origins = {(run.any_cell["target"], run.any_cell["origin"]) for run in apart}
+    assert origins == {("dim", "official"), ("grain", "made")}
+
+
+def test_a_seed_among_the_options_comes_before_the_recipes() -> None:
+    runs = plan(toy_recipe(seeds=[4], methods={"sotta": {"options": {"seed": 9}}}))
+    assert {run.any_cell["options"]["seed"] for run in runs} == {9}
+
+
+def test_keys_do_not_depend_on_the_order_and_refuse_what_is_not_json() -> None:
+    assert content_key({"a": 1, "b": {"c": 2, "d": 3}}) == content_key({"b": {"d": 3, "c": 2}, "a": 1})
+    assert content_key({"a": 1}) != content_key({"a": 2})
+    with pytest.raises(ValueError, match="JSON"):
+        content_key({"a": float("nan")})

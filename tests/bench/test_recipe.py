@@ -119,3 +119,44 @@ def test_narrowed_keeps_what_was_not_named() -> None:
     for wrong in ({"methods": ["magic"]}, {"temperings": ["warm"]}, {"seeds": [-1]}, {"epochs": 0}):
         with pytest.raises(RecipeError):
             recipe.narrowed(**wrong)
+
+
+def test_a_range_may_be_one_number() -> None:
+    recipe = toy_recipe(backbones={"smallcnn": {"t_min": 2, "t_max": 2}})
+    assert recipe.backbones["smallcnn"].t_min == recipe.backbones["smallcnn"].t_max == 2
+
+
+def test_what_is_named_twice_is_done_once() -> None:
+    recipe = toy_recipe(seeds=[2, 0, 2], protocols=["online", "online"], temperings=["mean", "none", "mean"])
+    assert (recipe.seeds, recipe.protocols) == ((2, 0), ("online",))
+    assert recipe.temperings == ("mean", "none")
+    assert recipe.narrowed(seeds=[1, 1]).seeds == (1,)
+
+
+def test_narrowed_keeps_the_settings_of_a_backbone_it_names() -> None:
+    recipe = toy_recipe(backbones={"smallcnn": {"t_max": 2.5}, "test_resnet": {"t_max": 1.5}})
+    less = recipe.narrowed(backbones=["test_resnet", "test_vit"])
+    assert [(name, entry.t_max) for name, entry in less.backbones.items()] == [
+        ("test_resnet", 1.5),
+        ("test_vit", 2.5),  # as the first of the recipe
+    ]
+
+
+@pytest.mark.parametrize("option", ["tempering", "t_min", "t_max"])
+def test_what_is_set_for_all_methods_is_no_option_of_one(option: str) -> None:
+    with pytest.raises(RecipeError, match=f"no option '{option}' here"):
+        toy_recipe(methods={"tent": {"options": {option: 1}}}).check_methods()
+
+
+def test_a_recipe_of_ones_own_by_either_ending_and_in_utf_8_only(tmp_path: Path) -> None:
+    import yaml
+
+    path = tmp_path / "mine.yml"
+    path.write_text(yaml.safe_dump(toy_recipe(modules=["a.py"]).model_dump(mode="json")))
+    assert load_recipe(str(path)).modules == (str(tmp_path.resolve() / "a.py"),)
+    path.write_text("data: 1\n")
+    with pytest.raises(RecipeError, match=r"mine\.yml: .*data"):  # the file is named
+        load_recipe(str(path))
+    path.write_bytes(b"about: \xff\n")
+    with pytest.raises(RecipeError, match="not a readable recipe"):
+        load_recipe(str(path))

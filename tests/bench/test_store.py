@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.bench.lines import Cell, Line, Made
+from equipoise.bench.lines import Cell, Line, Made, StreamLine
 from equipoise.bench.store import Store
 from equipoise.errors import StateError
 
@@ -122,3 +122,47 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(StateError, match="expected a folder"), Store(tmp_path / "out"):
         pass
+
+
+def stream(key: str) -> StreamLine:
+    return StreamLine(
+        key=key,
+        data="toy",
+        backbone="smallcnn",
+        target="dark",
+        tier=None,
+        seed=0,
+        limit=None,
+        epochs=1,
+        input_size=None,
+        order="shuffled",
+        origin="official",
+        t_min=1.0,
+        t_max=3.0,
+        h0=0.5,
+        kappa=1.0,
+        fixed_tau=1.0,
+        images=1,
+        levels=[],
+        norms=[],
+        norm_mean=1.0,
+        norm_std=1.0,
+        taus=[],
+        tau_mean=1.0,
+        tau_std=1.0,
+        tau_edges=[],
+        tau_counts=[],
+    )
+
+
+def test_a_stream_is_written_once_and_known_when_opened_again(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.add(stream("s"), [line("a")])
+        store.add(stream("s"), [line("b")])
+        assert store.streams == {"s"}
+    with Store(tmp_path) as store:
+        assert store.streams == {"s"}
+        store.add(stream("s"), [line("c")])
+        store.add(stream("t"), [])
+    written = (tmp_path / "streams.jsonl").read_text().splitlines()
+    assert [json.loads(text)["key"] for text in written] == ["s", "t"]

@@ -1,6 +1,7 @@
 """Source training: the paper's optimisers, the same bits from the same seed, also after a kill."""
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.bench import training
+from equipoise.bench import source_model, training
 from equipoise.bench.plan import ModelPlan
 from equipoise.bench.recipe import Training
-from equipoise.bench.repeatable import seeded
+from equipoise.bench.repeatable import repeatable, seeded
 from equipoise.bench.source_model import (
     best_fixed_temperature,
     model_path,
@@ -228,3 +229,107 @@ def test_a_damaged_model_is_trained_again(tmp_path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
     train_source_model(plan, tmp_path)
     assert same(weights(path, plan), whole)
+
+
+def test_fisher_and_the_fixed_temperature_are_measured_on_a_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, images = toy_plan(tmp_path), toy_images("plain")
+    model = new_model(plan, 1).eval()
+    monkeypatch.setattr(source_model, "FISHER_IMAGES", 8)
+    monkeypatch.setattr(source_model, "FIXED_IMAGES", 12)
+    fitted: list[torch.Tensor] = []
+
+    def fit_none(logits: torch.Tensor, labels: torch.Tensor) -> float:
+        fitted.extend((logits, labels))
+        return 1.5
+
+    monkeypatch.setattr(source_model, "best_fixed_temperature", fit_none)
+    write_source_model(tmp_path / "m.safetensors", model, images, 5)
+    found = read_source_model(tmp_path / "m.safetensors", plan, 1, torch.device("cpu"))
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(5))
+    few = images.pixels[order[:8]].float()
+    expected = SourceStatistics.measure(model, [few], fisher=True, progress=False).fisher
+    for name, values in expected.items():
+        torch.testing.assert_close(found.source.fisher[name], values)
+    rows = order[:12].sort().values
+    with torch.no_grad():
+        torch.testing.assert_close(fitted[0], model(images.pixels.float())[rows])
+    assert torch.equal(fitted[1], images.labels[rows])
+    assert found.fixed_tau == 1.5
+    assert found.source.num_samples == 40
+
+
+@pytest.mark.parametrize("factor", [1 / 7, 7.0])
+def test_the_fixed_temperature_is_searched_from_an_eighth_to_eight(factor: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    true = torch.randn(4000, 4, generator=generator) * 2
+    labels = torch.multinomial(true.softmax(1), 1, generator=generator).squeeze(1)
+    assert best_fixed_temperature(true * factor, labels) == pytest.approx(factor, rel=0.15)
+
+
+def test_of_equally_good_temperatures_the_one_nearest_to_one_is_taken() -> None:
+    assert best_fixed_temperature(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])) == 1
+
+
+def test_random_numbers_depend_on_every_number_given() -> None:
+    drawn = []
+    for numbers in ((0,), (0, 1), (0, 2), (1, 0)):
+        with seeded(*numbers):
+            drawn.append(float(torch.rand(())))
+    assert len(set(drawn)) == 4
+    with seeded(0, 1):
+        assert float(torch.rand(())) == drawn[1]
+
+
+@pytest.mark.parametrize("load", [True, False])
+def test_a_model_is_made_as_its_plan_says(
+    load: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def noted(*arguments: Any, **options: Any) -> nn.Module:
+        given.extend((arguments, options))
+        return nn.Linear(1, 1)
+
+    monkeypatch.setattr(source_model, "create_backbone", noted)
+    file = tmp_path / "w.safetensors"
+    plan = replace(toy_plan(tmp_path), backbone="mobilenet_v1", input_size=48, weights=file)
+    new_model(plan, 1, load=load)
+    assert given == [
+        ("mobilenet_v1", 3),
+        {"weights": file, "in_channels": 1, "input_size": 48, "load": load},
+    ]
+
+
+def test_reading_a_trained_model_needs_no_weights_to_start_from(tmp_path: Path) -> None:
+    plan = replace(toy_plan(tmp_path), backbone="test_resnet", weights=tmp_path / "gone.safetensors")
+    model = new_model(plan, 1, load=False).eval()
+    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain", 4), 0)
+    found = read_source_model(tmp_path / "m.safetensors", plan, 1, torch.device("cpu"))
+    images = toy_images("plain", 4).pixels.float()
+    torch.testing.assert_close(found.model(images), model(images))
+
+
+ONE_EPOCH = Training(optimizer="adam", learning_rate=1e-3, epochs=1, batch_size=4)
+
+
+def test_a_single_image_is_trained_on() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3))
+    before = model[1].state_dict()["weight"].clone()
+    fit(model, toy_images("plain", 1), ONE_EPOCH, 0)
+    assert not torch.equal(before, model[1].state_dict()["weight"])
+
+
+def test_fit_trains_in_training_mode() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3), nn.BatchNorm1d(3)).eval()
+    fit(model, toy_images("plain", 8), ONE_EPOCH, 0)
+    assert model[2].state_dict()["num_batches_tracked"] == 2
+
+
+def test_training_allows_only_repeatable_algorithms() -> None:
+    assert not torch.are_deterministic_algorithms_enabled()
+    with repeatable():
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.benchmark
+    assert not torch.are_deterministic_algorithms_enabled()

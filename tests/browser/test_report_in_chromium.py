@@ -172,10 +172,30 @@ def test_row_labels_stay_while_a_table_scrolls(browser: Browser, files: dict[str
 
 def test_a_wide_table_scrolls_by_keyboard(browser: Browser, files: dict[str, Path]) -> None:
     with opened(browser, files["report"], PHONE, "light") as made:
-        box = made.page.locator(".wide:has(table.compared)").first
+        box = made.page.locator(".wide:has(table.compared):has(th[scope=colgroup])").first
         box.focus()
         made.page.keyboard.press("ArrowRight")
         made.page.wait_for_function("each => each.scrollLeft > 0", arg=box.element_handle())
+
+
+def beyond(made: Opened, columns: int, kind: str) -> list[float]:
+    """By how many pixels tables of so many columns, not folded, are wider than their boxes."""
+    boxes = made.page.locator(f".wide:not(details *):has({kind})").evaluate_all(
+        "all => all.map(each => [each.querySelector('tbody tr').querySelectorAll('td').length,"
+        " each.scrollWidth - each.clientWidth])"
+    )
+    return [over for cells, over in boxes if cells == columns]
+
+
+def test_the_averages_fit_a_window_and_the_papers_a_phone(browser: Browser, files: dict[str, Path]) -> None:
+    with opened(browser, files["report"], WINDOW, "light") as made:
+        averages = beyond(made, 16, "table:not(.compared)")
+        assert averages
+        assert max(averages) <= 0
+    with opened(browser, files["report"], PHONE, "light") as made:
+        papers = beyond(made, 4, "table.compared")
+        assert papers
+        assert max(papers) <= 0
 
 
 @pytest.mark.parametrize("scheme", get_args(Scheme))

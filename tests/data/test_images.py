@@ -58,3 +58,10 @@ def test_a_limit_is_a_random_choice_that_is_always_the_same() -> None:
     assert chosen(5, 5).tolist() == chosen(5, 9).tolist() == chosen(5, None).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(OptionError, match="expected limit >= 1, got 0"):
         chosen(5, 0)
+
+
+def test_the_digest_of_labels_in_another_memory_layout_is_the_same() -> None:
+    images = some(5)
+    apart = torch.stack([images.labels, images.labels], dim=1)[:, 0]
+    assert not apart.is_contiguous()
+    assert Images(images.pixels, apart).digest() == images.digest()

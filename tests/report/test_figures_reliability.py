@@ -2,7 +2,8 @@ import pytest
 
 from equipoise.bench.lines import Reliability
 from equipoise.report.figures.reliability import Bins, bins_of, reliability_diagram
-from equipoise.report.figures.sections import pooled
+from equipoise.report.figures.sections import Shares, pooled
+from equipoise.report.numbers.runs import Shift
 from tests.report.drawn import Parsed
 
 
@@ -34,17 +35,21 @@ def test_a_small_one_has_the_same_proportions_and_less_text() -> None:
 
 
 def test_means_come_from_sums() -> None:
-    bins = bins_of(Reliability(count=[0, 4, 10], confidence=[0.0, 2.0, 9.0], correct=[0, 1, 9]))
+    bins = bins_of(Shares(count=[0, 0.4, 1.0], confidence=[0.0, 0.2, 0.9], correct=[0, 0.1, 0.9]))
     assert bins["confidence"] == [None, 0.5, 0.9]
     assert bins["accuracy"] == [None, 0.25, 0.9]
     assert bins["lower"] == pytest.approx([0, 1 / 3, 2 / 3])
     assert bins["upper"] == pytest.approx([1 / 3, 2 / 3, 1])
 
 
-def test_pooling_adds_up() -> None:
-    one = Reliability(count=[1, 2], confidence=[0.2, 1.6], correct=[0, 2])
-    other = Reliability(count=[3, 0], confidence=[0.9, 0.0], correct=[1, 0])
-    assert pooled([one, other]) == {"count": [4, 2], "confidence": [1.1, 1.6], "correct": [1, 2]}
+def test_pooling_counts_every_shift_the_same_and_every_seed_of_one() -> None:
+    small = Reliability(count=[1, 1], confidence=[0.2, 0.8], correct=[0, 1])
+    large = Reliability(count=[300, 100], confidence=[90.0, 90.0], correct=[100, 80])
+    again = Reliability(count=[0, 4], confidence=[0.0, 3.6], correct=[0, 2])
+    found = pooled({Shift("a", None): [small], Shift("b", None): [large, again]})
+    assert found["count"] == pytest.approx([(0.5 + (0.75 + 0) / 2) / 2, (0.5 + (0.25 + 1) / 2) / 2])
+    assert found["confidence"] == pytest.approx([(0.1 + 0.225 / 2) / 2, (0.4 + (0.225 + 0.9) / 2) / 2])
+    assert found["correct"] == pytest.approx([(0 + 0.25 / 2) / 2, (0.5 + (0.2 + 0.5) / 2) / 2])
 
 
 def test_no_answers_are_an_empty_diagram() -> None:

@@ -1,12 +1,13 @@
 """The paper's tables from results that are not all there, or not of one kind."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from equipoise.report.numbers.paper import SIGMA
-from equipoise.report.tables.papers import paper_tables
+from equipoise.report.tables.papers import all_tables, paper_tables
 from tests.report.reading import ORDER, read, row, scores
 from tests.report.writer import grid, line
 
@@ -35,6 +36,35 @@ def test_a_trial_is_called_one_and_kept_apart(tmp_path: Path) -> None:
     assert row(small, "TENT")[1].missing == "2 of 4 domains, 1 of 3 seeds"
     assert row(whole, "TENT")[1].missing == ""
     assert "Every number of ours has only 2 of 4 domains, 1 of 3 seeds." in small.notes
+
+
+def test_images_made_here_are_in_the_title_and_not_as_in_the_paper(tmp_path: Path) -> None:
+    tiny: dict[str, Any] = {"tiers": [1, 2], "epochs": 25, "input_size": 256}
+    official, made = (
+        grid("tiny-imagenet-c", "mobilenet_v1", ["fog"], seeds=[0], origin=origin, **tiny)
+        for origin in ("official", "made")
+    )
+    tables = all_tables(read(tmp_path, [*official, *made]))
+    titles = [table.title for table in tables]
+    assert len(set(titles)) == len(titles)
+    assert sum("images made here" in title for title in titles) == len(titles) / 2
+    for table in tables:
+        if "images made here" in table.title:
+            assert table.notes[0].startswith(
+                "All images, 25 epochs, 256 px, as in the paper, but for the corrupted images, which were "
+                "made here, with a frost that is drawn."
+            )
+        else:
+            assert table.notes[0].startswith("All images, 25 epochs, 256 px, as in the paper.")
+    trial = read(tmp_path / "trial", [line(data="tiny-imagenet-c", epochs=1, origin="made")])
+    assert (
+        all_tables(trial)[0]
+        .notes[0]
+        .endswith(
+            "a trial, not comparable with the paper. The corrupted images were made here, with a frost that "
+            "is drawn. Seed 0."
+        )
+    )
 
 
 def test_what_is_missing_is_said_and_does_not_compete(tmp_path: Path) -> None:

@@ -196,18 +196,22 @@ def test_too_few_pairs_are_told(tmp_path: Path) -> None:
     assert any(note.startswith("Too few pairs: at least 3 shifts") for note in table.notes)
 
 
-def test_any_method_can_be_the_one_that_is_tested(tmp_path: Path) -> None:
+def test_dec_is_tested_without_the_papers_form_of_it(tmp_path: Path) -> None:
     lines = grid("demo", "smallcnn", DEMO, labels=["tent", "dec"], temperings=["median"])
     results = read(tmp_path, lines)
-    (table,) = significance_tables(results, "online", focal="tent")
+    (table,) = significance_tables(results, "online")
     assert [each.label for each in table.rows] == [
-        "accuracy: tent (median) minus dec (median)",
-        "ECE: tent (median) minus dec (median)",
-        "NLL: tent (median) minus dec (median)",
+        "accuracy: dec (median) minus tent (median)",
+        "ECE: dec (median) minus tent (median)",
+        "NLL: dec (median) minus tent (median)",
     ]
-    assert significance_tables(results, "online", focal="sotta") == []
     (board,) = results.boards.values()
-    assert [each.metric for each in comparisons(board, "tent")] == ["accuracy", "ece", "nll"]
+    assert [each.metric for each in comparisons(board)] == ["accuracy", "ece", "nll"]
+
+
+def test_without_dec_nothing_is_tested(tmp_path: Path) -> None:
+    lines = grid("demo", "smallcnn", DEMO, labels=["tent", "sotta"], temperings=["median"])
+    assert significance_tables(read(tmp_path, lines), "online") == []
 
 
 def test_tiers_are_said_not_to_be_independent(tmp_path: Path) -> None:

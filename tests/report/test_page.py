@@ -14,7 +14,7 @@ from equipoise.report.page.run import progress
 from tests.report import plausible
 from tests.report.drawn import Parsed
 from tests.report.plausible import made
-from tests.report.writer import line
+from tests.report.writer import line, stream_line
 
 HOSTILE = "<script>alert('x')</script> & \"co\""
 
@@ -89,8 +89,8 @@ def test_numbers_are_numbers(page: Page) -> None:
 def test_protocols_are_apart_and_said(pacs: Page) -> None:
     assert [each.text.split(":")[0] for each in pacs.all("h4")] == ["Online", "After a pass"]
     captions = [each.text for each in pacs.all("caption")]
-    assert sum(caption.endswith("while adapting") for caption in captions) > 3
-    assert sum(caption.endswith("when adapting is done") for caption in captions) > 3
+    assert sum(caption.endswith("while adapting count") for caption in captions) > 3
+    assert sum(caption.endswith("when adapting is done, count") for caption in captions) > 3
 
 
 def test_every_method_is_drawn_in_each_figure(pacs: Page) -> None:
@@ -198,6 +198,54 @@ def test_completeness_is_of_all_that_could_be_there() -> None:
     (failing,) = sections(made(lines, failures=(line("tent", target="photo", error="boom"),)))
     assert progress(failing) == (4, 6)
     assert "3 of 4" in report_page(made(lines[:3]))
+
+
+def test_what_lacks_domains_or_seeds_of_the_paper_is_not_called_complete() -> None:
+    def cells(results: Results) -> list[str]:
+        return [each.text for each in Page(results).all("td")]
+
+    part = [line(label, target=target) for label in ("source", "dec") for target in ("photo", "sketch")]
+    assert "4, of 2 of 4 domains, 1 of 3 seeds" in cells(made(part))
+    whole = [line(target=target, seed=seed) for target in "abcd" for seed in (0, 1, 2)]
+    assert "12, complete" in cells(made(whole))
+    assert "1, complete" in cells(made([line(data="mine")]))
+
+
+def test_a_section_says_whether_it_is_as_in_the_paper() -> None:
+    assert "All images, 15 epochs, as in the paper. One seed" in Page(made([line()])).text
+    assert "1 epoch (the paper: 15): a trial, not comparable" in Page(made([line(epochs=1)])).text
+
+
+def test_protocols_and_t_are_explained(pacs: Page) -> None:
+    (entry,) = [each.text for each in pacs.all("dd") if "which answers count" in each.text]
+    assert entry.startswith("Online: the answers given while adapting count; after a pass:")
+    assert "notebook scores after a pass" in " ".join(entry.split())
+    text = " ".join(pacs.text.split())
+    assert "t, from t_min to t_max: the paper" in text
+    assert "s range before the norm of the logits comes in." in text
+
+
+def test_tau_has_one_spelling(page: Page) -> None:
+    assert not re.search(r"\btau\b", page.text, flags=re.IGNORECASE)
+    assert not any(re.search(r"\btau\b", each.attributes["aria-label"]) for each in page.all("svg"))
+
+
+def test_bars_are_said_to_be_over_seeds_only_if_there_are_several(pacs: Page) -> None:
+    assert "Bars are standard deviations over the seeds." in pacs.text
+    assert "Bars are" not in Page(plausible.results(plausible.sweep(seeds=(0,)))).text
+
+
+def test_counts_say_of_what(pacs: Page, tiers: Page) -> None:
+    assert re.search(r"above its median in \d of 4 domains\.", pacs.text)
+    assert re.search(r"above its median in \d of 3 tiers\.", tiers.text)
+
+
+def test_streams_without_a_place_have_no_figure() -> None:
+    # The results come at tiers; the stream does not, so it stands nowhere on their axis.
+    lines = [line(label, kind, tier=1) for label in ("source", "dec") for kind in ("none", "mean", "fixed")]
+    page = Page(made(lines, streams=(stream_line(),)))
+    assert "figure 2" not in page.text
+    assert "τ by tier" not in page.text
 
 
 def test_methods_that_lack_something_are_marked_in_the_figures() -> None:

@@ -74,7 +74,10 @@ def test_bins_belong_to_the_results_of_their_variant() -> None:
 
     lines = [line("tent", batch_size=1) | bins(3), line("tent", batch_size=50) | bins(7)]
     (section,) = sections(made(lines))
-    found = {group.label: [part["count"] for part in group.bins] for group in section.everything}
+    found = {
+        group.label: [part["count"] for several in group.bins.values() for part in several]
+        for group in section.everything
+    }
     assert found == {"tent [batch_size=1]": [[3]], "tent [batch_size=50]": [[7]]}
 
 

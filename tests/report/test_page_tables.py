@@ -80,7 +80,7 @@ def test_without_printed_numbers_cells_are_plain() -> None:
 
 def test_title_protocol_and_notes_are_there_and_escaped() -> None:
     parsed = Parsed(table_html(table(Entry(), Entry(), Entry(), notes=("a < b",))))
-    assert parsed.all("caption")[0].text == "A title & moreonline: the answers given while adapting"
+    assert parsed.all("caption")[0].text == "A title & moreonline: the answers given while adapting count"
     box = parsed.all("div", "wide")[0].attributes
     assert (box["role"], box["tabindex"], box["aria-label"]) == ("region", "0", "A title & more")
     assert parsed.all("li")[0].text == "a < b"

@@ -37,7 +37,9 @@ def test_over_certain_is_more_certain_and_worse_calibrated(
     entropy: float, ece: float, certain: int, worse: int
 ) -> None:
     sentence = told([BASE, line("tent", entropy=entropy, ece=ece)])
-    assert f"in {certain} of 1 case; in {worse} of these" in sentence
+    assert f"more certain than no adaptation in {certain} of 1 case" in sentence
+    assert (f"; in {worse} of these" in sentence) == bool(certain)
+    assert ("of these" in sentence) == bool(certain)  # nothing to say about none
 
 
 def test_methods_are_compared_on_what_both_have() -> None:
@@ -136,9 +138,59 @@ def test_few_data_are_said_to_be_few(changes: list[dict[str, Any]], words: str) 
 
 
 def test_what_was_left_out_is_said() -> None:
-    results = made([BASE], failures=(line("tent", error="boom"),), damaged=2, superseded=1)
+    other = line("source", data="mine")
+    results = made([other], failures=(line("tent", data="mine", error="boom"),), damaged=2, superseded=1)
     single, failures, damaged, superseded = run_cautions(results, sections(results))
     assert single.startswith("All results are of a single seed")
     assert failures == "1 cell failed; numbers that lack them are marked ‡."
     assert damaged == "Left out: 2 lines of the files that could not be read."
     assert superseded.startswith("Left out: 1 older result")
+
+
+def test_a_sentence_and_a_caption_agree_with_the_tables_averages() -> None:
+    def bins(count: int, right: int) -> dict[str, Any]:
+        sure = 0.9 * count
+        return {"reliability": {"count": [0, count], "confidence": [0.0, sure], "correct": [0, right]}}
+
+    few = line(target="photo", accuracy=0.9, ece=0.0) | bins(10, 9)
+    many = line(target="sketch", accuracy=0.2, ece=0.7) | bins(1000, 200)
+    section = only([few, many])
+    (group,) = section.everything
+    assert group.mean("accuracy") == pytest.approx(0.55)
+    assert section_findings(section, "online")[0].startswith(
+        "Without adaptation, 55.0% of the answers are right, at an average confidence of 90.0%"
+    )
+    assert certainty_caption(group) == "90% sure, 55% right"
+    assert group.mean("ece") + 1e-9 >= 0.9 - 0.55  # confidence and accuracy never lie further apart than ECE
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ["PACS is not complete: 2 of 4 domains, 1 of 3 seeds."]),
+        ({"epochs": 2}, ["PACS is a trial: 2 epochs (the paper: 15); 2 of 4 domains, 1 of 3 seeds."]),
+        ({"data": "mine"}, []),
+    ],
+)
+def test_a_trial_and_a_part_of_the_papers_runs_are_said_to_be_so(
+    changes: dict[str, Any], words: list[str]
+) -> None:
+    results = made([line(target=target, **changes) for target in ("photo", "sketch")])
+    *told, single = run_cautions(results, sections(results))
+    assert told == words
+    assert "a single seed" in single
+
+
+def test_networks_are_told_apart_only_where_they_differ() -> None:
+    lines = [line(backbone=name) for name in ("efficientnet_b0", "mobilenet_v1")]
+    alike, differing = made(lines), made([*lines, line(backbone="mobilenet_v1", seed=1)])
+    assert run_cautions(alike, sections(alike))[0] == "PACS is not complete: 1 of 4 domains, 1 of 3 seeds."
+    assert run_cautions(differing, sections(differing))[:2] == [
+        "PACS with EfficientNetB0 is not complete: 1 of 4 domains, 1 of 3 seeds.",
+        "PACS with MobileNet is not complete: 1 of 4 domains, 2 of 3 seeds.",
+    ]
+
+
+def test_all_that_the_paper_ran_is_no_part() -> None:
+    lines = [line(target=target, seed=seed) for target in "abcd" for seed in (0, 1, 2)]
+    assert run_cautions(made(lines), sections(made(lines))) == []

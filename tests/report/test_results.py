@@ -49,6 +49,14 @@ def test_what_is_no_line_is_damaged(tmp_path: Path) -> None:
         json.dumps(line(seed=7, nll=float("inf"))),
         json.dumps(line(seed=8)).replace("1.5", "1e999"),
         json.dumps(line(seed=True)),
+        json.dumps(line(seed=9)).replace("1.5", str(10**400)),
+        json.dumps(line(seed=10, ece=1e300)),
+        json.dumps({**line(seed=11), "images": 10**400}),
+        json.dumps(
+            {**line(seed=12), "reliability": {"count": [1] * 15, "confidence": [1.0], "correct": [1]}}
+        ),
+        json.dumps({**line(seed=13), "reliability": {"count": [1], "confidence": [1.0], "correct": [1]}}),
+        json.dumps(line(seed=14)).replace("9.9", str(10**400)),
     ]
     results = read_results(folder(tmp_path, [line()], tail="\n".join([*strange, "", "  "])))
     assert (len(results.lines), results.damaged) == (1, len(strange))
@@ -66,10 +74,18 @@ def test_more_fields_than_declared_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_damaged_streams_are_counted(tmp_path: Path) -> None:
-    bad = [stream_line(key="x", h0=None), stream_line(key="y", kappa=float("nan"))]
+    bad = [
+        stream_line(key="x", h0=None),
+        stream_line(key="y", kappa=float("nan")),
+        stream_line(key="equal", tau_edges=[1, 1, 1]),
+        stream_line(key="falling", tau_edges=[0, 2, 1]),
+        stream_line(key="less than none", tau_counts=[-1, 5]),
+        stream_line(key="levels", levels=[0.5, 0.1], norms=[9.0, 9.0], taus=[2.0, 2.0]),
+        stream_line(key="large", tau_counts=[10**400, 5]),
+    ]
     streams = "\n".join([*map(json.dumps, [stream_line(), *bad]), "{"])
     results = read_results(folder(tmp_path, [line()], streams=streams))
-    assert (len(results.streams), results.damaged) == (1, 3)
+    assert (len(results.streams), results.damaged) == (1, len(bad) + 1)
 
 
 def test_of_one_key_the_last_line_counts(tmp_path: Path) -> None:
@@ -92,6 +108,23 @@ def test_results_of_an_older_model_or_stream_are_left_out_and_counted(tmp_path: 
     kept = [(each["cell"]["label"], each["cell"]["seed"], each["cell"]["model"]) for each in results.lines]
     assert kept == [("source", 0, "new"), ("source", 1, "m"), ("source", 2, "old")]
     assert results.superseded == 3
+
+
+def test_failures_of_an_older_model_or_stream_are_left_out(tmp_path: Path) -> None:
+    lines = [
+        line("tent", model="old", error="superseded"),
+        line("source", model="new"),
+        line("dec", model="new", error="of the same model"),
+        line("source", seed=1, model="old"),
+        line("source", seed=1, model="new", error="newer than what went well"),
+        line("source", seed=2, error="elsewhere"),
+    ]
+    results = read_results(folder(tmp_path, lines))
+    assert [each["error"] for each in results.failures] == [
+        "of the same model",
+        "newer than what went well",
+        "elsewhere",
+    ]
 
 
 def test_what_is_written_again_is_written_last(tmp_path: Path) -> None:

@@ -47,11 +47,12 @@ def tau_by_place(section: Section) -> dict[str, dict[str, Spread]]:
     """The computed temperatures by tempering, then by tier or domain; empty without streams."""
     if not section.streams:
         return {}
-    return {
+    found = {
         "mean": by_place(section, lambda stream: stream["tau_mean"]),
         "median": by_place(section, tau_median),
         "fixed": by_place(section, lambda stream: stream["fixed_tau"]),
     }
+    return {kind: values for kind, values in found.items() if values}
 
 
 def ablation_figures(section: Section, protocol: Protocol) -> list[str]:

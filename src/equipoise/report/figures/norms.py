@@ -24,14 +24,13 @@ Quantiles = Mapping[float, Mapping[str, Spread]]
 
 
 def norm_quantiles(section: Section) -> dict[float, dict[str, Spread]]:
-    """The quantiles of ‖z‖/κ at the levels that are drawn; empty without streams."""
-    if not section.streams:
-        return {}
+    """The quantiles of ‖z‖/κ at the levels that are drawn; empty without streams that have a place."""
 
     def at(level: float) -> dict[str, Spread]:
         return by_place(section, lambda stream: scaled_norm(stream, level))
 
-    return {level: at(level) for level in shown_levels(section.streams[0]["levels"])}
+    levels = shown_levels(section.streams[0]["levels"]) if section.streams else []
+    return {level: places for level in levels if (places := at(level))}
 
 
 def norms_figure(section: Section, title: str) -> str:

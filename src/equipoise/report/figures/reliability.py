@@ -2,25 +2,36 @@
 
 from typing import TypedDict
 
-from equipoise.bench.lines import Reliability
+from equipoise.report.figures.sections import Shares
 from equipoise.report.figures.svg import Frame, axis_names, grid, line, picture, rect
 
 
-class Bins(TypedDict):
+class _Binned(TypedDict):
     """Answers sorted into bins by confidence; an empty bin has no confidence and no accuracy."""
 
     lower: list[float]
     upper: list[float]
-    count: list[int]
     confidence: list[float | None]
     accuracy: list[float | None]
 
 
-def bins_of(sums: Reliability) -> Bins:
-    """The mean confidence and the accuracy in bins of equal width, from the sums that a run writes."""
+class Bins(_Binned):
+    """With how many answers are in each bin."""
+
+    count: list[int]
+
+
+class ShareBins(_Binned):
+    """With the share of all answers that is in each bin."""
+
+    count: list[float]
+
+
+def bins_of(sums: Shares) -> ShareBins:
+    """The mean confidence and the accuracy in bins of equal width, from the shares of all answers in them."""
     count = sums["count"]
     size = len(count)
-    return Bins(
+    return ShareBins(
         lower=[index / size for index in range(size)],
         upper=[(index + 1) / size for index in range(size)],
         count=count,
@@ -29,7 +40,7 @@ def bins_of(sums: Reliability) -> Bins:
     )
 
 
-def reliability_diagram(bins: Bins, label: str, *, side: float = 126, named: bool = True) -> str:
+def reliability_diagram(bins: Bins | ShareBins, label: str, *, side: float = 126, named: bool = True) -> str:
     """Accuracy in each bin of confidence, the gap to the confidence shaded, and how many answers it has.
 
     Calibrated answers have bars that end at the diagonal. `named=False` leaves out the names of the axes and

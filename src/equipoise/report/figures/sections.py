@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from equipoise.bench.lines import Line, Protocol, Reliability, StreamLine
 from equipoise.report.numbers.results import Results, Setting, group_of, setting_of
@@ -25,6 +25,14 @@ class Spread(NamedTuple):
     std: float | None
 
 
+class Shares(TypedDict):
+    """Answers in bins by confidence as shares of all: how many, and the sums of confidence and of hits."""
+
+    count: list[float]
+    confidence: list[float]
+    correct: list[float]
+
+
 @dataclass(frozen=True)
 class Group:
     """The results of one method with one tempering under one protocol.
@@ -33,13 +41,13 @@ class Group:
         form: which method, and what its logits are divided by.
         method: the method's name in the registry.
         runs: its scores by shift and seed.
-        bins: the reliability of the same results.
+        bins: the reliability of the same results by shift, one for each seed that has it.
     """
 
     form: Form
     method: str
     runs: Runs
-    bins: Sequence[Reliability]
+    bins: Mapping[Shift, Sequence[Reliability]]
 
     @property
     def label(self) -> str:
@@ -174,13 +182,13 @@ def sections(results: Results) -> list[Section]:
     ]
 
 
-def pooled(parts: Sequence[Reliability]) -> Reliability:
-    """The sums of several sets of bins."""
-    return Reliability(
-        count=[sum(bins) for bins in zip(*(part["count"] for part in parts), strict=True)],
-        confidence=[sum(bins) for bins in zip(*(part["confidence"] for part in parts), strict=True)],
-        correct=[sum(bins) for bins in zip(*(part["correct"] for part in parts), strict=True)],
-    )
+def pooled(parts: Mapping[Shift, Sequence[Reliability]]) -> Shares:
+    """The bins on average, as tables average scores: over the seeds of a shift, then over the shifts.
+
+    However many images a shift has, it counts as much as any other.
+    """
+    shifts = [_averaged([_shares(part) for part in several]) for several in parts.values()]
+    return _averaged(shifts)
 
 
 def spread_of(values: Sequence[float]) -> Spread:
@@ -188,13 +196,39 @@ def spread_of(values: Sequence[float]) -> Spread:
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
+def _shares(part: Reliability) -> Shares:
+    answers = sum(part["count"])
+    count, confidence, correct = (
+        [value / answers for value in values]
+        for values in (part["count"], part["confidence"], part["correct"])
+    )
+    return Shares(count=count, confidence=confidence, correct=correct)
+
+
+def _averaged(parts: Sequence[Shares]) -> Shares:
+    count, confidence, correct = (
+        [fmean(bins) for bins in zip(*several, strict=True)]
+        for several in (
+            [part["count"] for part in parts],
+            [part["confidence"] for part in parts],
+            [part["correct"] for part in parts],
+        )
+    )
+    return Shares(count=count, confidence=confidence, correct=correct)
+
+
 def _groups(board: Board, lines: Iterable[Line]) -> dict[Form, Group]:
     # The board has each result's own scores, which tell which bins are its.
     bins = {id(line["scores"]): line["reliability"] for line in lines}
 
-    def bins_of(runs: Runs) -> list[Reliability]:
-        parts = [bins[id(scores)] for seeds in runs.values() for scores in seeds.values()]
-        return [part for part in parts if part is not None and sum(part["count"]) > 0]
+    def bins_of(runs: Runs) -> dict[Shift, list[Reliability]]:
+        found: dict[Shift, list[Reliability]] = {}
+        for shift, seeds in runs.items():
+            for scores in seeds.values():
+                part = bins[id(scores)]
+                if part is not None and sum(part["count"]) > 0:
+                    found.setdefault(shift, []).append(part)
+        return found
 
     return {
         form: Group(form, board.methods[form.label], runs, bins_of(runs)) for form, runs in board.runs.items()

@@ -122,7 +122,7 @@ def tau_figure(section: Section, title: str) -> str:
     name = "τ (logarithmic)" if scale.logarithmic else "τ"
     parts += [*ticks, text("axis-name", scale.left + scale.width / 2, bottom + 30, name, "middle")]
     told = "; ".join(f"{one.name}: mean {one.mean:.2f}, median {one.median:.2f}" for one in histograms)
-    return picture(320, bottom + 36, f"{title}. Histograms of tau. {told}.", parts)
+    return picture(320, bottom + 36, f"{title}. Histograms of τ. {told}.", parts)
 
 
 def _outline(one: Histogram, scale: Scale) -> list[tuple[float, float]]:

@@ -1,7 +1,7 @@
 """The numbers that the paper prints, by our names, with what is doubtful about some of them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -28,6 +28,9 @@ SIGMA = "σ²_max"
 AVERAGE = "average"
 RUN_TO_RUN: tuple[Metric, ...] = ("accuracy", "ece", "entropy", "nll")
 """The order of the four numbers of a list of run-to-run variances, as far as the paper says."""
+
+CLAIMED = frozenset({"tab:HO_metrics", "tab:TIN_C_metrics", "tab:TIN_C_metrics_mobilenet"})
+"""The tables whose captions say that DEC's ECE and NLL are better than the second best with p < 0.01."""
 
 _RUN_TO_RUN_ROW = "run to run"
 
@@ -97,6 +100,15 @@ class Experiment:
             told.append(f"a stream that is {setting.order} (the paper's is taken to be shuffled)")
         return told
 
+    def lacking(self, domains: int, tiers: int, seeds: Collection[int]) -> str:
+        """What results of so much lack of the paper's: "2 of 4 domains, 1 of 3 seeds"; empty for nothing."""
+        parts = [
+            (domains, self.domains, "domains"),
+            (tiers, self.tiers, "tiers"),
+            (len(set(seeds) & set(self.seeds)), len(self.seeds), "seeds"),
+        ]
+        return ", ".join(f"{there} of {wanted} {noun}" for there, wanted, noun in parts if there < wanted)
+
 
 def counted(number: int, noun: str) -> str:
     """A number of things: "1 epoch", "2 epochs"."""
@@ -132,14 +144,6 @@ def run_to_run() -> dict[str, dict[Metric, Printed]]:
         }
         for name, values in content["run_to_run_variance"].items()
     }
-
-
-def printed(data: str, backbone: str, metric: Metric, row: str, column: str) -> Printed | None:
-    """One printed number, by our names of the data set and network and the paper's of row and column."""
-    for table in printed_tables():
-        if (table.data, table.backbone) == (data, backbone) and (metric, row, column) in table.cells:
-            return table.cells[metric, row, column]
-    return None
 
 
 def papers_setting(data: str) -> Setting:

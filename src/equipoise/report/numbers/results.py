@@ -1,10 +1,10 @@
 """What a run has written, read back: the results that count, and what does not count with the reason."""
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -14,6 +14,8 @@ from equipoise.report.numbers.runs import Board, board
 from equipoise.report.numbers.shape import checker
 
 PROTOCOLS: tuple[Protocol, ...] = ("online", "after-pass")
+BINS = 15
+"""How many bins a result's reliability has."""
 
 
 class Setting(NamedTuple):
@@ -44,7 +46,7 @@ class Results:
 
     Attributes:
         lines: the results that count, in the order of the file.
-        failures: the cells that failed and were not done well since.
+        failures: the cells that failed and were not done well since, nor with a newer model or stream.
         streams: what the source models make of the streams.
         damaged: how many lines could not be read: cut off when a run was killed, or not of the shape.
         superseded: how many results are of a model or a stream that another one has taken the place of.
@@ -97,14 +99,14 @@ def read_results(folder: Path) -> Results:
     streams: list[Any] = []
     damaged_streams = 0
     if (folder / "streams.jsonl").is_file():
-        streams, damaged_streams = _read(folder / "streams.jsonl", checker(StreamLine))
+        streams, damaged_streams = _read(folder / "streams.jsonl", _is_stream)
     latest = cast("list[Line]", lines)
     good = [line for line in latest if line["status"] == "ok"]
-    current = {_place(line["cell"]): _origin(line["cell"]) for line in good}
-    counted = [line for line in good if current[_place(line["cell"])] == _origin(line["cell"])]
+    current = {_place(line["cell"]): _made_from(line["cell"]) for line in good}
+    counted = [line for line in good if current[_place(line["cell"])] == _made_from(line["cell"])]
     return Results(
         lines=tuple(counted),
-        failures=tuple(line for line in latest if line["status"] == "failed"),
+        failures=tuple(_failures(latest)),
         streams=tuple(cast("list[StreamLine]", streams)),
         damaged=damaged + damaged_streams,
         superseded=len(good) - len(counted),
@@ -133,6 +135,16 @@ def seeds_of(lines: Iterable[Line]) -> list[int]:
     return sorted({line["cell"]["seed"] for line in lines})
 
 
+def _failures(lines: list[Line]) -> Iterator[Line]:
+    """The cells that failed, but for those whose place was done well later with another model or stream."""
+    last = {_place(line["cell"]): at for at, line in enumerate(lines) if line["status"] == "ok"}
+    for at, line in enumerate(lines):
+        if line["status"] == "failed":
+            later = last.get(_place(line["cell"]), -1)
+            if later < at or _made_from(lines[later]["cell"]) == _made_from(line["cell"]):
+                yield line
+
+
 def _read(path: Path, good: Callable[[object], bool]) -> tuple[list[Any], int]:
     """The good values of a file, of each key the last, in the file's order; and how many are not good."""
     latest: dict[str, Any] = {}
@@ -152,9 +164,18 @@ def _values(path: Path) -> Iterator[Any]:
         for text in file:
             if text.strip():
                 try:
-                    yield json.loads(text, parse_constant=_no_number)
+                    yield _loaded(text)
                 except (ValueError, RecursionError):  # also what is no UTF-8, or nested without end
                     yield None
+
+
+def _loaded(text: bytes) -> Any:
+    """The value of a line; half a character (a lone surrogate), which no file can hold, becomes "?"."""
+    value = json.loads(text, parse_constant=_no_number)
+    if b"\\ud" not in text.lower():
+        return value
+    whole = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    return json.loads(whole, parse_constant=_no_number)
 
 
 def _no_number(name: str) -> NoReturn:
@@ -165,11 +186,23 @@ def _is_line(value: object) -> bool:
     if not checker(Line)(value):
         return False
     line = cast("Line", value)
-    if line["scores"] is None:
-        return line["status"] == "failed"
-    return line["status"] == "ok" and all(
-        map(math.isfinite, cast("dict[str, float]", line["scores"]).values())
+    bins = line["reliability"]
+    if bins is not None and (
+        any(len(each) != BINS for each in (bins["count"], bins["confidence"], bins["correct"]))
+        or min(bins["count"]) < 0
+    ):
+        return False
+    return line["status"] == ("failed" if line["scores"] is None else "ok")
+
+
+def _is_stream(value: object) -> bool:
+    if not checker(StreamLine)(value):
+        return False
+    line = cast("StreamLine", value)
+    ascending = all(
+        low < high for several in (line["levels"], line["tau_edges"]) for low, high in pairwise(several)
     )
+    return ascending and all(count >= 0 for count in line["tau_counts"])
 
 
 def _place(cell: Cell) -> tuple[object, ...]:
@@ -177,7 +210,8 @@ def _place(cell: Cell) -> tuple[object, ...]:
     return setting_of(cell), cell["backbone"], cell["target"], cell["tier"], cell["seed"]
 
 
-def _origin(cell: Cell) -> tuple[str, str]:
+def _made_from(cell: Cell) -> tuple[str, str]:
+    """The model and the stream of a cell."""
     return cell["model"], cell["stream"]
 
 

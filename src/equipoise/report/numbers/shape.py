@@ -7,13 +7,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 Check = Callable[[object], bool]
 
+LARGEST = 1e100
+"""What is larger is no score and no count: sums and squares of it would not be finite."""
+
 
 @cache
 def checker(shape: Any) -> Check:
     """A function that says whether a JSON value is what a type says, made once since files are long.
 
-    Types are TypedDict, Literal, unions, lists, dicts and plain ones. An int is a float, a bool is neither; a
-    TypedDict may have more fields than it declares, not fewer.
+    Types are TypedDict, Literal, unions, lists, dicts and plain ones. An int is a float, a bool is neither,
+    and no number is beyond `LARGEST`; a TypedDict may have more fields than it declares, not fewer.
     """
     if shape is Any:
         return _anything
@@ -31,8 +34,14 @@ def checker(shape: Any) -> Check:
             return lambda value: isinstance(value, list) and all(map(item, value))
         return lambda value: isinstance(value, dict) and all(map(item, value.values()))
     if shape is float:
-        return lambda value: type(value) in (float, int)
+        return lambda value: type(value) in (float, int) and _moderate(value)
+    if shape is int:
+        return lambda value: type(value) is int and _moderate(value)
     return lambda value: type(value) is shape  # what JSON gives has no subclasses, and a bool is no int
+
+
+def _moderate(value: Any) -> bool:
+    return bool(-LARGEST <= value <= LARGEST)  # never so for a NaN; ints are compared as they are
 
 
 def _anything(_: object) -> bool:

@@ -21,6 +21,11 @@ from equipoise.report.numbers.summary import BETTER, runs_of, shift_means
 FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
 
+FOCAL = "dec"
+"""The label of the method that is held against the others."""
+LEAST_P = 1e-15
+"""What is less is only said to be so: a p is never 0, and its digits there are those of rounding."""
+
 
 @dataclass(frozen=True)
 class PairedTest:
@@ -75,11 +80,6 @@ class Comparison:
     test: PairedTest
     passed_over: tuple[Form, ...] = ()
 
-    @property
-    def better(self) -> bool:
-        """Whether the method's mean is the better one."""
-        return self.test.difference * BETTER[self.metric] > 0
-
 
 def paired_test(first: Collection[float], second: Collection[float], confidence: float = 0.95) -> PairedTest:
     """Two-sided paired t-test and Wilcoxon signed-rank test of first against second."""
@@ -105,33 +105,31 @@ def against_second_best(
     board: Board,
     metric: Metric,
     *,
-    focal: str = "dec",
     tempering: str = "mean",
     rivals: str | None = "none",
     among: Collection[str] | None = None,
 ) -> Comparison | None:
-    """A method against the other method with the best mean; None without results of both.
+    """DEC against the other method with the best mean; None without results of both.
 
     Args:
         board: the results of one group.
         metric: accuracy, ece, nll or brier; entropy has no best.
-        focal: the label of the method.
-        tempering: what its logits are divided by.
+        tempering: what DEC's logits are divided by.
         rivals: what the logits of the others are divided by: "none", as in the paper; None for the same.
-        among: the labels of the others; None for all that are another method than the focal one.
+        among: the labels of the others; None for all that are another method than DEC.
 
-    Other labels of the focal method itself are no rivals. Those that lack more of the focal method's shifts
-    and seeds than another does are passed over.
+    Other labels of DEC itself are no rivals. Those that lack more of its shifts and seeds than another does
+    are passed over.
     """
     if not BETTER[metric]:
         raise OptionError(f"metric: expected one with a better and a worse, got {metric!r}")
-    mine = board.values(Form(focal, tempering), metric)
+    mine = board.values(Form(FOCAL, tempering), metric)
     form_of_others = tempering if rivals is None else rivals
     others = {
         form: common
         for form in board.forms
         if form.tempering == form_of_others
-        and board.methods[form.label] != board.methods.get(focal)
+        and board.methods[form.label] != board.methods.get(FOCAL)
         and (among is None or form.label in among)
         and (common := _shared(board.values(form, metric), mine))
     }
@@ -145,7 +143,7 @@ def against_second_best(
     ours = shift_means(_shared(mine, others[rival]))
     return Comparison(
         metric=metric,
-        focal=Form(focal, tempering),
+        focal=Form(FOCAL, tempering),
         rival=rival,
         focal_mean=fmean(ours.values()),
         rival_mean=fmean(theirs.values()),
@@ -171,9 +169,15 @@ def told(comparison: Comparison, name: Callable[[Form], str], title: str) -> str
         )
     return (
         f"{start}; difference {test.difference:+.3f} (95% interval {test.low:+.3f} to {test.high:+.3f}), "
-        f"paired t-test over {test.pairs} shifts p = {test.t_p:.3g}, Wilcoxon p = {test.wilcoxon_p:.3g}"
+        f"paired t-test over {test.pairs} shifts {_p(test.t_p)}, Wilcoxon {_p(test.wilcoxon_p)}"
         + (f" (so few pairs cannot give less than {test.least_wilcoxon_p:.3g})." if test.pairs < 6 else ".")
     )
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "p unknown"
+    return f"p < {LEAST_P:g}" if value < LEAST_P else f"p = {value:.3g}"
 
 
 def _shared(values: Values, other: Values) -> Values:

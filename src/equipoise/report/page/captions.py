@@ -30,12 +30,13 @@ def ablation_caption(section: Section, protocol: Protocol) -> str:
         for kind, one in found.items()
         if kind != "fixed"
     ]
-    over = "domains" if section.tiers else "seeds"
+    over, several = ("domains", section.targets) if section.tiers else ("seeds", section.seeds)
+    bars = f" Bars are standard deviations over the {over}." if len(several) > 1 else ""
     where = "tiers" if section.tiers else "domains"
     return (
         f"The logits of {fixed.label}, divided by the certainty regulariser or by the one temperature that "
-        f"is best on the source training images. On so many {where} the first is better: {'; '.join(told)}. "
-        f"Bars are standard deviations over the {over}."
+        f"is best on the source training images. On so many {where} the first is better: {'; '.join(told)}."
+        f"{bars}"
     )
 
 
@@ -45,8 +46,9 @@ def reliability_caption(section: Section) -> str:
         '<span class="swatch bar"></span> A bar is how often the answers of that confidence are right; '
         "calibrated ones end at the dashed diagonal. The gap is shaded: "
         '<span class="swatch over"></span> more certain than right, '
-        '<span class="swatch under"></span> less certain than right. Below, how many answers have that '
-        f"confidence. Across: confidence from 0 to 1; all answers on {escape(extent(section))} together."
+        '<span class="swatch under"></span> less certain than right. Below, the share of answers that '
+        f"have that confidence. Across: confidence from 0 to 1. Averages over {escape(extent(section))}, "
+        "each counting the same, as in the tables."
     )
 
 
@@ -95,4 +97,5 @@ def _taus_told(section: Section) -> str:
     if not histograms:
         return ""
     above = sum(round(one.mean, 2) > round(one.median, 2) for one in histograms)
-    return f"The mean of τ is above its median in {above} of {len(histograms)}."
+    noun = "tier" if section.tiers else "domain"
+    return f"The mean of τ is above its median in {above} of {counted(len(histograms), noun)}."

@@ -136,7 +136,7 @@ def reliability_figure(section: Section, protocol: Protocol, look: Looks) -> str
 
 def streams_figures(section: Section) -> str:
     """What the source model makes of the streams: norms of logits, and tau; empty without streams."""
-    norms, taus = norms_figure(section, "Norms of the logits"), tau_figure(section, "Tau")
+    norms, taus = norms_figure(section, "Norms of the logits"), tau_figure(section, "τ")
     where = "tier" if section.tiers else "domain"
     panels = [
         Panel(title, drawing)

@@ -23,14 +23,14 @@ from equipoise.report.page.figures import (
 )
 from equipoise.report.page.run import facts, failures, made, options, overview
 from equipoise.report.page.style import style
-from equipoise.report.page.tables import PROTOCOL_WORDS, plain_table, table_html
+from equipoise.report.page.tables import plain_table, table_html
 from equipoise.report.page.words import cautions, findings, run_cautions, section_findings, tempering_counts
 from equipoise.report.tables.own_tables import own_tables
 from equipoise.report.tables.papers import paper_tables
 from equipoise.report.tables.pivot import pivoted
 from equipoise.report.tables.run_to_run import run_to_run_tables
 from equipoise.report.tables.table import Table
-from equipoise.report.tables.wording import setting_words, table_key
+from equipoise.report.tables.wording import PROTOCOL_WORDS, capital, setting_note, setting_words, table_key
 
 NOTHING = "<p>There is no result yet to say anything about.</p>"
 
@@ -69,6 +69,7 @@ def report_page(results: Results) -> str:
         options=options(parts),
         failures=failures(results),
         findings="".join(_findings(parts, protocol) for protocol in results.protocols()) or NOTHING,
+        protocols=escape(f"{capital('; '.join(PROTOCOL_WORDS.values()))}."),
         sections="".join(body),
         made=escape(made(results)),
     )
@@ -76,11 +77,10 @@ def report_page(results: Results) -> str:
 
 def _section(section: Section, title: str, anchor: str, look: Looks) -> str:
     """One network on one data set: the streams, then each protocol by itself."""
-    words = setting_words(section.setting)
-    care = cautions(section)
+    notes = f"{setting_note(section.setting)} {cautions(section)}".strip()
     return (
         f'<section><h3 id="{anchor}">{escape(paper_name(section.setting.data))} with {escape(title)}</h3>\n'
-        f'<p class="note">{escape(words[0].upper() + words[1:])}. {escape(care)}</p>\n'
+        f'<p class="note">{escape(notes)}</p>\n'
         f"{'' if section.lines else '<p>There is no result yet.</p>'}{streams_figures(section)}"
         f"{''.join(_protocol(section, protocol, look) for protocol in section.lines)}</section>\n"
     )
@@ -97,7 +97,7 @@ def _protocol(section: Section, protocol: Protocol, look: Looks) -> str:
         for kind in ("average", "significance-dec")
     )
     return (
-        f"<h4>{escape(_capital(PROTOCOL_WORDS[protocol]))}</h4>\n"
+        f"<h4>{escape(capital(PROTOCOL_WORDS[protocol]))}</h4>\n"
         f"{_list(section_findings(section, protocol))}"
         f"{scatter_figures(section, protocol, look)}"
         f"{_tables(theirs)}{_tables([pivoted(table, list(section.groups[protocol])) for table in averages])}"
@@ -154,10 +154,10 @@ def _findings(parts: Sequence[Section], protocol: Protocol) -> str:
     told, counts = findings(parts, protocol), tempering_counts(parts, protocol)
     if not told:
         return ""
-    heads = "divided by", "cases", "ECE lower", "ECE higher", "NLL lower", "NLL higher"
+    heads = "compared", "cases", "ECE lower", "ECE higher", "NLL lower", "NLL higher"
     title = "What dividing the logits changes, counted over cases"
     table = plain_table(title, heads, counts, "counts") if counts else ""
-    return f"<h3>{escape(_capital(PROTOCOL_WORDS[protocol]))}</h3>\n{_list(told)}{table}"
+    return f"<h3>{escape(capital(PROTOCOL_WORDS[protocol]))}</h3>\n{_list(told)}{table}"
 
 
 def _tables(tables: Sequence[Table]) -> str:
@@ -172,7 +172,3 @@ def _list(sentences: Sequence[str], kind: str = "findings") -> str:
     if not sentences:
         return ""
     return f'<ul class="{kind}">' + "".join(f"<li>{escape(told)}</li>" for told in sentences) + "</ul>\n"
-
-
-def _capital(words: str) -> str:
-    return words[0].upper() + words[1:]

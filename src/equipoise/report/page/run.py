@@ -9,6 +9,7 @@ from equipoise.report.figures.sections import Section
 from equipoise.report.numbers.paper import counted, paper_name
 from equipoise.report.numbers.results import Results
 from equipoise.report.page.tables import plain_table
+from equipoise.report.page.words import lacking
 from equipoise.report.tables.wording import listed, setting_words
 
 MOST_ERRORS = 20
@@ -54,7 +55,7 @@ def overview(sections: Sequence[Section]) -> str:
     rows = [
         (
             f"{paper_name(section.setting.data)}, {paper_name(section.backbone)}",
-            _progress_words(progress(section)),
+            _progress_words(progress(section), lacking(section)),
             _domains(section),
             ", ".join(map(str, section.seeds)),
             str(len(section.labels())),
@@ -151,10 +152,11 @@ def _one_of_each(section: Section) -> list[Line]:
     return sorted(seen.values(), key=lambda line: order.get(line["cell"]["label"], len(order)))
 
 
-def _progress_words(state: Progress) -> str:
-    if state.done >= state.expected:
-        return f"{state.done:,}, complete"
-    return f"{state.done:,} of {state.expected:,}"
+def _progress_words(state: Progress, lacks: str) -> str:
+    """How many results there are; complete are only those of all that the paper ran."""
+    if state.done < state.expected:
+        return f"{state.done:,} of {state.expected:,}"
+    return f"{state.done:,}, of {lacks}" if lacks else f"{state.done:,}, complete"
 
 
 def _domains(section: Section) -> str:

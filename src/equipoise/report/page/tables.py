@@ -5,12 +5,7 @@ from html import escape
 from itertools import groupby
 
 from equipoise.report.tables.table import Column, Entry, Table, common_gap, written
-from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE
-
-PROTOCOL_WORDS = {
-    "online": "online: the answers given while adapting",
-    "after-pass": "after a pass: the answers of a second look, when adapting is done",
-}
+from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE, PROTOCOL_WORDS
 
 
 def table_html(table: Table) -> str:
@@ -100,7 +95,7 @@ def _cell(entry: Entry, column: Column, *, compared: bool, marked: bool) -> str:
 def _number(value: float | None, std: float | None, column: Column) -> str:
     if value is None:
         return '<span class="none">&ndash;</span>'
-    shown = written(value, column)
+    shown = escape(written(value, column))
     return shown if std is None else f"{shown}<small> ±{written(std, column)}</small>"
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from equipoise.bench.lines import Protocol
 from equipoise.report.figures.sections import RAW, Group, Section, pooled
-from equipoise.report.numbers.paper import counted
+from equipoise.report.numbers.paper import counted, experiments, paper_name
 from equipoise.report.numbers.results import Results
 from equipoise.report.numbers.runs import Form, Metric
 from equipoise.report.numbers.summary import BETTER
-from equipoise.report.tables.wording import NAMES, form_name, listed
+from equipoise.report.tables.wording import NAMES, capital, form_name, listed
 
 DECIMALS = 3
 """How many decimals decide; what a reader sees as equal is called equal."""
@@ -102,13 +102,12 @@ def cautions(section: Section) -> str:
         few.append("few images")
     if not few:
         return ""
-    told = listed(few)
-    return f"{told[0].upper()}{told[1:]}: small differences may be chance."
+    return f"{capital(listed(few))}: small differences may be chance."
 
 
 def run_cautions(results: Results, sections: Sequence[Section]) -> list[str]:
     """What a reader must know about the whole before reading on."""
-    told = []
+    told = _trials(sections)
     single = [section for section in sections if section.everything and len(section.seeds) == 1]
     if single:
         where = (
@@ -129,8 +128,43 @@ def run_cautions(results: Results, sections: Sequence[Section]) -> list[str]:
     return told
 
 
+def lacking(section: Section) -> str:
+    """What the results of a paper's data set lack of what the paper ran: "2 of 4 domains, 1 of 3 seeds"."""
+    experiment = experiments().get(section.setting.data)
+    places = {place for group in section.everything for place in group.places}
+    if experiment is None or not places:
+        return ""
+    shifts = {shift for shift, _ in places}
+    tiers = {shift.tier for shift in shifts if shift.tier is not None}
+    targets = {shift.target for shift in shifts}
+    return experiment.lacking(len(targets), len(tiers), {seed for _, seed in places})
+
+
+def _trials(sections: Sequence[Section]) -> list[str]:
+    """Which of the paper's data sets were run otherwise or in part; networks alike are told together."""
+    found: dict[str, dict[str, list[str]]] = {}
+    networks: dict[str, int] = {}
+    for section in sections:
+        experiment = experiments().get(section.setting.data)
+        if experiment is not None and section.everything:
+            differences = "; ".join(experiment.differences(section.setting))
+            parts = [part for part in (differences, lacking(section)) if part]
+            what = f"is {'a trial' if differences else 'not complete'}: {'; '.join(parts)}." if parts else ""
+            data = paper_name(section.setting.data)
+            networks[data] = networks.get(data, 0) + 1
+            found.setdefault(data, {}).setdefault(what, []).append(paper_name(section.backbone))
+    return [
+        f"{data} {what}"
+        if len(names) == networks[data]
+        else f"{data} with {listed(dict.fromkeys(names))} {what}"
+        for data, several in found.items()
+        for what, names in several.items()
+        if what
+    ]
+
+
 def certainty_caption(group: Group) -> str:
-    """Confidence and accuracy of all answers in a few words, for below a diagram."""
+    """Confidence and accuracy on average in a few words, for below a diagram."""
     confidence, right = _confidence_and_accuracy(group)
     return f"{confidence:.0%} sure, {right:.0%} right"
 
@@ -150,8 +184,7 @@ def _certainty(group: Group) -> str:
 
 def _confidence_and_accuracy(group: Group) -> tuple[float, float]:
     bins = pooled(group.bins)
-    answers = sum(bins["count"])
-    return sum(bins["confidence"]) / answers, sum(bins["correct"]) / answers
+    return sum(bins["confidence"]), sum(bins["correct"])
 
 
 def _more_certain(groups: Sequence[Group], baseline: Group) -> str:
@@ -214,10 +247,11 @@ def _over_certainty(sections: Sequence[Section], protocol: Protocol) -> str:
                 worse += _is_over_certain(group, baseline)
     if not cases:
         return ""
-    return (
+    start = (
         f"Before any tempering, adapting makes the answers more certain than no adaptation in {certain} of "
-        f"{counted(cases, 'case')}; in {worse} of these they are also worse calibrated by ECE."
+        f"{counted(cases, 'case')}"
     )
+    return f"{start}; in {worse} of these they are also worse calibrated by ECE." if certain else f"{start}."
 
 
 def _pairs(
@@ -270,6 +304,6 @@ def _dec(sections: Sequence[Section], protocol: Protocol) -> str:
     if not told:
         return ""
     return (
-        "DEC as in the paper, divided by the mean of τ, is better than every other method raw "
-        f"{listed(told)} (networks on data sets)."
+        "Each network on each data set counted once, DEC as in the paper, divided by the mean of τ, is "
+        f"better than every other method raw {listed(told)}."
     )

@@ -36,6 +36,7 @@ _SIGNS = {
     "±": r"$\pm$",
     "²": r"\textsuperscript{2}",
     "\N{GREEK SMALL LETTER SIGMA}": r"$\sigma$",
+    "\N{GREEK SMALL LETTER TAU}": r"$\tau$",
     "\N{EN DASH}": "--",
     "\N{MINUS SIGN}": "$-$",
     "σ²_max": r"$\sigma^2_{\max}$",

@@ -3,27 +3,23 @@
 import re
 from collections.abc import Iterable
 
-from equipoise.bench.lines import Cell, Line, Protocol
+from equipoise.bench.lines import Cell, Line
 from equipoise.report.numbers.paper import counted
 from equipoise.report.numbers.results import Results, seeds_of
 from equipoise.report.numbers.runs import Form
 from equipoise.report.tables.own_tables import average_tables, detail_tables, significance_tables
 from equipoise.report.tables.papers import paper_tables
 from equipoise.report.tables.table import Column, Entry, Table, common_gap, written
-from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE, form_name, listed
+from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE, PROTOCOL_WORDS, form_name, listed
 
 NOTHING = "\N{EN DASH}"
-PROTOCOLS: dict[Protocol, str] = {
-    "online": "online: the answers given while adapting count",
-    "after-pass": "after-pass: the answers of a second pass, when adapting is done, count",
-}
 
 
 def markdown(results: Results) -> str:
     """All tables, what failed, and what was left out, as one readable page."""
     parts = ["# Results", *_overview(results)]
     for protocol in results.protocols():
-        said = f"Protocol: {PROTOCOLS[protocol]}."
+        said = f"Protocol: {PROTOCOL_WORDS[protocol]}."
         if theirs := paper_tables(results, protocol):
             parts += [f"## The paper's tables, {protocol}", f"{said} Every cell: ours (printed)."]
             parts += [block(table) for table in theirs]

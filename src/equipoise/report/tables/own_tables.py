@@ -7,7 +7,13 @@ from typing import NamedTuple
 from equipoise.bench.lines import Protocol
 from equipoise.report.numbers.results import Group, Results
 from equipoise.report.numbers.runs import METRICS, TEMPERINGS, Board, Form, Metric, Values
-from equipoise.report.numbers.significance import FEWEST_PAIRS, Comparison, against_second_best
+from equipoise.report.numbers.significance import (
+    FEWEST_PAIRS,
+    FOCAL,
+    LEAST_P,
+    Comparison,
+    against_second_best,
+)
 from equipoise.report.numbers.summary import at_target, at_tier, run_std
 from equipoise.report.tables.cells import Expected, column_of, rows_of, with_notes
 from equipoise.report.tables.table import Column, Entry, Row, Table
@@ -24,9 +30,11 @@ from equipoise.report.tables.wording import (
 )
 
 TEMPERINGS_NOTE = (
-    "In brackets, what the logits are divided by: nothing (raw), the mean or median of tau over the batch "
-    "(mean, median), each sample's own tau (sample), or one temperature that is best on the source (fixed)."
+    "In brackets, what the logits are divided by: nothing (raw), the mean or median of τ over the batch "
+    "(mean, median), each sample's own τ (sample), or one temperature that is best on the source (fixed)."
 )
+
+TIERS_NOTE = "The tiers of a domain are pairs of their own but not independent: p is too small."
 
 
 class _Part(NamedTuple):
@@ -41,7 +49,7 @@ def own_tables(results: Results, protocol: Protocol) -> list[Table]:
     """All of our tables for one protocol: for each setting and network the average, the rest after it."""
     tables = []
     for group, found in _boards(results, protocol):
-        tables += [_average(group, found), *_tests(group, found, "dec"), *_details(group, found)]
+        tables += [_average(group, found), *_tests(group, found), *_details(group, found)]
     return tables
 
 
@@ -55,9 +63,9 @@ def detail_tables(results: Results, protocol: Protocol) -> list[Table]:
     return [table for group, found in _boards(results, protocol) for table in _details(group, found)]
 
 
-def significance_tables(results: Results, protocol: Protocol, focal: str = "dec") -> list[Table]:
-    """A method against the best of the others: raw as in the paper, and divided alike."""
-    return [table for group, found in _boards(results, protocol) for table in _tests(group, found, focal)]
+def significance_tables(results: Results, protocol: Protocol) -> list[Table]:
+    """DEC against the best of the others: raw as in the paper, and divided alike."""
+    return [table for group, found in _boards(results, protocol) for table in _tests(group, found)]
 
 
 def _boards(results: Results, protocol: Protocol) -> list[tuple[Group, Board]]:
@@ -155,8 +163,8 @@ def _different(found: Board, metric: Metric) -> dict[Form, str]:
     }
 
 
-def _tests(group: Group, found: Board, focal: str) -> list[Table]:
-    made = comparisons(found, focal)
+def _tests(group: Group, found: Board) -> list[Table]:
+    made = comparisons(found)
     rows = [_test_row(comparison) for comparison in made]
     if not rows:
         return []
@@ -165,18 +173,18 @@ def _tests(group: Group, found: Board, focal: str) -> list[Table]:
         Column("Difference", "", significant=3),
         Column("95% interval", "from", significant=3),
         Column("95% interval", "to", significant=3),
-        Column("p", "t-test", significant=3),
-        Column("p", "Wilcoxon", significant=3),
+        Column("p", "t-test", significant=3, least=LEAST_P),
+        Column("p", "Wilcoxon", significant=3, least=LEAST_P),
     )
     notes = [
         *_start(group, found),
-        f"Each row is {focal} minus the best of the other methods by that metric: first with the others raw, "
+        "Each row is dec minus the best of the other methods by that metric: first with the others raw, "
         "as in the paper, then with both divided alike.",
         "A pair is a shift, with the mean over the seeds that both have; tests are paired and two-sided. "
         "The p values are corrected neither for the number of tests nor for choosing the best of the others.",
     ]
     if any(shift.tier is not None for shift in found.shifts):
-        notes.append("The tiers of a domain are pairs of their own but not independent: p is too small.")
+        notes.append(TIERS_NOTE)
     if passed_over := dict.fromkeys(form_name(form) for each in made for form in each.passed_over):
         notes.append(f"Not among the others where runs are missing: {listed(passed_over)}.")
     if any(not each.test.enough for each in made):
@@ -185,8 +193,8 @@ def _tests(group: Group, found: Board, focal: str) -> list[Table]:
         )
     return [
         Table(
-            key=table_key(group, f"significance-{focal}"),
-            title=f"{subject(group)}: {focal} against the best of the others",
+            key=table_key(group, "significance-dec"),
+            title=f"{subject(group)}: dec against the best of the others",
             protocol=group.protocol,
             columns=columns,
             rows=tuple(rows),
@@ -195,12 +203,12 @@ def _tests(group: Group, found: Board, focal: str) -> list[Table]:
     ]
 
 
-def comparisons(found: Board, focal: str = "dec") -> list[Comparison]:
-    """A method against the second best by ECE, NLL and accuracy: in the paper's form, then divided alike.
+def comparisons(found: Board) -> list[Comparison]:
+    """DEC against the second best by ECE, NLL and accuracy: in the paper's form, then divided alike.
 
     Accuracy comes once, since dividing the logits does not change it.
     """
-    there = [form.tempering for form in found.forms if form.label == focal]
+    there = [form.tempering for form in found.forms if form.label == FOCAL]
     tried: list[tuple[Metric, str, str | None]] = []
     if "mean" in there:
         tried += [("ece", "mean", "none"), ("nll", "mean", "none"), ("accuracy", "mean", "none")]
@@ -209,7 +217,7 @@ def comparisons(found: Board, focal: str = "dec") -> list[Comparison]:
     for tempering in sorted(there, key=lambda name: (name not in TEMPERINGS, there.index(name))):
         tried += [("ece", tempering, None), ("nll", tempering, None)]
     made = (
-        against_second_best(found, metric, focal=focal, tempering=tempering, rivals=rivals)
+        against_second_best(found, metric, tempering=tempering, rivals=rivals)
         for metric, tempering, rivals in tried
     )
     return [comparison for comparison in made if comparison is not None]

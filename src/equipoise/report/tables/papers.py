@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from equipoise.bench.lines import Protocol
 from equipoise.report.numbers.paper import (
     AVERAGE,
+    CLAIMED,
     ROWS,
     SIGMA,
     VARIANCE,
     Experiment,
     PrintedTable,
     experiments,
-    papers_setting,
     printed_tables,
     tier_of,
 )
@@ -20,7 +20,7 @@ from equipoise.report.numbers.runs import Board, Values
 from equipoise.report.numbers.significance import against_second_best, told
 from equipoise.report.numbers.summary import at_target, at_tier, gap, largest_domain_variance
 from equipoise.report.tables.cells import Expected, beside, column_of, rows_of, with_notes
-from equipoise.report.tables.own_tables import own_tables
+from equipoise.report.tables.own_tables import TIERS_NOTE, own_tables
 from equipoise.report.tables.run_to_run import run_to_run_tables
 from equipoise.report.tables.table import Column, Entry, Table
 from equipoise.report.tables.wording import (
@@ -35,8 +35,9 @@ from equipoise.report.tables.wording import (
 )
 
 FORMS_NOTE = (
-    "As in the paper, only DEC's logits are divided (by the mean of tau over the batch); the others are raw."
+    "As in the paper, only DEC's logits are divided (by the mean of τ over the batch); the others are raw."
 )
+CLAIM_NOTE = "The paper claims p < 0.01 here, for ECE and NLL; it does not name its test."
 _LABELS = [form.label for form in ROWS.values()]
 
 
@@ -47,11 +48,8 @@ def all_tables(results: Results) -> list[Table]:
     return theirs + [table for protocol in protocols for table in own_tables(results, protocol)]
 
 
-def paper_tables(results: Results, protocol: Protocol, *, everything: bool = False) -> list[Table]:
-    """The paper's tables and run-to-run variances, each once for every setting that there are results for.
-
-    With `everything`, those without results come as well, with the printed numbers alone.
-    """
+def paper_tables(results: Results, protocol: Protocol) -> list[Table]:
+    """The paper's tables and run-to-run variances, each once for every setting that there are results for."""
     boards = {group: found for group, found in results.boards.items() if group.protocol == protocol}
     tables = []
     for printed in printed_tables():
@@ -59,10 +57,8 @@ def paper_tables(results: Results, protocol: Protocol, *, everything: bool = Fal
         ours = {
             group: found for group, found in boards.items() if (group.setting.data, group.backbone) == which
         }
-        if everything and not ours:
-            ours = {Group(papers_setting(printed.data), printed.backbone, protocol): Board({})}
         tables += [_table(printed, group, found) for group, found in ours.items()]
-    return tables + run_to_run_tables(boards, protocol, everything=everything)
+    return tables + run_to_run_tables(boards, protocol)
 
 
 def _table(printed: PrintedTable, group: Group, found: Board) -> Table:
@@ -93,7 +89,7 @@ def _table(printed: PrintedTable, group: Group, found: Board) -> Table:
     table = Table(
         key=table_key(group, f"paper-{kind}{'-' if names else ''}{names}"),
         title=f"{subject(group)}: {listed(NAMES[metric] for metric in printed.metrics)}, "
-        f"{by.get(kind, 'by domain')} (the paper's {printed.label})",
+        f"{by.get(kind, 'by domain')}",
         protocol=group.protocol,
         columns=tuple(columns),
         rows=rows_of(labels, entries),
@@ -103,8 +99,6 @@ def _table(printed: PrintedTable, group: Group, found: Board) -> Table:
 
 
 def _start(group: Group, found: Board, *, has_sigma: bool) -> tuple[str, ...]:
-    if not found.forms:
-        return ("No results of ours yet.",)
     notes = [f"{setting_note(group.setting)} {seeds_note(found.seeds)}", FORMS_NOTE]
     if has_sigma:
         notes.append(f"{SIGMA}: the largest sample variance over the domains of any of the six.")
@@ -117,11 +111,18 @@ def _tests(found: Board, printed: PrintedTable) -> list[str]:
     comparisons = [
         against_second_best(found, metric, among=_LABELS) for metric in printed.metrics if metric != "entropy"
     ]
-    return [
+    sentences = [
         told(comparison, lambda form: names[form], NAMES[comparison.metric])
         for comparison in comparisons
         if comparison is not None
     ]
+    if not sentences:
+        return []
+    if any(shift.tier is not None for shift in found.shifts):
+        sentences.append(TIERS_NOTE)
+    if printed.label in CLAIMED:
+        sentences.append(CLAIM_NOTE)
+    return sentences
 
 
 def _selected(values: Values, column: str, experiment: Experiment) -> Values:

@@ -9,7 +9,6 @@ from equipoise.report.numbers.paper import (
     SIGMA,
     experiments,
     paper_name,
-    papers_setting,
     printed_tables,
     run_to_run,
 )
@@ -23,9 +22,7 @@ from equipoise.report.tables.wording import HEADINGS, plain_heading, setting_not
 NOTE = "The sample variance over seeds of the average over the domains; the paper does not define its own."
 
 
-def run_to_run_tables(
-    boards: Mapping[Group, Board], protocol: Protocol, *, everything: bool = False
-) -> list[Table]:
+def run_to_run_tables(boards: Mapping[Group, Board], protocol: Protocol) -> list[Table]:
     """The largest run-to-run variance of any algorithm and network, a table for each setting."""
     tables = []
     for data in run_to_run():
@@ -34,8 +31,6 @@ def run_to_run_tables(
         for group, board in boards.items():
             if group.setting.data == data and group.backbone in networks:
                 settings.setdefault(group.setting, []).append(board)
-        if everything and not settings:
-            settings[papers_setting(data)] = []
         tables += [_table(setting, found, networks, protocol) for setting, found in settings.items()]
     return tables
 
@@ -51,7 +46,7 @@ def _table(setting: Setting, boards: Sequence[Board], networks: Sequence[str], p
         protocol=protocol,
         columns=tuple(Column(plain_heading(HEADINGS[metric]), "", significant=3) for metric in RUN_TO_RUN),
         rows=(Row(SIGMA, tuple(cells)),),
-        notes=(setting_note(setting) if boards else "No results of ours yet.", NOTE),
+        notes=(setting_note(setting), NOTE),
     )
     return with_notes(table)
 

@@ -37,12 +37,14 @@ class Column:
         heading: its own heading ("Art", "Tier 1"); empty where the metric says all.
         decimals: how many are written.
         significant: how many significant digits are written, instead of decimals, where sizes differ widely.
+        least: what is less is written as "<" this.
     """
 
     metric: str
     heading: str
     decimals: int = 3
     significant: int | None = None
+    least: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Table:
 
 def written(value: float, column: Column) -> str:
     """A number as the column writes it."""
+    if column.least is not None and value < column.least:
+        return f"<{column.least:g}"
     if column.significant is not None:
         return f"{value:.{column.significant}g}"
     return f"{round(value, column.decimals) + 0.0:.{column.decimals}f}"  # adding 0.0 makes -0.0 plain

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from hashlib import sha256
 
 from equipoise.report.numbers.paper import counted, experiments, paper_name, papers_setting
 from equipoise.report.numbers.results import Group, Setting
@@ -23,8 +24,16 @@ HEADINGS: dict[Metric, str] = {
     "brier": "Brier ↓",
 }
 """With an arrow to where it is better; entropy, in bits, has no better."""
+PROTOCOL_WORDS: dict[str, str] = {
+    "online": "online: the answers given while adapting count",
+    "after-pass": "after a pass: the answers of a second pass, when adapting is done, count",
+}
 DOUBTFUL, INCOMPLETE = "†", "‡"
 """The marks of a doubtful printed number, and of a number of ours that is not of everything."""
+
+
+LONGEST_KEY = 100
+"""How long a table's key may be, since it names a file."""
 
 
 def form_name(form: Form) -> str:
@@ -33,9 +42,11 @@ def form_name(form: Form) -> str:
 
 
 def subject(group: Group) -> str:
-    """The data set and the network, and the setting where it is not the paper's."""
-    name = f"{paper_name(group.setting.data)}, {paper_name(group.backbone)}"
-    return name if is_papers(group.setting) else f"{name} ({setting_words(group.setting)})"
+    """The data set and the network, and the setting where it is not the paper's, images included."""
+    setting = group.setting
+    name = f"{paper_name(setting.data)}, {paper_name(group.backbone)}"
+    same = is_papers(setting) and setting.origin == "official"
+    return name if same else f"{name} ({setting_words(setting)})"
 
 
 def setting_words(setting: Setting) -> str:
@@ -52,29 +63,24 @@ def setting_words(setting: Setting) -> str:
 
 
 def is_papers(setting: Setting) -> bool:
-    """Whether the paper has the data set and ran it like this, as far as the setting tells."""
+    """Whether the paper has the data set and ran it like this, whoever made the images."""
     experiment = experiments().get(setting.data)
     return experiment is not None and not experiment.differences(setting)
 
 
 def setting_note(setting: Setting) -> str:
     """A sentence about the setting, and whether its numbers can be held against the paper's."""
-    told = _capital(setting_words(setting))
     experiment = experiments().get(setting.data)
     if experiment is None:
-        return f"{told}."
+        return f"{capital(setting_words(setting))}."
+    made = setting.origin == "made"
     if differences := experiment.differences(setting):
-        return (
-            f"{_capital(listed(differences))}: a trial, not comparable with the paper.{_origin_note(setting)}"
-        )
-    return f"{told}, as in the paper.{_origin_note(setting)}"
-
-
-def _origin_note(setting: Setting) -> str:
-    """What is to be said of images that are not the published ones."""
-    if setting.origin != "made":
-        return ""
-    return " The corrupted images were made here, with a frost that is drawn, not the published photographs."
+        told = f"{capital(listed(differences))}: a trial, not comparable with the paper."
+        return f"{told} The corrupted images were made here, with a frost that is drawn." if made else told
+    told = f"{capital(setting_words(setting._replace(origin='official')))}, as in the paper"
+    if made:
+        told += ", but for the corrupted images, which were made here, with a frost that is drawn"
+    return f"{told}."
 
 
 def seeds_note(seeds: Iterable[int]) -> str:
@@ -144,10 +150,15 @@ def table_key(group: Group, kind: str) -> str:
         parts.append(setting.order)
     if setting.origin == "made":
         parts.append("made")
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(part for part in parts if part))
+    whole = "-".join(part for part in parts if part)
+    key = re.sub(r"[^A-Za-z0-9_.-]+", "-", whole)
+    if len(key) <= LONGEST_KEY:
+        return key
+    return f"{key[:LONGEST_KEY]}-{sha256(whole.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """Text that begins with a capital letter."""
     return text[:1].upper() + text[1:]
 
 

@@ -1,0 +1,205 @@
+"""A recipe from data to results in one process, and what is said on the way."""
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from equipoise.bench import command, sweep
+from equipoise.bench.command import make_engine, run_command
+from equipoise.bench.engine import Here, Processes
+from equipoise.bench.progress import RunProgress
+from equipoise.bench.recipe import Recipe
+from equipoise.bench.sweep import Outcome, find_weights, picked_shifts, run_recipe
+from equipoise.data import Images, Reader
+from equipoise.data.reader import Problem
+from equipoise.errors import RecipeError
+
+from .own import scores
+from .toy import Toy, ToyTiers, toy_images, toy_recipe
+
+
+def go(recipe: Recipe, folder: Path, **options: Any) -> tuple[Outcome, str]:
+    """The outcome, and what was said."""
+    said = StringIO()
+    with RunProgress(Console(file=said, width=200)) as shown:
+        outcome = run_recipe(
+            recipe, data=folder, out=folder / "out", engine=Here(), progress=shown, **options
+        )
+    return outcome, said.getvalue()
+
+
+SMALL = {"temperings": ["none"], "protocols": ["online"]}
+
+
+def test_only_cells_of_this_run_count_as_there_before(tmp_path: Path) -> None:
+    first = toy_recipe(methods={"source": {"batch_size": 16}}, **SMALL)
+    both = toy_recipe(methods={"source": {"batch_size": 16}, "norm": {"batch_size": 16}}, **SMALL)
+    assert go(first, tmp_path, targets=["dark"])[0] == Outcome(cells=1, before=0, failed=0)
+    assert go(first, tmp_path, targets=["noisy"])[0] == Outcome(cells=1, before=0, failed=0)
+    assert go(both, tmp_path, targets=["dark"])[0] == Outcome(cells=2, before=1, failed=0)
+
+
+def test_cells_of_a_model_that_cannot_be_trained_fail_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(sweep, "train_source_model", fails)
+    outcome, said = go(toy_recipe(), tmp_path, targets=["dark"])
+    assert outcome == Outcome(cells=30, before=0, failed=30)
+    assert len(scores(tmp_path / "out")) == 30
+    assert "failed: smallcnn/dark/tent, seed 0: RuntimeError: out of luck" in said
+
+
+def test_a_wrong_option_ends_the_run_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no option 'rho'"):
+        go(toy_recipe(methods={"tent": {"options": {"rho": 1}}}), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("bad_files", ["refuse", "skip"])
+def test_bad_files_are_read_as_asked_and_named(
+    bad_files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    def read(data: Toy, part: str, limit: int | None, reader: Reader) -> Images:
+        found.append(reader.bad_files)
+        if reader.bad_files == "skip" and part == "dark":
+            reader.account([Problem(Path("torn.png"), "cut short")], 41)
+        return toy_images(part)
+
+    monkeypatch.setattr(Toy, "read", read)
+    recipe = toy_recipe(methods={"source": {}}, **SMALL)
+    _, said = go(recipe, tmp_path, targets=["dark"], bad_files=bad_files)
+    assert set(found) == {bad_files}
+    assert ("dark: 1 files left out:\n  torn.png: cut short" in said) is (bad_files == "skip")
+    assert said.count("left out") == (bad_files == "skip")
+
+
+def test_networks_start_from_a_file_the_hub_or_nothing(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    file = tmp_path / "weights" / "mobilenet_v1.safetensors"
+    file.touch()
+    recipe = toy_recipe(
+        backbones={
+            "mobilenet_v1": {},
+            "efficientnet_b0": {},
+            "smallcnn": {},
+            "resnet18": {"weights": "random"},
+        }
+    )
+    assert find_weights(recipe, tmp_path) == {
+        "mobilenet_v1": file.resolve(),
+        "efficientnet_b0": "hub",
+        "smallcnn": None,
+        "resnet18": None,
+    }
+
+
+def test_targets_are_domains_or_tiers_of_them() -> None:
+    shifts = ToyTiers(Path()).shifts
+    assert picked_shifts(shifts, []) == shifts
+    assert picked_shifts(shifts, ["dim/2"]) == [shifts[1]]
+    assert picked_shifts(shifts, ["grain", "dim/1"]) == [shifts[0], shifts[2], shifts[3]]
+    with pytest.raises(RecipeError, match=r"no target 'dim/3'; there are dim, grain \(and one tier"):
+        picked_shifts(shifts, ["dim/3"])
+    with pytest.raises(RecipeError, match=r"there are plain, dark, noisy$"):
+        picked_shifts(Toy(Path()).shifts, ["dim"])
+
+
+# ---- test_command.py
+def run_toy(console: Console, **options: Any) -> int:
+    given: dict[str, Any] = dict.fromkeys(("methods", "backbones", "targets", "seeds", "temperings"), ())
+    given |= dict.fromkeys(("limit", "epochs", "address"), None)
+    given |= {"data": Path("d"), "out": Path("o"), "ray": False, "workers": 1, "skip_bad_files": False}
+    return run_command("demo", console=console, **{**given, **options})
+
+
+@pytest.mark.parametrize("failed", [0, 3])
+def test_what_came_of_a_run_is_told(failed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "run_recipe", lambda *_, **__: Outcome(cells=10, before=4, failed=failed))
+    said = StringIO()
+    assert run_toy(Console(file=said, width=60)) == failed
+    assert f"{10 - failed} of 10 cells in o/results.jsonl (4 were there before)" in said.getvalue()
+    assert ("3 cells failed" in said.getvalue()) is (failed == 3)
+    assert ("cells failed" in said.getvalue()) is bool(failed)
+
+
+@pytest.mark.parametrize(("skip", "word"), [(False, "refuse"), (True, "skip")])
+def test_bad_files_are_skipped_only_if_asked(skip: bool, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def noted(*_: Any, **options: Any) -> Outcome:
+        given.update(options)
+        return Outcome(0, 0, 0)
+
+    monkeypatch.setattr(command, "run_recipe", noted)
+    run_toy(Console(file=StringIO()), skip_bad_files=skip, targets=["usps"], limit=7)
+    assert (given["bad_files"], given["targets"], given["limit"]) == (word, ["usps"], 7)
+
+
+def test_one_worker_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    assert isinstance(make_engine(False, 1, None), Here)
+    for workers, count in ((2, 2), (None, 3)):
+        engine = make_engine(False, workers, None)
+        assert isinstance(engine, Processes)
+        assert engine.workers == count
+        engine.close()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert isinstance(make_engine(False, None, None), Here)
+
+
+# ---- test_progress.py
+class Clock:
+    """A time that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr("equipoise.bench.progress.time.monotonic", lambda: self.now)
+
+
+def test_the_rate_counts_the_cells_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = Clock(monkeypatch), StringIO()
+    shown = RunProgress(Console(file=said))
+    clock.now += 50  # reading the data is not counted
+    shown.cells(40, 1000)
+    clock.now += 5
+    shown.made(6)
+    clock.now += 5
+    shown.made(4)  # 10 in 10 seconds; 950 are left
+    assert shown.rate() == "60/min, 0:15:50 left"
+    clock.now += 10  # half as fast
+    assert shown.rate() == "30/min, 0:31:40 left"
+    clock.now += 70
+    assert shown.rate().endswith(" 2:22:30 left")
+
+
+def test_elsewhere_than_in_a_terminal_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = Clock(monkeypatch), StringIO()
+    with RunProgress(Console(file=said)) as shown:
+        shown.stage("training [a]", 3)
+        shown.cells(0, 20)
+        for _ in range(5):
+            clock.now += 4
+            shown.made(2)
+    assert said.getvalue().splitlines() == ["training [a]", "6 of 20 cells, 30/min, 0:00:28 left"]
+
+
+def test_a_terminal_gets_bars_instead_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = Clock(monkeypatch), StringIO()
+    shown = RunProgress(Console(file=said, force_terminal=True))
+    shown.stage("training", 3)
+    shown.cells(0, 20)
+    clock.now += 60
+    shown.made(2)
+    assert "training" not in said.getvalue()
+    assert "cells" not in said.getvalue()
+    shown.say("this stays")
+    assert "this stays" in said.getvalue()
