@@ -94,6 +94,6 @@ def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistic
 
 
 def _method(name: str) -> type[Adapter]:
-    if name not in _METHODS:
+    if not isinstance(name, str) or name not in _METHODS:
         raise UnknownMethodError(f"no method {name!r}; there are {', '.join(list_methods())}")
     return _METHODS[name]
