@@ -1,4 +1,15 @@
+import pytest
 import torch
+
+import equipoise.data.registry
+import equipoise.registry
 
 # Tests run in one process a core: more threads in each only get in each other's way.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_registries_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone for the next one: which is next depends on the worker."""
+    for module, name in ((equipoise.registry, "_METHODS"), (equipoise.data.registry, "_DATA_SETS")):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
