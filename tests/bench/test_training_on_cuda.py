@@ -31,6 +31,7 @@ def test_the_same_seed_gives_the_same_bits(backbone: str, tmp_path: Path) -> Non
         input_size=None if backbone == "smallcnn" else 64,
         weights=None,
     )
+    torch.ones(8, 8, device="cuda").mm(torch.ones(8, 8, device="cuda"))  # a process that has used cuBLAS
     found = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
