@@ -1,6 +1,8 @@
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from equipoise.files import whole_file
 
@@ -29,3 +31,12 @@ def test_the_last_act_is_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         partial.write_text("new")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_files_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+    ordinary = tmp_path / "ordinary"
+    ordinary.touch()
+    target = tmp_path / "tensors"
+    with whole_file(target) as partial:
+        save_file({"one": torch.ones(1)}, partial)  # creates files that only their owner can read
+    assert target.stat().st_mode == ordinary.stat().st_mode

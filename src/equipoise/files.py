@@ -21,7 +21,11 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise FileNotFoundError(f"{target}: there is no folder {target.parent} to write to")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode
         yield partial
+        if partial.stat().st_mode != mode:  # safetensors writes files that only their owner can read
+            partial.chmod(mode)
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         partial.replace(target)
