@@ -1,12 +1,10 @@
 """Train a source model by the paper's recipe; the same seed gives the same model, even after a kill."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from equipoise.bench.plan import ModelPlan
 from equipoise.bench.recipe import Training
@@ -19,6 +17,7 @@ from equipoise.bench.source_model import (
     source_images,
     write_source_model,
 )
+from equipoise.bench.step import TrainingStep, on_device
 from equipoise.data.images import Images
 from equipoise.errors import StateError
 from equipoise.files import read_tensors, write_tensors
@@ -36,7 +35,7 @@ def train_source_model(plan: ModelPlan, folder: Path) -> None:
     images = source_images(plan)
     partial = path.with_suffix(".partial.safetensors")
     with repeatable():
-        model = new_model(plan, images.pixels.shape[1]).to(pick_device())
+        model = on_device(new_model(plan, images.pixels.shape[1]), pick_device())
         fit(model, images, plan.training, plan.seed, partial)
         write_source_model(path, model, images, plan.seed)
     partial.unlink(missing_ok=True)
@@ -45,25 +44,19 @@ def train_source_model(plan: ModelPlan, folder: Path) -> None:
 def fit(model: nn.Module, images: Images, training: Training, seed: int, partial: Path | None = None) -> None:
     """Minimise the cross-entropy in place and leave the model in evaluation mode.
 
-    In bfloat16 on a GPU. The state after each epoch goes to the file `partial`, where the next call finds it:
-    each epoch draws its own random numbers from the seed and its own number, so that nothing is lost.
+    The state after each epoch goes to the file `partial`, where the next call finds it: each epoch draws its
+    own random numbers from the seed and its own number, so that nothing is lost.
     """
     device = next(model.parameters()).device
     optimizer = make_optimizer(model, training)
     done = _resume(model, optimizer, partial)
-    pixels, labels = images.pixels.to(device), images.labels.to(device)
-    mixed = torch.autocast(device.type, dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
     model.train()
+    step = TrainingStep(model, optimizer, images, training.batch_size)
     for epoch in range(done, training.epochs):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed * 100_003 + epoch))
         with seeded(seed, epoch):
-            for rows in _batches(order, training.batch_size):
-                picked = rows.to(device)
-                with mixed:
-                    loss: Tensor = cross_entropy(model(pixels[picked].float()), labels[picked])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+            for rows in _batches(order.to(device), training.batch_size):
+                step(rows)
         if partial is not None and epoch + 1 < training.epochs:
             _save(model, optimizer, partial, epoch + 1)
     model.eval()
@@ -71,9 +64,13 @@ def fit(model: nn.Module, images: Images, training: Training, seed: int, partial
 
 def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimizer:
     """The paper's optimisers, with Keras' defaults for what it does not give."""
+    parameters = list(model.parameters())
+    capturable = parameters[0].is_cuda
     if training.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=training.learning_rate, eps=1e-7)
-    return torch.optim.RMSprop(model.parameters(), lr=training.learning_rate, alpha=0.9, eps=1e-7)
+        return torch.optim.Adam(parameters, lr=training.learning_rate, eps=1e-7, capturable=capturable)
+    return torch.optim.RMSprop(
+        parameters, lr=training.learning_rate, alpha=0.9, eps=1e-7, capturable=capturable
+    )
 
 
 def _batches(order: Tensor, size: int) -> Iterator[Tensor]:
@@ -100,8 +97,12 @@ def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path | Non
         return 0
     model.load_state_dict(part(tensors, _MODEL))
     state: dict[int, dict[str, Tensor]] = {}
+    parameters = list(model.parameters())
     for name, tensor in part(tensors, _OPTIMIZER).items():
         index, _, entry = name.partition(".")
+        like = parameters[int(index)]
+        if tensor.shape == like.shape:  # in the same order in memory, so that the same kernels take both
+            tensor = torch.empty_like(like, device="cpu", requires_grad=False).copy_(tensor)
         state.setdefault(int(index), {})[entry] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return int(text["epochs"])
