@@ -42,6 +42,19 @@ def test_only_cells_of_this_run_count_as_there_before(tmp_path: Path) -> None:
     assert go(both, tmp_path, targets=["dark"])[0] == Outcome(cells=2, before=1, failed=0)
 
 
+def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
+    recipe = toy_recipe(methods={"source": {"batch_size": 16}}, **SMALL)
+    go(recipe, tmp_path, targets=["dark"])
+    out = tmp_path / "out"
+    halves = [folder / ".half.safetensors.1.partial" for folder in (out, out / "models", out / "cache")]
+    unfinished = out / "models" / "key.partial.safetensors"  # a training that goes on from its last epoch
+    for file in (*halves, unfinished):
+        file.write_bytes(b"half")
+    go(recipe, tmp_path, targets=["dark"])
+    assert [file.exists() for file in halves] == [False] * 3
+    assert unfinished.exists()
+
+
 def test_cells_of_a_model_that_cannot_be_trained_fail_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

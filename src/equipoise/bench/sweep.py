@@ -63,8 +63,10 @@ def run_recipe(
     data_set = open_data_set(recipe.data, data)
     shifts = picked_shifts(data_set.shifts, targets)
     with Store(out) as store:
-        for folder in (MODELS, CACHE):
-            (out / folder).mkdir(exist_ok=True)
+        for folder in (out, out / MODELS, out / CACHE):
+            folder.mkdir(exist_ok=True)
+            for half in folder.glob(".*.partial"):  # of a killed run: this one alone has the store now
+                half.unlink(missing_ok=True)
         stored = _read_parts(data_set, shifts, limit, out / CACHE, bad_files, engine.workers, progress)
         runs = make_plan(recipe, data_set, shifts, stored, weights, limit)
         total = {key for run in runs for key in run.cells}
