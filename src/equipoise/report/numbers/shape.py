@@ -50,11 +50,10 @@ def _anything(_: object) -> bool:
 
 def _fields(shape: Any) -> Check:
     checks = {name: checker(field) for name, field in get_type_hints(shape).items()}
-    optional = checks.keys() - shape.__required_keys__
 
     def check(value: object) -> bool:
         return isinstance(value, dict) and all(
-            test(value[name]) if name in value else name in optional for name, test in checks.items()
+            name in value and test(value[name]) for name, test in checks.items()
         )
 
     return check
