@@ -65,6 +65,10 @@ def test_shipped_recipes_are_listed_and_explain_themselves() -> None:
         ({"methods": {"tent": {"options": {"learning_rate": float("inf")}}}}, "finite number"),
         ({"seeds": [2**40]}, "seeds.0"),
         ({"training": {"optimizer": "lion"}}, "training.optimizer"),
+        (
+            {"training": {"optimizer": "adam", "learning_rate": 0.1, "epochs": 1, "batch_size": 1}},
+            "training.batch_size: .*greater than or equal to 2",
+        ),
         ({"backbones": {"smallcnn": {"t_min": 3, "t_max": 1}}}, "t_min <= t_max"),
     ],
 )

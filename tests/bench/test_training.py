@@ -59,7 +59,7 @@ def test_the_papers_optimisers() -> None:
     adam = make_optimizer(model, ADAM)
     assert isinstance(adam, torch.optim.Adam)
     assert (adam.defaults["lr"], adam.defaults["eps"]) == (1e-3, 1e-7)
-    rms = make_optimizer(model, Training(optimizer="rmsprop", learning_rate=2e-4, epochs=1, batch_size=1))
+    rms = make_optimizer(model, Training(optimizer="rmsprop", learning_rate=2e-4, epochs=1, batch_size=2))
     assert isinstance(rms, torch.optim.RMSprop)
     assert [rms.defaults[k] for k in ("lr", "alpha", "eps", "momentum")] == [2e-4, 0.9, 1e-7, 0]
 
@@ -114,6 +114,8 @@ def test_training_leaves_the_callers_state_alone(tmp_path: Path) -> None:
     train_source_model(toy_plan(tmp_path), tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.are_deterministic_algorithms_enabled()
+    filling: Any = torch.utils.deterministic
+    assert filling.fill_uninitialized_memory
 
 
 @pytest.mark.parametrize("steps", [ADAM, ADAM.model_copy(update={"optimizer": "rmsprop"})])

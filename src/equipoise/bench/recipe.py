@@ -38,7 +38,7 @@ class Training(_Strict):
     epochs: _Positive
     optimizer: Literal["adam", "rmsprop"]
     learning_rate: Annotated[float, Field(gt=0)]
-    batch_size: _Positive
+    batch_size: Annotated[int, Field(ge=2)]  # one image has no batch statistics to normalise it by
 
 
 class BackboneRecipe(_Strict):

@@ -63,10 +63,8 @@ class TrainingStep:
                 with no_waiting(), torch.cuda.stream(side):
                     for _ in range(WARM_UP):
                         self._plain(self._rows)
-            except (
-                RuntimeError
-            ):  # it waits; if something else is wrong with it, training without a graph tells
-                return None
+            except RuntimeError:
+                return None  # it waits; if something else is wrong with it, training without a graph tells
             finally:
                 torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
