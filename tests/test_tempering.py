@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.tempering import Temperature
+from equipoise.outcome import SourceView
+from equipoise.tempering import Temper, Temperature, agreement_temperature
 from tests.toys import drifted, make
 
 taus = st.lists(st.floats(2**-10, 2**13, width=32), min_size=1, max_size=200)
@@ -17,7 +18,7 @@ taus = st.lists(st.floats(2**-10, 2**13, width=32), min_size=1, max_size=200)
 def test_the_running_mean_is_exact_however_the_stream_is_cut(values: list[float], size: int) -> None:
     heat = Temperature("mean")
     for start in range(0, len(values), size):
-        heat.observe(torch.tensor(values[start : start + size]))
+        heat.observe(torch.tensor(values[start : start + size]), torch.ones(()))
     assert heat.running() == pytest.approx(math.fsum(values) / len(values), rel=1e-9)
 
 
@@ -26,7 +27,7 @@ def test_the_running_mean_is_exact_however_the_stream_is_cut(values: list[float]
 def test_the_running_median_is_within_one_percent(values: list[float], size: int) -> None:
     heat = Temperature("median")
     for start in range(0, len(values), size):
-        heat.observe(torch.tensor(values[start : start + size]))
+        heat.observe(torch.tensor(values[start : start + size]), torch.ones(()))
     lower_middle = sorted(values)[(len(values) - 1) // 2]
     assert heat.running() == pytest.approx(lower_middle, rel=0.01)
 
@@ -35,14 +36,14 @@ def test_the_median_sketch_has_a_fixed_size_and_bounded_ends() -> None:
     heat = Temperature("median")
     size = heat.state()["sketch"].numel()
     for seed in range(20):
-        heat.observe(torch.rand(1000, generator=torch.Generator().manual_seed(seed)) * 5)
-    heat.observe(torch.tensor([1e-30, 1e30]))
+        heat.observe(torch.rand(1000, generator=torch.Generator().manual_seed(seed)) * 5, torch.ones(()))
+    heat.observe(torch.tensor([1e-30, 1e30]), torch.ones(()))
     assert heat.state()["sketch"].numel() == size
     assert int(heat.state()["count"]) == 20_002
     assert 2.4 < heat.running() < 2.6
 
 
-@pytest.mark.parametrize("kind", ["mean", "median", "sample", "none"])
+@pytest.mark.parametrize("kind", ["mean", "median", "sample", "agreement", "none"])
 def test_nothing_seen_is_temperature_one(kind: str) -> None:
     model, source = make()
     adapter = eq.create("dec", model, source, tempering=kind)
@@ -52,7 +53,7 @@ def test_nothing_seen_is_temperature_one(kind: str) -> None:
             assert torch.allclose(adapter.predict(x), model(x))
 
 
-@pytest.mark.parametrize("kind", ["mean", "median", "none"])
+@pytest.mark.parametrize("kind", ["mean", "median", "agreement", "none"])
 def test_a_scalar_temperature_leaves_the_classes_alone(kind: str) -> None:
     model, source = make()
     plain = eq.create("dec", model, source, tempering="none")
@@ -66,6 +67,44 @@ def test_a_scalar_temperature_leaves_the_classes_alone(kind: str) -> None:
 def test_unknown_tempering() -> None:
     model, source = make()
     with pytest.raises(
-        eq.errors.OptionError, match="expected tempering as one of mean, median, sample, none"
+        eq.errors.OptionError, match="expected tempering as one of mean, median, sample, agreement, none"
     ):
         eq.create("dec", model, source, tempering="mode")
+
+
+def test_agreement_is_where_confidence_meets_what_two_models_find() -> None:
+    draw = torch.Generator().manual_seed(0)
+    z, other = 6 * torch.randn(40, 5, generator=draw), 3 * torch.randn(40, 5, generator=draw)
+    t, tau = 2 + torch.rand(40, generator=draw), 1 + 4 * torch.rand(40, generator=draw)
+    found = agreement_temperature(z, other, t, tau)
+    start = sorted((t * tau).sqrt().tolist())[19]  # the lower middle of 40
+    classes = z.argmax(1)
+    ours, theirs = (z / start).softmax(1), (other / start).softmax(1)
+    rows = range(40)
+    aim = sum(float(ours[i, classes[i]] + theirs[i, classes[i]]) / 2 for i in rows) / 40
+    reached = sum(float((z[i] / found).softmax(0).max()) for i in rows) / 40
+    assert reached == pytest.approx(aim, abs=1e-3)
+    assert found > start  # the two differ, so the answers are to be less certain
+
+
+def test_models_that_agree_are_divided_by_the_start() -> None:
+    z = 4 * torch.randn(30, 5, generator=torch.Generator().manual_seed(1))
+    t, tau = torch.full((30,), 2.0), torch.full((30,), 4.5)
+    assert float(agreement_temperature(z, z, t, tau)) == pytest.approx(3.0, rel=1e-3)
+
+
+def test_the_running_agreement_is_a_geometric_mean_by_samples() -> None:
+    heat = Temperature("agreement")
+    heat.observe(torch.ones(10), torch.tensor(2.0))
+    heat.observe(torch.ones(30), torch.tensor(8.0))
+    assert heat.running() == pytest.approx((2**10 * 8**30) ** (1 / 40))
+
+
+def test_answers_that_are_not_finite_have_no_say_in_the_agreement() -> None:
+    _, source = make()
+    temper = Temper("agreement", source, 1.0, 3.0)
+    z = torch.randn(6, source.num_classes, generator=torch.Generator().manual_seed(2))
+    view = SourceView(z, None, *temper.regularize(z))
+    spoilt = torch.cat([z, torch.full_like(z[:1], torch.nan)])
+    wider = view.select(torch.tensor([0, 1, 2, 3, 4, 5, 0]))
+    assert float(temper.divide(spoilt, wider)[1]) == pytest.approx(float(temper.divide(z, view)[1]))

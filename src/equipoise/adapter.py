@@ -62,7 +62,7 @@ class Adapter(Learner):
             choice: which parameters learn, as `checked_choice` gives it; None where none does.
             tempering: what the logits are divided by: the "mean" of the certainty regulariser tau over the
                 batch (over all samples since the last reset in `predict`), its "median", each "sample"'s own,
-                or nothing, "none".
+                by "agreement" with the source model (`tempering.agreement_temperature`), or nothing, "none".
             t_min: lower end of the regulariser's range of t.
             t_max: its upper end.
             teacher: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
@@ -107,7 +107,7 @@ class Adapter(Learner):
             logits = self.answer(batch, view)
             if self.asks_source:
                 return divide(logits, view.tau.unsqueeze(1))
-            return self.temper.divide(logits, view.tau)[0]
+            return self.temper.divide(logits, view)[0]
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
@@ -214,10 +214,10 @@ class Adapter(Learner):
         outcome = self.undoable_step(triage.rest, view)
         logits, tau, temperature = outcome.logits.detach(), None, None
         if view is not None:
-            logits, temperature = self.temper.divide(logits, view.tau)
+            logits, temperature = self.temper.divide(logits, view)
             tau = view.tau[view.tau.isfinite()]
             if not outcome.failed:
-                self.temper.temperature.observe(tau)
+                self.temper.temperature.observe(tau, temperature)
         answer = triage.complete(logits)
         step = record_step(
             batch.rows,

@@ -91,7 +91,7 @@ def run(
     ] = None,
     seeds: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
     tempering: Annotated[
-        list[str] | None, typer.Option(help="Only these of none, mean, median, sample, fixed.")
+        list[str] | None, typer.Option(help="Only these of none, mean, median, sample, agreement, fixed.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="The most images of each domain, in training and in streams.")

@@ -62,6 +62,14 @@ def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
             handle.remove()
 
 
+def head_of(calls: Calls, logits: Tensor) -> str | None:
+    """The name of the linear layer whose output is the model's output, from (N, D) features; None if none."""
+    for name, call in reversed(calls.items()):
+        if call.gave(logits) and call.features.ndim == 2 and call.output.shape == logits.shape:
+            return name
+    return None
+
+
 def find_head(calls: Calls, logits: Tensor) -> str:
     """The name of the linear layer whose output is the model's output."""
     for name, call in reversed(calls.items()):
@@ -88,12 +96,14 @@ def head_features(calls: Calls, name: str, logits: Tensor) -> Tensor:
     return features
 
 
-def with_head(model: nn.Module, name: str, weight: Tensor) -> nn.Module:
-    """A frozen copy of the model with another linear head, without bias."""
+def with_head(model: nn.Module, name: str, weight: Tensor, bias: Tensor | None = None) -> nn.Module:
+    """A frozen copy of the model with another linear head."""
     copy = frozen_copy(model)
     old = copy.get_submodule(name)
     new = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device=weight.device, dtype=weight.dtype)
     new.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+    if bias is not None:
+        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
     if old is copy:
         return new.eval()
     for parent in copy.modules():  # a layer may have more than one name

@@ -153,3 +153,36 @@ def blended_statistics(
     finally:
         for handle in handles:
             handle.remove()
+
+
+FOLLOWED = 50
+"""The samples that a momentum of `following_statistics` is for."""
+
+
+@contextmanager
+def following_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
+    """Normalise with the running statistics, which the batch has joined just before.
+
+    A batch of n samples has the share a = 1 − (1 − momentum)^(n / 50) in them, so that what they remember
+    does not depend on the size of batches, and a single sample can do little harm:
+
+        mean ← mean + a · d,  var ← (1 − a) · var + a · var_batch + a · (1 − a) · d²,  d = mean_batch − mean,
+
+    which is the variance of both together. No gradient flows through them.
+    """
+
+    def join(layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
+        x = at_least_single(inputs[0].detach())
+        share = 1 - (1 - momentum) ** (len(x) / FOLLOWED)
+        mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
+        fresh, centre = torch.var_mean(x, [dim for dim in range(x.ndim) if dim != 1], correction=0)
+        apart = centre - mean
+        var.copy_((1 - share) * var + share * fresh + share * (1 - share) * apart**2)
+        mean.copy_(mean + share * apart)
+
+    handles = [layer.register_forward_pre_hook(join) for layer in pooling_layers(model)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -7,23 +7,54 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import SourceError
-from equipoise.functional import certainty_regularizer, check_range
+from equipoise.functional import at_least_single, certainty_regularizer, check_range
 from equipoise.options import number, one_of
+from equipoise.outcome import SourceView
 from equipoise.source import SourceStatistics
 
-Tempering: TypeAlias = Literal["mean", "median", "sample", "none"]
-"""How logits are divided: by the mean of tau (the paper), its median, each sample's own tau, or not."""
+Tempering: TypeAlias = Literal["mean", "median", "sample", "agreement", "none"]
+"""How logits are divided: by the mean of tau (the paper), its median, each sample's own tau, what the source
+model's agreement with the answers suggests (`agreement_temperature`), or not."""
+
+_WIDEST = 16.0  # how far from its start the search for a temperature goes, as a ratio
+_HALVINGS = 14  # which leaves an interval of .03 %
 
 # The sketch counts tau in cells whose edges grow by 1 %, so a cell's middle is within .5 % of all its values.
 _GROWTH, _LOWEST, _HIGHEST = math.log(1.01), 1e-12, 1e12
 _CELLS = math.ceil(math.log(_HIGHEST / _LOWEST) / _GROWTH)
 
 
+def agreement_temperature(logits: Tensor, source_logits: Tensor, t: Tensor, tau: Tensor) -> Tensor:
+    """The one temperature at which the answers are as confident as two models on average find them.
+
+    T₀ = median_i √(t_i · tau_i), between the paper's tau and the authors' notebook's t. At T₀, with k_i the
+    class of answer i, two models, the one that answers and the source model, give it the probability
+
+        a = avg_i ½ · (softmax(z_i / T₀)_k + softmax(source_i / T₀)_k),
+
+    and T is where avg_i max softmax(z_i / T) = a. Where both agree, T is near T₀; the more they differ, the
+    higher it is. No label is needed, and no class of an answer changes.
+    """
+    start = (t * tau).sqrt().median()
+    z, other = at_least_single(logits), at_least_single(source_logits)
+    confidence, classes = (z / start).softmax(1).max(1)
+    seconded = (other / start).softmax(1).gather(1, classes.unsqueeze(1)).squeeze(1)
+    aim = (confidence + seconded).mean() / 2
+    below = z - z.max(1, keepdim=True).values
+    low, high = start / _WIDEST, start * _WIDEST
+    for _ in range(_HALVINGS):
+        middle = (low * high).sqrt()
+        too_sure = (below / middle).exp().sum(1).reciprocal().mean() > aim
+        low, high = torch.where(too_sure, middle, low), torch.where(too_sure, high, middle)
+    return (low * high).sqrt()
+
+
 class Temperature:
     """The temperature of a batch, and of every sample observed since the last reset, in constant memory.
 
     The mean is exact (a float64 sum); the median is that of a histogram of log tau, as in DDSketch
-    (Masson, Rim and Lee, VLDB 2019), within 1 % of the exact one (the lower middle for an even count).
+    (Masson, Rim and Lee, VLDB 2019), within 1 % of the exact one (the lower middle for an even count). For
+    "agreement" it is the geometric mean of the batches' temperatures, each by its number of samples.
     """
 
     def __init__(self, kind: Tempering) -> None:
@@ -34,25 +65,29 @@ class Temperature:
     def reset(self) -> None:
         """Forget every sample."""
         self._state = {"count": torch.zeros((), dtype=torch.int64)}
-        if self.kind == "mean":
+        if self.kind in ("mean", "agreement"):
             self._state["sum"] = torch.zeros((), dtype=torch.float64)
         if self.kind == "median":
             self._state["sketch"] = torch.zeros(_CELLS, dtype=torch.int64)
 
-    def of_batch(self, tau: Tensor) -> Tensor:
+    def of_batch(self, logits: Tensor, view: SourceView) -> Tensor:
         """What to divide the (N, C) logits of a batch by: a number, or a column for "sample"."""
         if self.kind == "mean":
-            return tau.mean()
+            return view.tau.mean()
         if self.kind == "median":
-            return tau.median()
-        return tau.unsqueeze(1) if self.kind == "sample" else tau.new_ones(())
+            return view.tau.median()
+        if self.kind == "agreement":
+            return agreement_temperature(logits, view.logits, view.t, view.tau)
+        return view.tau.unsqueeze(1) if self.kind == "sample" else view.tau.new_ones(())
 
-    def observe(self, tau: Tensor) -> None:
-        """Take the samples of a batch into the running temperature."""
+    def observe(self, tau: Tensor, temperature: Tensor) -> None:
+        """Take a batch into the running temperature: the tau of its samples, and what it was divided by."""
         seen = tau.detach().to("cpu", torch.float64)
         news = {"count": torch.tensor(len(seen))}
         if self.kind == "mean":
             news["sum"] = seen.sum()
+        if self.kind == "agreement":
+            news["sum"] = temperature.detach().to("cpu", torch.float64).log() * len(seen)
         if self.kind == "median":
             cells = ((seen / _LOWEST).log() / _GROWTH).long().clamp(0, _CELLS - 1)
             news["sketch"] = torch.bincount(cells, minlength=_CELLS)
@@ -65,6 +100,8 @@ class Temperature:
             return 1.0
         if self.kind == "mean":
             return float(self._state["sum"]) / count
+        if self.kind == "agreement":
+            return math.exp(float(self._state["sum"]) / count)
         cell = int(torch.searchsorted(self._state["sketch"].cumsum(0), (count + 1) // 2))
         return _LOWEST * math.exp((cell + 0.5) * _GROWTH)
 
@@ -104,19 +141,21 @@ class Temper:
             raise SourceError("tempering needs source statistics")
         return certainty_regularizer(source_logits, self.source.h0, self.source.kappa, self.t_min, self.t_max)
 
-    def divide(self, logits: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    def divide(self, logits: Tensor, view: SourceView) -> tuple[Tensor, Tensor]:
         """The logits of a batch over its temperature, and that.
 
-        Samples that the source model cannot judge (its logits are not finite, or zero) have no say in it;
-        where each sample has its own, theirs is the largest of the others'.
+        Samples that the source model cannot judge (its logits are not finite, or zero) have no say in it, nor
+        have answers that are not finite; where each sample has its own, theirs is the largest of the others'.
         """
-        known = tau[tau.isfinite()]
-        if len(known) == 0:
-            temperature = tau.new_tensor(self.temperature.running())
+        known = view.tau.isfinite()
+        if self.kind == "agreement":
+            known = known & logits.isfinite().all(1)
+        if not bool(known.any()):
+            temperature = view.tau.new_tensor(self.temperature.running())
         elif self.kind == "sample":
-            temperature = torch.where(tau.isfinite(), tau, known.max()).unsqueeze(1)
+            temperature = torch.where(known, view.tau, view.tau[known].max()).unsqueeze(1)
         else:
-            temperature = self.temperature.of_batch(known)
+            temperature = self.temperature.of_batch(logits[known], view.select(known))
         return divide(logits, temperature), temperature
 
 

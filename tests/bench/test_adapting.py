@@ -18,6 +18,7 @@ from equipoise.bench.scoring import Divider
 from equipoise.bench.source_model import SourceModel, model_path, read_source_model
 from equipoise.bench.training import train_source_model
 from equipoise.data import Cache, Images, Reader, Stored, read_stored, stream_order
+from equipoise.outcome import SourceView
 from equipoise.source import SourceStatistics
 
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
@@ -277,8 +278,9 @@ def test_images_without_a_tau_have_no_say_in_it(folder: Path) -> None:
 def test_the_running_temperature_leaves_out_what_has_no_tau() -> None:
     divider = Divider(["mean", "median"], SourceStatistics(0.5, 1.0, 3), 1.0, 1.0, 3.0)
     logits = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    list(divider.online(logits, torch.tensor([1.0, torch.inf, 3.0])))
-    answers = dict(divider.after_pass(logits, torch.ones(3)))
+    ones = torch.ones(3)
+    list(divider.online(logits, SourceView(logits, None, ones, torch.tensor([1.0, torch.inf, 3.0]))))
+    answers = dict(divider.after_pass(logits, SourceView(logits, None, ones, ones)))
     torch.testing.assert_close(answers["mean"], logits / 2)
     torch.testing.assert_close(answers["median"], logits, rtol=0.01, atol=0.01)  # the lower middle
 

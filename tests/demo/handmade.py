@@ -53,7 +53,7 @@ def dec(ece: float = 0.2, mean_ece: float = 0.1, median_ece: float = 0.1) -> lis
     """DEC's three rows: raw, and its two temperings."""
     return [
         method("dec", label="dec (raw)", ece=ece),
-        method("dec", "mean", label="dec", ece=mean_ece, nll=1.5),
+        method("dec", "agreement", label="dec", ece=mean_ece, nll=1.5),
         method("dec", "median", ece=median_ece, nll=1.5),
     ]
 

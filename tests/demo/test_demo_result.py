@@ -67,7 +67,7 @@ def test_every_method_is_scored_on_every_domain(quick_results: Results) -> None:
 def test_every_method_is_there_raw_and_tempered(quick_results: Results) -> None:
     found = {(method["method"], method["tempering"]) for method in quick_results["methods"]}
     both = {(name, tempering) for name in eq.list_methods() for tempering in ("none", "median")}
-    assert found == both | {("dec", "mean")}
+    assert found == both | {("dec", "agreement")}
     assert len(found) == len(quick_results["methods"])
 
 
@@ -76,7 +76,7 @@ def test_labels_say_what_differs_from_the_defaults(quick_results: Results) -> No
     assert labels["source", "none"] == quick_results["methods"][0]["label"] == "no adaptation"
     assert labels["source", "median"] == "no adaptation (median)"
     assert (labels["tent", "none"], labels["tent", "median"]) == ("tent", "tent (median)")
-    dec = [labels["dec", tempering] for tempering in ("none", "mean", "median")]
+    dec = [labels["dec", tempering] for tempering in ("none", "agreement", "median")]
     assert dec == ["dec (raw)", "dec", "dec (median)"]
     assert row(quick_results, "sotta")["options"] == {"confidence": 0.33}
     assert row(quick_results, "eata (median)")["options"] == {"epsilon": 0.4, "fisher_alpha": 1.0}

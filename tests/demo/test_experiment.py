@@ -6,7 +6,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.demo.contestants import OPTIONS, Contestant, contestants
-from equipoise.demo.experiment import answer_online, measure, stream_temperatures, tempered
+from equipoise.demo.experiment import answer_online, measure, tempered
 from equipoise.demo.training import new_model
 
 
@@ -43,9 +43,10 @@ def test_one_run_gives_what_adapters_of_every_tempering_give(
     row: Contestant, model: torch.nn.Module, source: eq.SourceStatistics, stream: list[Tensor]
 ) -> None:
     steps: list[int] = []
-    temperatures = stream_temperatures(model, source, stream, steps_to(steps))
-    answers = answer_online(model, source, row, stream, 0, steps_to(steps))
-    assert len(steps) == 3 * len(stream)
+    medians = answer_online(model, source, Contestant("source"), "median", stream, 0, steps_to(steps))[1]
+    answers, own = answer_online(model, source, row, row.own, stream, 0, steps_to(steps))
+    assert len(steps) == 2 * len(stream)
+    temperatures = {"none": [1.0] * len(stream), "median": medians, "agreement": own}
     for tempering in row.temperings:
         adapter = eq.create(row.method, model, source, tempering=tempering, **row.options)
         expected = torch.cat([adapter(images) for images in stream])
@@ -58,7 +59,7 @@ def test_one_run_gives_what_adapters_of_every_tempering_give(
 def test_the_options_reach_the_method(
     method: str, model: torch.nn.Module, source: eq.SourceStatistics, stream: list[Tensor]
 ) -> None:
-    found = answer_online(model, source, Contestant(method), stream, 0, lambda: None)
+    found, _ = answer_online(model, source, Contestant(method), "none", stream, 0, lambda: None)
     adapter = eq.create(method, model, source)
     assert not torch.equal(torch.cat(found), torch.cat([adapter(images) for images in stream]))
 
@@ -69,4 +70,4 @@ def test_the_contestants_are_all_methods_raw_and_tempered() -> None:
     assert sorted(row.method for row in rows) == eq.list_methods()
     for row in rows:
         assert {"none", "median"} <= set(row.temperings)
-        assert ("mean" in row.temperings) == (row.method == "dec")
+        assert ("agreement" in row.temperings) == (row.method == "dec")

@@ -79,7 +79,10 @@ def test_a_method_has_one_colour_everywhere(html: str) -> None:
 
 
 def test_the_page_says_what_is_divided_by_and_which_options(html: str) -> None:
-    assert "Tempered: divided by the median of tau over the batch; dec by the mean." in html
+    assert (
+        "Tempered: divided by the median of tau over the batch; dec by a temperature from its agreement"
+        in html
+    )
     assert "co has epsilon=0.4" in html
 
 

@@ -19,7 +19,7 @@ def test_a_win_is_called_a_win() -> None:
 
 
 def test_a_loss_is_called_a_loss() -> None:
-    losing = method("dec", "mean", label="dec", accuracy=0.4, ece=0.3, entropy=2.0, nll=2.5)
+    losing = method("dec", "agreement", label="dec", accuracy=0.4, ece=0.3, entropy=2.0, nll=2.5)
     told = comparison(losing, BASELINE)
     assert "accuracy down from 0.500 to 0.400" in told
     assert "ECE up from 0.200 to 0.300" in told

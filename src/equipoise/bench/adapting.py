@@ -21,6 +21,7 @@ from equipoise.data.images import Images
 from equipoise.data.streams import Order, stream_order
 from equipoise.errors import ModelError
 from equipoise.functional import certainty_regularizer
+from equipoise.outcome import SourceView
 from equipoise.registry import create
 from equipoise.version import __version__
 
@@ -70,7 +71,7 @@ def failed(run: RunPlan, error: BaseException) -> list[Line]:
 def describe(run: RunPlan, trained: SourceModel, met: Met) -> StreamLine:
     """The norms of the source model's logits on a stream, and the certainty regulariser they give."""
     cell, source = run.any_cell, trained.source
-    norms, tau = torch.linalg.vector_norm(met.logits.double(), dim=1), _tau(cell, trained, met)
+    norms, tau = torch.linalg.vector_norm(met.logits.double(), dim=1), _view(cell, trained, met).tau
     tau = tau[tau.isfinite()].double()
     if len(tau) == 0:
         raise ModelError("expected finite logits of the source model, got none for the whole stream")
@@ -112,6 +113,9 @@ def _start(run: RunPlan, models: Path) -> tuple[SourceModel, Met]:
     trained = read_source_model(
         model_path(models, run.model.key), run.model, parts[0].pixels.shape[1], pick_device()
     )
+    for parameter in trained.model.parameters():
+        if parameter.ndim == 4:  # the kernels of convolutions
+            parameter.data = parameter.data.contiguous(memory_format=_layout(parameter.device))
     return trained, _met(trained, run.streams, cell["order"], cell["seed"])
 
 
@@ -124,12 +128,20 @@ def _met(trained: SourceModel, streams: tuple[Path, ...], order: Order, seed: in
     device = next(trained.model.parameters()).device
     with torch.no_grad():
         logits = [trained.model(x.to(device).float()).cpu() for x in images.pixels.split(SOURCE_BATCH)]
-    return Met(images.pixels.to(device), images.labels, torch.cat(logits))
+    return Met(
+        images.pixels.to(device).contiguous(memory_format=_layout(device)), images.labels, torch.cat(logits)
+    )
 
 
-def _tau(cell: Cell, trained: SourceModel, met: Met) -> Tensor:
+def _layout(device: torch.device) -> torch.memory_format:
+    """How images and kernels lie in memory: on a GPU convolutions are faster with the channels last."""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+
+def _view(cell: Cell, trained: SourceModel, met: Met) -> SourceView:
     options, source = cell["options"], trained.source
-    return certainty_regularizer(met.logits, source.h0, source.kappa, options["t_min"], options["t_max"])[1]
+    t, tau = certainty_regularizer(met.logits, source.h0, source.kappa, options["t_min"], options["t_max"])
+    return SourceView(met.logits, None, t, tau)
 
 
 def _adapt(run: RunPlan, trained: SourceModel, met: Met) -> list[Line]:
@@ -140,8 +152,9 @@ def _adapt(run: RunPlan, trained: SourceModel, met: Met) -> list[Line]:
     options = cell["options"]
     adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
     divider = Divider(temperings, trained.source, trained.fixed_tau, options["t_min"], options["t_max"])
-    tau = _tau(cell, trained, met)
-    batches = list(zip(met.pixels.split(cell["batch_size"]), tau.split(cell["batch_size"]), strict=True))
+    view = _view(cell, trained, met)
+    rows = torch.arange(len(met.labels)).split(cell["batch_size"])
+    batches = [(met.pixels[at[0] : at[-1] + 1], view.select(at)) for at in rows]
     answers: dict[tuple[Protocol, str], list[Tensor]] = {}
     for pixels, of_batch in batches:
         logits = adapter(pixels.float()).detach().cpu()

@@ -1,7 +1,7 @@
 """A recipe written out: which models are trained, which runs they make, and which cells come of each."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from itertools import product
 from pathlib import Path
@@ -52,6 +52,8 @@ class RunPlan:
     model: ModelPlan
     streams: tuple[Path, ...]
     cells: Mapping[str, Cell]
+    own_range: bool
+    """Whether the method has a range of t of its own, and so is not the one to describe the stream."""
 
     @property
     def any_cell(self) -> Cell:
@@ -62,7 +64,7 @@ class RunPlan:
         """The run with the cells that are still to do."""
         there = frozenset(done)
         left = {key: cell for key, cell in self.cells.items() if key not in there}
-        return RunPlan(self.model, self.streams, left)
+        return replace(self, cells=left)
 
     @property
     def stream_key(self) -> str:
@@ -156,6 +158,7 @@ def make_plan(
                     "made" if made else "official",
                     limit,
                 ),
+                own_range=bool(method.options.keys() & {"t_min", "t_max"}),
             )
             for label, method in recipe.methods.items()
         ]
@@ -181,7 +184,7 @@ def _cells(
     rest = {"format": _FORMAT, "code": code_digest(name)}
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
-    options: dict[str, Any] = {**seed, **method.options, "t_min": backbone.t_min, "t_max": backbone.t_max}
+    options: dict[str, Any] = {**seed, "t_min": backbone.t_min, "t_max": backbone.t_max, **method.options}
     cells = [
         Cell(
             data=recipe.data,

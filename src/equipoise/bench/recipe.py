@@ -21,7 +21,7 @@ from equipoise.bench.lines import Protocol
 from equipoise.errors import RecipeError
 from equipoise.registry import list_methods, options_of
 
-Tempering = Literal["none", "mean", "median", "sample", "fixed"]
+Tempering = Literal["none", "mean", "median", "sample", "agreement", "fixed"]
 """What raw logits are divided by; "fixed" is the one temperature with the least ECE on the source."""
 
 _Positive = Annotated[int, Field(gt=0)]
@@ -47,7 +47,7 @@ class BackboneRecipe(_Strict):
     Attributes:
         weights: "imagenet" (a file of the name in DATA/weights, else timm's hub) or "random".
         input_size: the side that images are resized to inside the model; None: that of the data set.
-        t_min: lower end of the certainty regulariser's range.
+        t_min: lower end of the certainty regulariser's range, for methods that do not set their own.
         t_max: its upper end.
     """
 
@@ -103,7 +103,7 @@ class Recipe(_Strict):
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
     order: Literal["shuffled", "sorted", "mixed", "sequence"] = "shuffled"
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
-    temperings: tuple[Tempering, ...] = ("none", "mean", "median", "sample", "fixed")
+    temperings: tuple[Tempering, ...] = ("none", "mean", "median", "sample", "agreement", "fixed")
     training: Training
     backbones: dict[str, BackboneRecipe] = Field(min_length=1)
     methods: dict[str, MethodRecipe] = Field(min_length=1)
@@ -123,10 +123,10 @@ class Recipe(_Strict):
                 raise RecipeError(f"methods: no method {name!r}; there are {', '.join(list_methods())}")
             known = options_of(name)
             for option in entry.options:
-                if option not in known or option in ("tempering", "t_min", "t_max"):
+                if option not in known or option == "tempering":
                     raise RecipeError(
                         f"methods.{label}: no option {option!r} here; {name} has {', '.join(known)}; "
-                        "`temperings` and the backbones' t_min and t_max are set for all methods"
+                        "`temperings` is set for all methods"
                     )
 
     def narrowed(

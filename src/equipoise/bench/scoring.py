@@ -15,6 +15,7 @@ from equipoise.metrics import (
     negative_log_likelihood,
     reliability_bins,
 )
+from equipoise.outcome import SourceView
 from equipoise.source import SourceStatistics
 from equipoise.tempering import Temper, Tempering, divide
 
@@ -59,19 +60,20 @@ class Divider:
             Temper(kind, source, t_min, t_max) for kind in get_args(Tempering) if kind in temperings
         ]
 
-    def online(self, logits: Tensor, tau: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def online(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers to the next batch of the stream."""
         for temper in self._tempers:
-            yield temper.kind, temper.divide(logits, tau)[0]
-            temper.temperature.observe(tau[tau.isfinite()])
+            divided, temperature = temper.divide(logits, view)
+            yield temper.kind, divided
+            temper.temperature.observe(view.tau[view.tau.isfinite()], temperature)
         for kind, fixed in self._fixed.items():
             yield kind, logits / fixed
 
-    def after_pass(self, logits: Tensor, tau: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def after_pass(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers of `predict` when all of the stream has been seen."""
         for temper in self._tempers:
             if temper.kind == "sample":
-                yield temper.kind, temper.divide(logits, tau)[0]
+                yield temper.kind, temper.divide(logits, view)[0]
             else:
                 yield temper.kind, divide(logits, temper.temperature.running())
         for kind, fixed in self._fixed.items():

@@ -197,8 +197,9 @@ def _looking(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPla
     """Each run, and whether it is the one to describe its stream."""
     seen, tasks = set(known), []
     for run in runs:
-        tasks.append((run, run.stream_key not in seen))
-        seen.add(run.stream_key)
+        look = not run.own_range and run.stream_key not in seen
+        tasks.append((run, look))
+        seen.update([run.stream_key] * look)
     return tasks
 
 

@@ -8,8 +8,9 @@ import equipoise as eq
 BASELINE = "source"
 BASELINE_LABEL = "no adaptation"
 
-Tempering = Literal["none", "mean", "median"]
-"""What the demo divides the logits of a batch by: nothing, or this of the certainty regulariser tau."""
+Tempering = Literal["none", "agreement", "median"]
+"""What the demo divides the logits of a batch by: nothing, what the source model's agreement suggests, or the
+median of the certainty regulariser tau."""
 
 # Defaults are for ImageNet or tuned for other data; these are the published values nearest to our digits.
 OPTIONS: dict[str, dict[str, float]] = {
@@ -17,7 +18,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "eta": {"epsilon": 0.4},  # the same
     "sotta": {"confidence": 0.33},  # the DEC paper's value for digits
 }
-TEMPERED_BY_DEFAULT: dict[str, Tempering] = {"dec": "mean"}
+TEMPERED_BY_DEFAULT: dict[str, Tempering] = {"dec": "agreement"}
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,26 @@ class Contestant:
         return BASELINE_LABEL if self.method == BASELINE else self.method
 
     @property
+    def own(self) -> Tempering:
+        """The tempering that the method has by default."""
+        return TEMPERED_BY_DEFAULT.get(self.method, "none")
+
+    @property
     def options(self) -> dict[str, float]:
         """The options that are not the method's defaults."""
         return OPTIONS.get(self.method, {})
 
     def label(self, tempering: Tempering) -> str:
         """The name and the tempering, unless the method has that by default."""
-        if tempering == TEMPERED_BY_DEFAULT.get(self.method, "none"):
+        if tempering == self.own:
             return self.name
         return f"{self.name} ({'raw' if tempering == 'none' else tempering})"
 
 
 def contestants() -> list[Contestant]:
-    """Every registered method raw and with the median, the baseline first, and DEC with the mean too."""
+    """Every registered method raw and with the median, the baseline first; DEC as it is by default, too."""
     names = sorted(eq.list_methods(), key=lambda name: (name != BASELINE, name))
     return [
-        Contestant(name, ("none", "mean", "median")) if name == "dec" else Contestant(name) for name in names
+        Contestant(name, ("none", "agreement", "median")) if name == "dec" else Contestant(name)
+        for name in names
     ]

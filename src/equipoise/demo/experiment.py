@@ -73,9 +73,9 @@ def score_held_out(
 ) -> dict[str, DomainScores]:
     """Train on the other domains and score every method on this one, raw and tempered, by label.
 
-    Every method meets the same batches in the same order. The temperature of a batch comes from the model as
-    trained and is the same for all methods; dividing by it changes nothing that they learn, so one run of
-    each gives its raw and its tempered answers.
+    Every method meets the same batches in the same order. The median of tau comes from the model as trained
+    and is the same for all methods; dividing changes nothing that they learn, so one run of each gives its
+    raw and its tempered answers.
     """
     split = leave_one_out(domains, held_out)
     prefix = f"{held_out} held out:"
@@ -92,13 +92,14 @@ def score_held_out(
     picked = shuffled_batches(len(split.held_out.images), STREAM_BATCH_SIZE, order)
     stream = [split.held_out.images[indices] for indices in picked]
     labels = split.held_out.labels[torch.cat(picked)]
-    with stages.stage(f"{prefix} the temperature of each batch", 2 * len(stream)) as after_batch:
-        temperatures = stream_temperatures(model, source, stream, after_batch)
+    with stages.stage(f"{prefix} the temperature of each batch", len(stream)) as after_batch:
+        medians = answer_online(model, source, Contestant(BASELINE), "median", stream, seed, after_batch)[1]
 
     scores: dict[str, DomainScores] = {}
     for row in contestants():
         with stages.stage(f"{prefix} answering, {row.name}", len(stream)) as after_batch:
-            answers = answer_online(model, source, row, stream, seed, after_batch)
+            answers, own = answer_online(model, source, row, row.own, stream, seed, after_batch)
+        temperatures = {"none": [1.0] * len(stream), "median": medians, "agreement": own}
         for tempering in row.temperings:
             divided = tempered(answers, temperatures[tempering])
             scores[row.label(tempering)] = score(divided, labels)
@@ -118,43 +119,30 @@ def measure(
     return eq.SourceStatistics.measure(model, loader(), fisher=True, progress=False)
 
 
-def stream_temperatures(
-    model: nn.Module, source: eq.SourceStatistics, stream: list[Tensor], after_batch: Callable[[], None]
-) -> dict[Tempering, list[float]]:
-    """What an adapter of each tempering divides the logits of each batch by."""
-    found: dict[Tempering, list[float]] = {"none": [1.0] * len(stream), "mean": [], "median": []}
-    for tempering in ("mean", "median"):
-        # Any method would tell the same; this one is the cheapest.
-        adapter = eq.create(BASELINE, model, source, tempering=tempering)
-        for images in stream:
-            adapter(images)
-            if adapter.last is None or adapter.last.temperature is None:
-                raise RuntimeError("the adapter tempered and did not say by what")
-            found[tempering].append(adapter.last.temperature)
-            after_batch()
-    return found
-
-
 def answer_online(
     model: nn.Module,
     source: eq.SourceStatistics,
     row: Contestant,
+    tempering: Tempering,
     stream: list[Tensor],
     seed: int,
     after_batch: Callable[[], None],
-) -> list[Tensor]:
-    """The logits a method gave to each batch while it adapted, raw.
+) -> tuple[list[Tensor], list[float]]:
+    """The logits a method gave to each batch while it adapted, raw, and what it divided them by.
 
     Every method draws from the same random numbers if it needs any.
     """
-    answers = []
+    answers, temperatures = [], []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        adapter = eq.create(row.method, model, source, tempering="none", **row.options)
+        adapter = eq.create(row.method, model, source, tempering=tempering, **row.options)
         for images in stream:
-            answers.append(adapter(images))
+            logits = adapter(images)
+            divisor = 1.0 if tempering == "none" or adapter.last is None else adapter.last.temperature or 1.0
+            answers.append(logits * divisor)
+            temperatures.append(divisor)
             after_batch()
-    return answers
+    return answers, temperatures
 
 
 def tempered(answers: list[Tensor], temperatures: list[float]) -> Tensor:

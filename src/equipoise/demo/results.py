@@ -46,9 +46,9 @@ class DomainScores(Scores):
 class MethodResult(TypedDict):
     """What `eq.create(method, model, source, tempering=tempering, **options)` scored.
 
-    `tempering` is "none", "mean" or "median": what the logits were divided by; rows of one method differ in
-    nothing else. `options` are those that are not the method's defaults. `name` is what a reader is told for
-    `method`, and `label` is that and the tempering, unless it is the method's default.
+    `tempering` is "none", "agreement" or "median": what the logits were divided by; rows of one method differ
+    in nothing else. `options` are those that are not the method's defaults. `name` is what a reader is told
+    for `method`, and `label` is that and the tempering, unless it is the method's default.
     """
 
     method: str

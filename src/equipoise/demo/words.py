@@ -22,8 +22,12 @@ ABOUT_EQUAL = 0.02
 """A confidence and an accuracy that differ by less than this are called about equal."""
 COMMON = "median"
 """The tempering that every method is shown with."""
-PAPERS = "mean"
-"""The tempering that the paper has for DEC."""
+OWN = "agreement"
+"""The tempering that DEC has by default."""
+DIVISORS = {
+    COMMON: "the median of tau over the batch",
+    OWN: "a temperature from its agreement with the source model",
+}
 
 
 class Change(NamedTuple):
@@ -115,15 +119,15 @@ def tempering(rows: Sequence[Pair]) -> str:
 
 
 def dec(rows: Sequence[MethodResult], baseline: MethodResult) -> list[str]:
-    """DEC as the paper has it against no adaptation, and its other tempering against that."""
+    """DEC as it is by default against no adaptation, and its other tempering against that."""
     own = {row["tempering"]: row for row in rows if row["method"] == "dec" and row["tempering"] != RAW}
-    if PAPERS not in own:
+    if OWN not in own:
         return []
-    sentence = comparison(own[PAPERS], baseline)
+    sentence = comparison(own[OWN], baseline)
     if COMMON in own:
-        ece, nll = (_change("", own[PAPERS]["mean"], own[COMMON]["mean"], score) for score in ("ece", "nll"))
+        ece, nll = (_change("", own[OWN]["mean"], own[COMMON]["mean"], score) for score in ("ece", "nll"))
         told = f"ECE {_told(ece)}, NLL {_told(nll)}"
-        sentence += f" {own[COMMON]['label']}, compared with {own[PAPERS]['label']}: {told}."
+        sentence += f" {own[COMMON]['label']}, compared with {own[OWN]['label']}: {told}."
     return [sentence]
 
 
@@ -169,8 +173,8 @@ def tempering_note(results: Results) -> str:
     for pair in pairs(results):
         kinds.setdefault(pair.tempered["tempering"], []).append(pair.label)
     common = max(kinds, key=lambda kind: len(kinds[kind]))
-    others = [f"; {_listed(labels)} by the {kind}" for kind, labels in kinds.items() if kind != common]
-    return f"Tempered: divided by the {common} of tau over the batch{''.join(others)}."
+    others = [f"; {_listed(labels)} by {DIVISORS[kind]}" for kind, labels in kinds.items() if kind != common]
+    return f"Tempered: divided by {DIVISORS[common]}{''.join(others)}."
 
 
 def options_note(results: Results) -> str:

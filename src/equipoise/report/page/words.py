@@ -24,6 +24,7 @@ DIVIDED = {
     "mean": "the mean of τ over the batch",
     "median": "the median of τ over the batch",
     "sample": "each image's own τ",
+    "agreement": "what the source model's agreement suggests",
     "fixed": "one fixed τ that is best on the source",
 }
 
@@ -33,6 +34,7 @@ SHORT = {
     "mean": "mean of τ",
     "median": "median of τ",
     "sample": "each image's τ",
+    "agreement": "agreement",
     "fixed": "fixed τ",
 }
 """What answers are divided by, in a word or two."""

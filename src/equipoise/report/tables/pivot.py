@@ -15,7 +15,8 @@ LEFT_OUT = HEADINGS["brier"]
 
 NOTE = (
     "Below each metric, what the logits are divided by: nothing (raw), the mean or the median of τ over the "
-    "batch, each sample's own τ, or one fixed τ that is best on the source."
+    "batch, each sample's own τ, what the source model's agreement with the answers suggests, or one fixed τ "
+    "that is best on the source."
 )
 
 

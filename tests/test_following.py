@@ -1,0 +1,188 @@
+"""Statistics that follow the stream and prototypes that help a head, by formulas of their own."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise.errors import OptionError, StateError
+from equipoise.layers import following_statistics
+from equipoise.prototypes import blend, blended_head, learn
+
+
+def norm_layer() -> nn.BatchNorm2d:
+    """A batch norm with statistics that are not the usual ones."""
+    layer = nn.BatchNorm2d(3).eval()
+    draw = torch.Generator().manual_seed(0)
+    layer.running_mean = torch.randn(3, generator=draw)
+    layer.running_var = 1 + torch.rand(3, generator=draw)
+    return layer
+
+
+@pytest.mark.parametrize("rows", [1, 7, 50, 200])
+def test_a_batch_joins_the_statistics_by_its_share(rows: int) -> None:
+    layer, x = norm_layer(), 3 * torch.randn(rows, 3, 4, 5, generator=torch.Generator().manual_seed(1)) + 1
+    mean, var = layer.running_mean.clone(), layer.running_var.clone()
+    with torch.no_grad(), following_statistics(layer, 0.1):
+        answer = layer(x)
+    share = 1 - 0.9 ** (rows / 50)
+    for channel in range(3):
+        values = x[:, channel].flatten().double()
+        centre, spread = values.mean(), values.var(unbiased=False)
+        m, v = float(mean[channel]), float(var[channel])
+        # The moments of a mixture: E[x] and E[x²] of both, by their shares.
+        first = (1 - share) * m + share * centre
+        second = (1 - share) * (v + m**2) + share * (spread + centre**2)
+        assert float(layer.running_mean[channel]) == pytest.approx(float(first), rel=1e-4, abs=1e-5)
+        assert float(layer.running_var[channel]) == pytest.approx(float(second - first**2), rel=1e-4)
+        expected = (x[:, channel] - first) / (second - first**2 + layer.eps).sqrt()
+        torch.testing.assert_close(answer[:, channel].double(), expected.double(), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_remembered_does_not_depend_on_the_size_of_batches() -> None:
+    x = torch.randn(100, 3, 4, 5, generator=torch.Generator().manual_seed(1)) + 2
+    found = []
+    for size in (1, 10, 100):
+        layer = norm_layer()
+        with torch.no_grad(), following_statistics(layer, 0.1):
+            for batch in x.split(size):
+                layer(batch)
+        found.append(torch.cat([layer.running_mean, layer.running_var]))
+    torch.testing.assert_close(found[0], found[2], rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found[1], found[2], rtol=0.05, atol=0.05)
+
+
+def test_the_hooks_are_gone_afterwards() -> None:
+    layer = norm_layer()
+    with following_statistics(layer, 0.1):
+        pass
+    before = layer.running_mean.clone()
+    layer(torch.randn(4, 3, 2, 2))
+    assert torch.equal(layer.running_mean, before)
+
+
+def plain_blend(head: nn.Linear, batches: list[torch.Tensor], last: torch.Tensor) -> torch.Tensor:
+    """`blend` written out sample by sample."""
+    weight, bias = head.weight.detach().double(), head.bias.detach().double()
+    classes = len(weight)
+    sums = torch.zeros_like(weight)
+    for row in weight:
+        sums[int((weight @ row + bias).argmax())] += row / row.norm()
+    ours = theirs = count = 0.0
+    for features in batches:
+        for f in features.double():
+            sums[int((weight @ f + bias).argmax())] += f / f.norm()
+        units = torch.stack([s / s.norm() if s.norm() > 0 else s for s in sums])
+        for f in features.double():
+            ours += float((weight @ f + bias).std())
+            theirs += float((units @ f).std())
+            count += 1
+    share = 0.5 * count / (count + 100 * classes)
+    return torch.stack(
+        [(1 - share) * (weight @ f + bias) + share * ours / theirs * (units @ f) for f in last.double()]
+    )
+
+
+def test_prototypes_help_the_head_by_the_formula() -> None:
+    draw = torch.Generator().manual_seed(3)
+    head = nn.Linear(6, 4)
+    batches = [torch.randn(n, 6, generator=draw).abs() for n in (20, 50, 1)]
+    kept: dict[str, torch.Tensor] = {}
+    for features in batches:
+        with torch.no_grad():
+            logits = head(features)
+        kept = learn(kept, head, features, logits)
+    with torch.no_grad():
+        found = blend(kept, head(batches[0]), batches[0])
+    torch.testing.assert_close(found.double(), plain_blend(head, batches, batches[0]), rtol=1e-4, atol=1e-4)
+    weight, bias = blended_head(kept, head)
+    assert bias is not None
+    torch.testing.assert_close(batches[0] @ weight.T + bias, found, rtol=1e-4, atol=1e-4)
+
+
+def test_features_that_are_not_finite_leave_the_prototypes_alone() -> None:
+    head, features = nn.Linear(6, 4), torch.randn(9, 6, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        clean = learn({}, head, features, head(features))
+        spoilt = torch.cat([features, torch.full((2, 6), torch.nan)])
+        found = learn({}, head, spoilt, head(spoilt))
+    for name, tensor in clean.items():
+        assert torch.equal(found[name], tensor)
+
+
+def small_model() -> nn.Module:
+    """A network with batch norm and a linear head."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)
+    ).eval()
+
+
+def stream(count: int, rows: int = 10) -> list[torch.Tensor]:
+    """Batches of images, brighter than those of the source."""
+    draw = torch.Generator().manual_seed(5)
+    return [2 * torch.rand(rows, 1, 8, 8, generator=draw) for _ in range(count)]
+
+
+def test_steady_dec_is_statistics_prototypes_and_agreement() -> None:
+    model = small_model()
+    source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
+    adapter = eq.DEC(model, source)
+    mirror, kept = copy.deepcopy(model), {}
+    for x in stream(3):
+        answer = adapter(x)
+        with torch.no_grad(), following_statistics(mirror, 0.1):
+            features = mirror[:4](x)
+            logits = mirror[4](features)
+        kept = learn(kept, mirror[4], features, logits)
+        assert adapter.last is not None
+        raw = blend(kept, logits, features)
+        torch.testing.assert_close(answer * adapter.last.temperature, raw, rtol=1e-4, atol=1e-5)
+    for name, parameter in adapter.student.named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name))  # no gradient steps
+
+
+def test_steady_dec_detaches_and_loads_with_its_prototypes(tmp_path: object) -> None:
+    model = small_model()
+    source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
+    adapter = eq.DEC(model, source)
+    for x in stream(3):
+        adapter(x)
+    torch.testing.assert_close(adapter.detach()(x), adapter.predict(x), rtol=1e-4, atol=1e-5)
+    adapter.save(f"{tmp_path}/state.safetensors")
+    again = eq.load(f"{tmp_path}/state.safetensors", model)
+    assert torch.equal(again.predict(x), adapter.predict(x))
+    again = eq.load(f"{tmp_path}/state.safetensors", model)
+    with pytest.raises(StateError, match="answer a batch before detach"):
+        again.detach()
+
+
+def test_a_model_without_a_linear_head_does_without_prototypes() -> None:
+    model = nn.Sequential(small_model(), nn.Softplus())
+    source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
+    adapter = eq.DEC(model, source)
+    adapter(stream(1)[0])
+    assert not adapter.kept
+
+
+def test_steady_dec_refuses_what_belongs_to_gradient_steps() -> None:
+    model = small_model()
+    source = eq.SourceStatistics.measure(model, [torch.rand(8, 1, 8, 8)], progress=False)
+    with pytest.raises(OptionError, match="learning_rate, steps belong to"):
+        eq.DEC(model, source, learning_rate=1e-3, steps=2)
+
+
+def test_the_size_of_batches_and_their_order_change_little() -> None:
+    model = small_model()
+    source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
+    x = torch.cat(stream(12))
+    answers = []
+    for size in (1, 16, 60):
+        adapter = eq.DEC(model, source, tempering="none")
+        for batch in x.split(size):
+            adapter(batch)
+        answers.append(adapter.predict(x[:30]).softmax(1))
+    torch.testing.assert_close(answers[0], answers[2], atol=0.05, rtol=0)
+    torch.testing.assert_close(answers[1], answers[2], atol=0.05, rtol=0)
