@@ -171,7 +171,7 @@ def rewritten(path: Path, **changes: str | None) -> Path:
         ({"options": "[1]"}, "damaged header"),
         ({"options": "null"}, "damaged header"),
         ({"source": ""}, "its header does not make a 'dec'"),
-        ({"options": json.dumps({"parameters": "norm"})}, "unknown entries"),
+        ({"options": json.dumps({"reading": "paper"})}, "the state lacks"),
         ({"options": json.dumps({"tempering": "median"})}, "the state lacks dec.temperature.sketch"),
     ],
 )

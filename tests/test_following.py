@@ -16,18 +16,23 @@ def norm_layer() -> nn.BatchNorm2d:
     """A batch norm with statistics that are not the usual ones."""
     layer = nn.BatchNorm2d(3).eval()
     draw = torch.Generator().manual_seed(0)
-    layer.running_mean = torch.randn(3, generator=draw)
-    layer.running_var = 1 + torch.rand(3, generator=draw)
+    layer.get_buffer("running_mean").copy_(torch.randn(3, generator=draw))
+    layer.get_buffer("running_var").copy_(1 + torch.rand(3, generator=draw))
     return layer
+
+
+def moments(layer: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """A copy of its mean and its variance."""
+    return layer.get_buffer("running_mean").clone(), layer.get_buffer("running_var").clone()
 
 
 @pytest.mark.parametrize("rows", [1, 7, 50, 200])
 def test_a_batch_joins_the_statistics_by_its_share(rows: int) -> None:
     layer, x = norm_layer(), 3 * torch.randn(rows, 3, 4, 5, generator=torch.Generator().manual_seed(1)) + 1
-    mean, var = layer.running_mean.clone(), layer.running_var.clone()
+    mean, var = moments(layer)
     with torch.no_grad(), following_statistics(layer, 0.1):
         answer = layer(x)
-    share = 1 - 0.9 ** (rows / 50)
+    share, after = 1 - 0.9 ** (rows / 50), moments(layer)
     for channel in range(3):
         values = x[:, channel].flatten().double()
         centre, spread = values.mean(), values.var(unbiased=False)
@@ -35,8 +40,8 @@ def test_a_batch_joins_the_statistics_by_its_share(rows: int) -> None:
         # The moments of a mixture: E[x] and E[x²] of both, by their shares.
         first = (1 - share) * m + share * centre
         second = (1 - share) * (v + m**2) + share * (spread + centre**2)
-        assert float(layer.running_mean[channel]) == pytest.approx(float(first), rel=1e-4, abs=1e-5)
-        assert float(layer.running_var[channel]) == pytest.approx(float(second - first**2), rel=1e-4)
+        assert float(after[0][channel]) == pytest.approx(float(first), rel=1e-4, abs=1e-5)
+        assert float(after[1][channel]) == pytest.approx(float(second - first**2), rel=1e-4)
         expected = (x[:, channel] - first) / (second - first**2 + layer.eps).sqrt()
         torch.testing.assert_close(answer[:, channel].double(), expected.double(), rtol=1e-4, atol=1e-4)
 
@@ -49,7 +54,7 @@ def test_what_is_remembered_does_not_depend_on_the_size_of_batches() -> None:
         with torch.no_grad(), following_statistics(layer, 0.1):
             for batch in x.split(size):
                 layer(batch)
-        found.append(torch.cat([layer.running_mean, layer.running_var]))
+        found.append(torch.cat(moments(layer)))
     torch.testing.assert_close(found[0], found[2], rtol=0.05, atol=0.05)
     torch.testing.assert_close(found[1], found[2], rtol=0.05, atol=0.05)
 
@@ -58,9 +63,9 @@ def test_the_hooks_are_gone_afterwards() -> None:
     layer = norm_layer()
     with following_statistics(layer, 0.1):
         pass
-    before = layer.running_mean.clone()
+    before = moments(layer)[0]
     layer(torch.randn(4, 3, 2, 2))
-    assert torch.equal(layer.running_mean, before)
+    assert torch.equal(moments(layer)[0], before)
 
 
 def plain_blend(head: nn.Linear, batches: list[torch.Tensor], last: torch.Tensor) -> torch.Tensor:
@@ -112,7 +117,7 @@ def test_features_that_are_not_finite_leave_the_prototypes_alone() -> None:
         assert torch.equal(found[name], tensor)
 
 
-def small_model() -> nn.Module:
+def small_model() -> nn.Sequential:
     """A network with batch norm and a linear head."""
     torch.manual_seed(0)
     return nn.Sequential(
@@ -130,13 +135,15 @@ def test_steady_dec_is_statistics_prototypes_and_agreement() -> None:
     model = small_model()
     source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
     adapter = eq.DEC(model, source)
-    mirror, kept = copy.deepcopy(model), {}
+    mirror = copy.deepcopy(model)
+    head, kept = nn.Linear(4 * 36, 5), dict[str, torch.Tensor]()
+    head.load_state_dict(mirror[4].state_dict())
     for x in stream(3):
         answer = adapter(x)
         with torch.no_grad(), following_statistics(mirror, 0.1):
             features = mirror[:4](x)
-            logits = mirror[4](features)
-        kept = learn(kept, mirror[4], features, logits)
+            logits = head(features)
+        kept = learn(kept, head, features, logits)
         assert adapter.last is not None
         raw = blend(kept, logits, features)
         torch.testing.assert_close(answer * adapter.last.temperature, raw, rtol=1e-4, atol=1e-5)

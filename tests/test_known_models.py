@@ -32,9 +32,9 @@ def test_dec_from_the_first_batch_to_reset(name: str) -> None:
         torch.manual_seed(0)
         model = MODELS[name]().train()
     source = eq.SourceStatistics.measure(model, [images(0)], progress=False)
-    resident = eq.DEC(model, source, learning_rate=1e-4)
-    swapped = eq.DEC(model, source, learning_rate=1e-4, teacher="swapped")
-    norms = eq.DEC(model, source, learning_rate=1e-4, parameters="norm")
+    resident = eq.DEC(model, source, reading="paper", learning_rate=1e-4)
+    swapped = eq.DEC(model, source, reading="paper", learning_rate=1e-4, teacher="swapped")
+    norms = eq.DEC(model, source, reading="paper", learning_rate=1e-4, parameters="norm")
     fresh = snapshot(swapped)
     for seed in (1, 2):
         logits = resident(images(seed))

@@ -17,7 +17,7 @@ ORDER = [
     {"fisher", "metrics", "models"},
     {"data"},
     {"source"},
-    {"teacher", "tempering"},
+    {"teacher", "tempering", "prototypes"},
     {"learner"},
     {"footprint"},
     {"adapter"},

@@ -21,7 +21,7 @@ LIVELY: dict[str, dict[str, Any]] = {
     "eata": {"learning_rate": 0.05, "margin": 1.0, "epsilon": 2.0},
     "t3a": {},
     "sotta": {"confidence": 0.0, "every": 4, "capacity": 6},
-    "dec": {"learning_rate": 0.01, "tempering": "none"},
+    "dec": {"reading": "paper", "learning_rate": 0.01, "tempering": "none"},
 }
 every_method = pytest.mark.parametrize("method", list(LIVELY))
 scalars = pytest.mark.parametrize("tempering", ["mean", "median"])
@@ -167,7 +167,9 @@ def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering,
 
 def test_it_stands_in_for_the_adapters_own_tempering() -> None:
     model, source = make()
-    own, inner = (eq.DEC(model, source, tempering="mean", learning_rate=0.01) for _ in range(2))
+    own, inner = (
+        eq.DEC(model, source, tempering="mean", reading="paper", learning_rate=0.01) for _ in range(2)
+    )
     worn = eq.Tempered(inner, source, tempering="median")
     for x in stream():
         tau = source_tau(model, source, x, 1.0, 3.0)

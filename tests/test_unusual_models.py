@@ -91,7 +91,8 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
     model(images(4))
     model.eval()
     resident, swapped = (
-        eq.DEC(model, BY_HAND, learning_rate=0.05, teacher=t) for t in ("resident", "swapped")
+        eq.DEC(model, BY_HAND, reading="paper", learning_rate=0.05, teacher=t)
+        for t in ("resident", "swapped")
     )
     fresh = snapshot(swapped)
     for seed in range(3):
@@ -101,7 +102,7 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
     moved = [n for n, p in swapped.student.named_parameters() if not torch.equal(p, model.get_parameter(n))]
     assert any("weight" in name or "original" in name for name in moved)
     assert torch.allclose(swapped.detach()(drifted(4)), swapped.predict(drifted(4)), atol=1e-6)
-    restored = eq.DEC(model, BY_HAND, learning_rate=0.05, teacher="swapped")
+    restored = eq.DEC(model, BY_HAND, reading="paper", learning_rate=0.05, teacher="swapped")
     restored.load_state_dict(swapped.state_dict())
     assert same(snapshot(restored), snapshot(swapped))
     swapped.reset()
@@ -110,7 +111,9 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
 
 def test_swapped_weights_and_autocast_do_not_mix() -> None:
     model, source = make("norm_free")
-    adapters = [eq.DEC(model, source, learning_rate=1.0, teacher=t) for t in ("resident", "swapped")]
+    adapters = [
+        eq.DEC(model, source, reading="paper", learning_rate=1.0, teacher=t) for t in ("resident", "swapped")
+    ]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for seed in range(3):
             left, right = (adapter(drifted(8, seed)) for adapter in adapters)
@@ -141,7 +144,7 @@ def test_tokens_masks_and_mappings(sparse: bool) -> None:
     model = Tokens(sparse)
     loader = [UserDict(input_ids=ids, mask=mask)]  # as the batches of tokenizers are
     source = eq.SourceStatistics.measure(model, loader, progress=False)
-    adapter = eq.DEC(model, source, learning_rate=0.1).adapt(loader, progress=False)
+    adapter = eq.DEC(model, source, reading="paper", learning_rate=0.1).adapt(loader, progress=False)
     assert adapter.last is not None
     assert (adapter.last.used, adapter.last.set_aside) == (3, 0)
     assert adapter(scale=torch.tensor(2.0), input_ids=ids, mask=mask).shape == (3, 5)
@@ -180,7 +183,7 @@ def test_parameters_that_the_loss_does_not_reach() -> None:
             return logits
 
     patterns: Any = (name for name in ["spare.*"])
-    adapter = eq.DEC(Spare(), BY_HAND, parameters=patterns)
+    adapter = eq.DEC(Spare(), BY_HAND, reading="paper", parameters=patterns)
     assert adapter(drifted(4)).shape == (4, 5)
     assert adapter.last is not None
     assert adapter.last.reason == "the loss depends on no parameter that adapts"

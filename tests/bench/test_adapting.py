@@ -78,7 +78,7 @@ def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
     run = runs_of(folder, methods={method: {"batch_size": 16}})[1]
     found, images = trained(run, folder), stream(run)
     _, lines = run_cells(run, folder, look=False)
-    assert len(lines) == 10
+    assert len(lines) == 12
     for line in lines:
         assert line["status"] == "ok", line["traceback"]
         cell = line["cell"]
@@ -160,7 +160,7 @@ def test_a_failing_method_gives_lines_with_its_traceback(folder: Path) -> None:
     run = runs_of(folder, methods={"t3a": {"options": {"head": "no.such.layer"}}})[0]
     stream_line, lines = run_cells(run, folder, look=True)
     assert stream_line is not None  # the stream was looked at before the method failed
-    assert len(lines) == 10
+    assert len(lines) == 12
     for line in lines:
         assert line["status"] == "failed"
         assert line["scores"] is None

@@ -49,13 +49,13 @@ def test_every_combination_once() -> None:
     recipe = toy_recipe(seeds=[0, 1])
     runs = plan(recipe)
     assert len(runs) == 2 * 3 * 3  # seeds, targets, methods
-    assert len(cell_keys(runs)) == 18 * 2 * 5  # protocols and temperings
+    assert len(cell_keys(runs)) == 18 * 2 * 6  # protocols and temperings
     seen = {
         (c["target"], c["seed"], c["label"], c["protocol"], c["tempering"])
         for r in runs
         for c in r.cells.values()
     }
-    assert len(seen) == 180
+    assert len(seen) == 216
     assert {c["options"]["t_max"] for r in runs for c in r.cells.values()} == {2.75}
 
 
@@ -114,7 +114,7 @@ def test_other_options_of_a_method_change_only_its_cells() -> None:
     two = plan(toy_recipe(methods={"source": {}, "tent": {"options": {"learning_rate": 1e-4}}}))
     shared = cell_keys(one) & cell_keys(two)
     assert {c["label"] for r in one for k, c in r.cells.items() if k in shared} == {"source"}
-    assert len(shared) == 30
+    assert len(shared) == 36
 
 
 def test_a_method_that_draws_random_numbers_gets_the_seed() -> None:
@@ -259,3 +259,17 @@ def test_keys_do_not_depend_on_the_order_and_refuse_what_is_not_json() -> None:
     assert content_key({"a": 1}) != content_key({"a": 2})
     with pytest.raises(ValueError, match="JSON"):
         content_key({"a": float("nan")})
+
+
+def test_a_method_may_have_a_range_of_t_of_its_own() -> None:
+    recipe = toy_recipe(methods={"source": {}, "dec": {"options": {"t_min": 1.5, "t_max": 4.0}}})
+    ranges = {
+        (
+            run.any_cell["label"],
+            run.own_range,
+            run.any_cell["options"]["t_min"],
+            run.any_cell["options"]["t_max"],
+        )
+        for run in plan(recipe)
+    }
+    assert ranges == {("source", False, 1.0, 2.75), ("dec", True, 1.5, 4.0)}

@@ -146,10 +146,9 @@ def test_narrowed_keeps_the_settings_of_a_backbone_it_names() -> None:
     ]
 
 
-@pytest.mark.parametrize("option", ["tempering", "t_min", "t_max"])
-def test_what_is_set_for_all_methods_is_no_option_of_one(option: str) -> None:
-    with pytest.raises(RecipeError, match=f"no option '{option}' here"):
-        toy_recipe(methods={"tent": {"options": {option: 1}}}).check_methods()
+def test_what_is_set_for_all_methods_is_no_option_of_one() -> None:
+    with pytest.raises(RecipeError, match="no option 'tempering' here"):
+        toy_recipe(methods={"tent": {"options": {"tempering": "mean"}}}).check_methods()
 
 
 def test_a_recipe_of_ones_own_by_either_ending_and_in_utf_8_only(tmp_path: Path) -> None:

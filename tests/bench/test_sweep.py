@@ -63,8 +63,8 @@ def test_cells_of_a_model_that_cannot_be_trained_fail_once(
 
     monkeypatch.setattr(sweep, "train_source_model", fails)
     outcome, said = go(toy_recipe(), tmp_path, targets=["dark"])
-    assert outcome == Outcome(cells=30, before=0, failed=30)
-    assert len(scores(tmp_path / "out")) == 30
+    assert outcome == Outcome(cells=36, before=0, failed=36)
+    assert len(scores(tmp_path / "out")) == 36
     assert "failed: smallcnn/dark/tent, seed 0: RuntimeError: out of luck" in said
 
 

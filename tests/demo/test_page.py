@@ -65,7 +65,7 @@ def test_every_method_is_there_and_escaped(html: str) -> None:
 def test_a_method_is_shown_raw_and_tempered(html: str) -> None:
     assert html.count("<figcaption><strong>raw</strong>") == len(PAIRS)
     assert html.count("<strong>tempered (median)</strong>") == len(PAIRS) - 1
-    assert html.count("<strong>tempered (mean)</strong>") == 1
+    assert html.count("<strong>tempered (agreement)</strong>") == 1
     for mark in ("hollow", "filled"):
         assert html.count(f'<circle class="{mark}"') == len(PAIRS) * len(DOMAINS)
     cell = '<span class="number">0.200</span> <span class="after">→ <span class="number">0.300</span></span>'
