@@ -5,20 +5,15 @@
 on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained.
 """
 
-import argparse
 import json
-from pathlib import Path
 
 import torch
+from models import met
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.bench.plan import RunPlan, make_plan
-from equipoise.bench.recipe import load_recipe
-from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
-from equipoise.bench.sweep import find_weights, picked_shifts
-from equipoise.data import Cache, Reader, open_data_set
-from equipoise.data.cache import read_stored
+from equipoise.bench.plan import RunPlan
+from equipoise.bench.source_model import SourceModel
 from equipoise.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 
 STREAMS = {
@@ -31,16 +26,6 @@ STREAMS = {
     "ten passes, batches of 50": (50, False, 10),
 }
 """The size of batches, whether they are sorted by class, and how many passes."""
-
-
-def plans(out: Path, name: str, data: Path, targets: list[str], backbones: list[str]) -> list[RunPlan]:
-    """The runs of the unadapted model that a recipe has, for its first seed."""
-    recipe = load_recipe(name).narrowed(methods=["source"], seeds=[0], backbones=backbones)
-    data_set = open_data_set(recipe.data, data)
-    shifts = picked_shifts(data_set.shifts, targets)
-    parts = dict.fromkeys(part for shift in shifts for part in (*shift.sources, shift.stream))
-    stored = {part: Cache(out / "cache").store(data_set, part, None, Reader()) for part in parts}
-    return make_plan(recipe, data_set, shifts, stored, find_weights(recipe, data), None)
 
 
 def answered(adapter: eq.Adapter, pixels: Tensor, size: int) -> Tensor:
@@ -76,22 +61,8 @@ def measured(run: RunPlan, trained: SourceModel, pixels: Tensor, labels: Tensor)
 
 def main() -> None:
     """Read the models and the streams, and print what came."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("out", type=Path)
-    parser.add_argument("recipe")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--targets", nargs="*", default=[])
-    parser.add_argument("--backbones", nargs="*", default=[])
-    parser.add_argument("--images", type=int, default=2000, help="a random choice of so many of each stream")
-    given = parser.parse_args()
-    for run in plans(given.out.resolve(), given.recipe, given.data.resolve(), given.targets, given.backbones):
-        images = read_stored(run.streams[0])
-        path = model_path(given.out / "models", run.model.key)
-        trained = read_source_model(path, run.model, images.pixels.shape[1], pick_device())
-        rows = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[: given.images]
-        measured(run, trained, images.pixels[rows], images.labels[rows])
+    for run, trained, pixels, labels in met(__doc__ or ""):
+        measured(run, trained, pixels, labels)
 
 
 if __name__ == "__main__":

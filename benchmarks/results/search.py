@@ -6,22 +6,18 @@ on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` 
 stream, way and divisor. The committed search.jsonl has the means over the streams of each network.
 """
 
-import argparse
 import copy
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from robust import plans
+from models import met
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equipoise.bench.source_model import model_path, pick_device, read_source_model
-from equipoise.data.cache import read_stored
 from equipoise.functional import certainty_regularizer, nats
 from equipoise.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from equipoise.source import SourceStatistics
@@ -198,26 +194,11 @@ def search(name: str, model: nn.Module, source: SourceStatistics, pixels: Tensor
 
 def main() -> None:
     """Read the models and the streams, and search."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("out", type=Path)
-    parser.add_argument("recipe")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--targets", nargs="*", default=[])
-    parser.add_argument("--backbones", nargs="*", default=[])
-    parser.add_argument("--images", type=int, default=2000, help="a random choice of so many of each stream")
-    given = parser.parse_args()
-    device = pick_device()
-    for run in plans(given.out.resolve(), given.recipe, given.data.resolve(), given.targets, given.backbones):
-        images, cell = read_stored(run.streams[0]), run.any_cell
-        path = model_path(given.out / "models", run.model.key)
-        trained = read_source_model(path, run.model, images.pixels.shape[1], device)
-        rows = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[: given.images]
+    for run, trained, pixels, labels in met(__doc__ or ""):
+        cell = run.any_cell
         name = f"{cell['backbone']} on {cell['target']}" + (
             "" if cell["tier"] is None else f"/{cell['tier']}"
         )
-        pixels, labels = images.pixels[rows].to(device), images.labels[rows].to(device)
         search(name, trained.model, trained.source, pixels, labels)
 
 

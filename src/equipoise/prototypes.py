@@ -53,7 +53,8 @@ def blend(kept: Mapping[str, Tensor], logits: Tensor, features: Tensor) -> Tenso
     """
     share, stretched = _share(kept), _stretched(kept)
     wide = at_least_single(logits)
-    return torch.lerp(wide, at_least_single(features) @ stretched.T, share.to(wide.dtype)).to(logits.dtype)
+    theirs = (at_least_single(features) @ stretched.T).to(wide.dtype)  # autocast may have narrowed it
+    return torch.lerp(wide, theirs, share.to(wide.dtype)).to(logits.dtype)
 
 
 def blended_head(kept: Mapping[str, Tensor], head: nn.Linear) -> Head:

@@ -272,4 +272,4 @@ def test_a_method_may_have_a_range_of_t_of_its_own() -> None:
         )
         for run in plan(recipe)
     }
-    assert ranges == {("source", False, 1.0, 2.75), ("dec", True, 1.5, 4.0)}
+    assert ranges == {("source", False, 1.2, 2.75), ("dec", True, 1.5, 4.0)}
