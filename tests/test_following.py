@@ -193,3 +193,54 @@ def test_the_size_of_batches_and_their_order_change_little() -> None:
         answers.append(adapter.predict(x[:30]).softmax(1))
     torch.testing.assert_close(answers[0], answers[2], atol=0.05, rtol=0)
     torch.testing.assert_close(answers[1], answers[2], atol=0.05, rtol=0)
+
+
+class Twice(nn.Module):
+    """Calls its head a second time, on what the first call gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.head(x).relu())
+        return found
+
+
+class Cosine(nn.Linear):
+    """A head that is no plain linear layer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 4 * nn.functional.normalize(x) @ nn.functional.normalize(self.weight).T
+
+
+@pytest.mark.parametrize("model", [Twice(), nn.Sequential(nn.Linear(6, 8), Cosine(8, 4))])
+def test_other_heads_stay_as_they_are(model: nn.Module) -> None:
+    x = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    source = eq.SourceStatistics.measure(model, [x], progress=False)
+    adapter = eq.DEC(model, source)
+    adapter(x)
+    assert not adapter.kept
+    torch.testing.assert_close(adapter.detach()(x), adapter.predict(x))
+
+
+def test_half_precision_does_not_spoil_what_is_counted() -> None:
+    model = small_model()
+    source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
+    adapter = eq.DEC(model, source)
+    adapter(stream(1)[0])
+    adapter.kept["tally"] = adapter.kept["tally"] * 70_000
+    before = adapter.kept["tally"].clone()
+    adapter.half()
+    assert torch.equal(adapter.kept["tally"], before)
+
+
+def test_prototypes_of_another_shape_are_refused() -> None:
+    model = small_model()
+    source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
+    adapter = eq.DEC(model, source)
+    adapter(stream(1)[0])
+    state = adapter.state_dict()
+    name = next(name for name in state if name.endswith("sums"))
+    with pytest.raises(StateError, match="prototypes"):
+        adapter.load_state_dict({**state, name: state[name][:3]})

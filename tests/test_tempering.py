@@ -108,3 +108,11 @@ def test_answers_that_are_not_finite_have_no_say_in_the_agreement() -> None:
     spoilt = torch.cat([z, torch.full_like(z[:1], torch.nan)])
     wider = view.select(torch.tensor([0, 1, 2, 3, 4, 5, 0]))
     assert float(temper.divide(spoilt, wider)[1]) == pytest.approx(float(temper.divide(z, view)[1]))
+
+
+def test_models_that_are_certain_and_agree_are_not_made_more_certain() -> None:
+    for gap in (30.0, 40.0, 100.0, 400.0):  # in single precision the probabilities round to 1
+        z = torch.zeros(3, 5)
+        z[:, 2] = gap
+        found = agreement_temperature(z, z, torch.full((3,), 2.0), torch.full((3,), 2.0))
+        assert float(found) == pytest.approx(2.0, rel=1e-3)

@@ -11,11 +11,19 @@ from equipoise.errors import ModelError, OptionError
 
 
 class Call(NamedTuple):
-    """What a linear layer got and gave when it was last called, and the version of what it gave."""
+    """What a linear layer got and gave when it was last called.
+
+    Attributes:
+        features: what it got.
+        output: what it gave.
+        version: of the output, which goes up when it is written into.
+        plain: whether the layer was called once and does as nn.Linear does.
+    """
 
     features: Tensor
     output: Tensor
     version: int
+    plain: bool
 
     def gave(self, logits: Tensor) -> bool:
         """Whether logits are its output itself, or a view of it, not changed since."""
@@ -47,9 +55,10 @@ def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
 
     def noting(layer: str) -> Callable[..., None]:
         def note(
-            _module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor
+            module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor
         ) -> None:
-            calls[layer] = Call(args[0] if args else kwargs["input"], output, _version(output))
+            plain = layer not in calls and type(module).forward is nn.Linear.forward
+            calls[layer] = Call(args[0] if args else kwargs["input"], output, _version(output), plain)
 
         return note
 
@@ -63,9 +72,9 @@ def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
 
 
 def head_of(calls: Calls, logits: Tensor) -> str | None:
-    """The name of the linear layer whose output is the model's output, from (N, D) features; None if none."""
+    """The name of the plain linear layer that makes (N, D) features the model's output; None if none does."""
     for name, call in reversed(calls.items()):
-        if call.gave(logits) and call.features.ndim == 2 and call.output.shape == logits.shape:
+        if call.gave(logits) and call.plain and call.features.ndim == 2 and call.output.shape == logits.shape:
             return name
     return None
 
@@ -86,7 +95,7 @@ def head_features(calls: Calls, name: str, logits: Tensor) -> Tensor:
     """The (N, D) features that the head got."""
     if name not in calls:
         raise ModelError(f"the linear layer {name!r} did not run in the model's forward")
-    features, output, _ = calls[name]
+    features, output, *_ = calls[name]
     if features.ndim != 2 or output.shape != logits.shape:
         raise ModelError(
             f"expected the head {name!r} to turn (N, D) features into the model's logits, "

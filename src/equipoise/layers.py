@@ -171,8 +171,8 @@ def following_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
     which is the variance of both together. No gradient flows through them.
     """
 
-    def join(layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
-        x = at_least_single(inputs[0].detach())
+    def join(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        x = at_least_single((args[0] if args else kwargs["input"]).detach())
         share = 1 - (1 - momentum) ** (len(x) / FOLLOWED)
         mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
         fresh, centre = torch.var_mean(x, [dim for dim in range(x.ndim) if dim != 1], correction=0)
@@ -180,7 +180,7 @@ def following_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
         var.copy_((1 - share) * var + share * fresh + share * (1 - share) * apart**2)
         mean.copy_(mean + share * apart)
 
-    handles = [layer.register_forward_pre_hook(join) for layer in pooling_layers(model)]
+    handles = [layer.register_forward_pre_hook(join, with_kwargs=True) for layer in pooling_layers(model)]
     try:
         yield
     finally:

@@ -11,7 +11,6 @@ from equipoise.batch import Batch, checked_logits
 from equipoise.configured import Configured
 from equipoise.copying import frozen_copy
 from equipoise.errors import SourceError
-from equipoise.functional import at_least_single
 from equipoise.keeping import SAMPLES
 from equipoise.layers import running_statistics, select_parameters, steady_statistics
 from equipoise.outcome import Outcome, SourceView
@@ -181,4 +180,5 @@ class Learner(Configured, nn.Module, ABC):
 def _moved(name: str, tensor: Tensor, fn: Any) -> Tensor:
     """What is kept follows a module's moves; samples stay as they came, and nothing gets half precision."""
     moved: Tensor = fn(tensor)
-    return tensor.to(moved.device) if name.startswith(SAMPLES) else at_least_single(moved)
+    narrowed = moved.dtype in (torch.float16, torch.bfloat16)
+    return tensor.to(moved.device) if narrowed or name.startswith(SAMPLES) else moved

@@ -29,6 +29,13 @@ def learn(kept: Mapping[str, Tensor], head: nn.Linear, features: Tensor, logits:
     Before the first batch the rows of the head's weight join, as in T3A (`supports.join`).
     """
     features, logits = at_least_single(features.detach()), at_least_single(logits.detach())
+    with torch.autocast(features.device.type, enabled=False):
+        return _learned(kept, head, features, logits)
+
+
+def _learned(
+    kept: Mapping[str, Tensor], head: nn.Linear, features: Tensor, logits: Tensor
+) -> dict[str, Tensor]:
     good = features.isfinite().all(1) & logits.isfinite().all(1)
     features, logits = features[good], logits[good]
     if SUMS in kept:

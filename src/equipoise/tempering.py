@@ -37,16 +37,21 @@ def agreement_temperature(logits: Tensor, source_logits: Tensor, t: Tensor, tau:
     """
     start = (t * tau).sqrt().median()
     z, other = at_least_single(logits), at_least_single(source_logits)
-    confidence, classes = (z / start).softmax(1).max(1)
-    seconded = (other / start).softmax(1).gather(1, classes.unsqueeze(1)).squeeze(1)
-    aim = (confidence + seconded).mean() / 2
-    below = z - z.max(1, keepdim=True).values
+    classes = z.argmax(1, keepdim=True)
+    aim = (_doubt(z, classes, start) + _doubt(other, classes, start)) / 2
     low, high = start / _WIDEST, start * _WIDEST
     for _ in range(_HALVINGS):
         middle = (low * high).sqrt()
-        too_sure = (below / middle).exp().sum(1).reciprocal().mean() > aim
+        too_sure = _doubt(z, classes, middle) < aim
         low, high = torch.where(too_sure, middle, low), torch.where(too_sure, high, middle)
-    return (low * high).sqrt()
+    return torch.where(aim > 0, (low * high).sqrt(), start)  # without any doubt, every temperature would do
+
+
+def _doubt(logits: Tensor, classes: Tensor, temperature: Tensor) -> Tensor:
+    """avg_i (1 − softmax(z_i / T)_k): in single precision a probability near 1 would have no digits left."""
+    others = (logits - logits.gather(1, classes)) / temperature
+    odds = others.scatter(1, classes, -torch.inf).exp().sum(1)
+    return (1 / (1 + 1 / odds)).mean()
 
 
 class Temperature:
@@ -149,7 +154,7 @@ class Temper:
         """
         known = view.tau.isfinite()
         if self.kind == "agreement":
-            known = known & logits.isfinite().all(1)
+            known = known & (view.tau > 0) & logits.isfinite().all(1)
         if not bool(known.any()):
             temperature = view.tau.new_tensor(self.temperature.running())
         elif self.kind == "sample":

@@ -138,7 +138,9 @@ def answer_online(
         adapter = eq.create(row.method, model, source, tempering=tempering, **row.options)
         for images in stream:
             logits = adapter(images)
-            divisor = 1.0 if tempering == "none" or adapter.last is None else adapter.last.temperature or 1.0
+            divisor = 1.0 if adapter.last is None or tempering == "none" else adapter.last.temperature
+            if divisor is None:
+                raise RuntimeError("the adapter tempered and did not say by what")
             answers.append(logits * divisor)
             temperatures.append(divisor)
             after_batch()

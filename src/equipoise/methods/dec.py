@@ -160,6 +160,8 @@ class DEC(GradientAdapter):
         """The distance from the teacher."""
         if source is None:  # the type of the contract: DEC asks the source model, so there is always a view
             raise RuntimeError("DEC needs the source model's view of the batch")
+        if self.reading == "steady":
+            raise RuntimeError('reading="steady" has no objective')
         if self.reading == "paper":
             loss = paper_loss(logits, source.logits, source.tau)
         else:
@@ -174,9 +176,11 @@ class DEC(GradientAdapter):
             logits, head, features = self._look(batch)
             if spoilt := self.spoilt():
                 return Outcome(logits, reason=spoilt, failed=True)
+            used = int(logits.isfinite().all(1).sum())
             if head is not None:
                 self.kept.update(learn(self.kept, self._linear(head), features, logits))
-            return Outcome(self._blended(logits, head, features), used=batch.rows)
+            reason = "" if used else "non-finite logits"
+            return Outcome(self._blended(logits, head, features), used=used, reason=reason)
 
     def answer(self, batch: Batch, source: SourceView | None) -> Tensor:
         """The student's logits in eval mode, with the prototypes as they are."""
@@ -194,8 +198,10 @@ class DEC(GradientAdapter):
         return with_head(self.student, self._head, *blended_head(self.kept, self._linear(self._head)))
 
     def check_kept(self, kept: Mapping[str, Tensor]) -> None:
-        """Refuse prototypes without their tally."""
-        if (SUMS in kept) != (TALLY in kept) or (self.reading != "steady" and SUMS in kept):
+        """Refuse prototypes without their tally, of another number of classes, or where there are none."""
+        shapes = [tuple(kept[name].shape) for name in (SUMS, TALLY) if name in kept]
+        fits = not shapes or (len(shapes) == 2 and len(shapes[0]) == 2 and shapes[1] == (3,))
+        if not fits or (shapes and (self.reading != "steady" or shapes[0][0] != self._classes)):
             raise StateError(f'the state\'s prototypes are not those of reading="{self.reading}"')
 
     def _look(self, batch: Batch) -> tuple[Tensor, str | None, Tensor]:
