@@ -319,7 +319,7 @@ SEARCHES: dict[str, Callable[[str, str], bool]] = {
             and ("following" in variant or variant.startswith(("none", "stat", "batch", "the same")))
         )
     ),
-    "*What to divide by*: statistics that follow, no prototypes (*start* is the median of √(t · tau)).": (
+    "*What to divide by*: no adaptation, and statistics that follow (*start*: the median of √(t · tau)).": (
         lambda variant, _rule: variant in ("none: the source model", "statistics: following .1")
     ),
     "*Prototypes and agreement together*: fewer images, on two CPU cores; tin-eff was not run.": (

@@ -30,7 +30,7 @@ class Tempered(nn.Module):
     Args:
         adapter: the adapter that answers and learns.
         source: the statistics of the model it was made from.
-        tempering: "median" of tau, "mean" or "sample".
+        tempering: "median" of tau, "mean", "sample" or "agreement".
         t_min: lower end of the regulariser's range of t; None: the adapter's own.
         t_max: its upper end; likewise. DEC's range is that of its loss, and cannot be another here.
 
