@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-browser lint format clean
+.PHONY: help setup demo test test-slow test-browser bench lint format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,6 +26,10 @@ test-slow: setup ## the tests that take minutes
 
 test-browser: setup ## the pages in a real Chromium (Debian: apt-get install chromium)
 	$(BIN)/python -m pytest -m browser
+
+bench: setup ## what a step costs on this machine, ten minutes of it; BENCH=--quick for two, again to go on
+	$(BIN)/python benchmarks/speed/run.py --out benchmarks/speed/local.jsonl $(BENCH)
+	$(BIN)/python benchmarks/speed/performance.py benchmarks/speed/local.jsonl
 
 lint: setup ## formatting, style and strict types
 	$(BIN)/ruff format --check .

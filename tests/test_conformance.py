@@ -51,9 +51,9 @@ def stream() -> list[Tensor]:
     return [drifted(rows, seed) for seed, rows in enumerate(BATCH_SIZES)]
 
 
-def create(case: str, model: nn.Module, source: eq.SourceStatistics) -> eq.Adapter:
+def create(case: str, model: nn.Module, source: eq.SourceStatistics, **more: Any) -> eq.Adapter:
     method, options = CASES[case]
-    return eq.create(method, model, source, **options)
+    return eq.create(method, model, source, **{**options, **more})
 
 
 def build(case: str, kind: str) -> tuple[eq.Adapter, nn.Module]:

@@ -1,12 +1,13 @@
 """SoTTA's memory against one that takes the samples one by one, written out here, with the same draws."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from equipoise.hus import offer, replaced_slots
+from equipoise.hus import drawn, offer, replaced_slots, taken_slots, takers_by_tensors, takers_on_cpu
 
 
 class Memory:
@@ -17,18 +18,27 @@ class Memory:
         self.slots: list[tuple[int, Tensor]] = []
         self.generator = torch.Generator().manual_seed(seed)
 
-    def offer(self, label: int, sample: Tensor) -> None:
-        if len(self.slots) < self.capacity:
-            self.slots.append((label, sample))
-            return
+    def offer(self, label: int, sample: Tensor, *, sure: bool = True) -> None:
+        """Every sample draws its numbers, those too that are not sure enough or find a free slot."""
         draws = torch.rand(self.classes + self.capacity, generator=self.generator).tolist()
-        self.slots[self.slot_for(label, draws)] = (label, sample)
+        if sure:
+            self.take(label, sample, draws)
+
+    def take(self, label: int, sample: Tensor, draws: list[float]) -> int:
+        """Put a sample into a slot, and say which."""
+        slot = len(self.slots)
+        if slot < self.capacity:
+            self.slots.append((label, sample))
+        else:
+            slot = self.slot_for(label, draws)
+            self.slots[slot] = (label, sample)
+        return slot
 
     def slot_for(self, label: int, draws: list[float]) -> int:
         """The slot a sample takes; a random one of several is the one with the smallest draw."""
         occupancy = Counter(held for held, _ in self.slots)
         most = max(occupancy.values())
-        largest = [held for held, count in occupancy.items() if count == most]
+        largest = sorted(held for held, count in occupancy.items() if count == most)
         victim = label if label in largest else min(largest, key=lambda held: draws[held])
         own = [slot for slot, (held, _) in enumerate(self.slots) if held == victim]
         return min(own, key=lambda slot: draws[self.classes + slot])
@@ -39,6 +49,19 @@ def empty(capacity: int, seed: int = 0) -> dict[str, Tensor]:
         "classes": torch.full((capacity,), -1),
         "random": torch.Generator().manual_seed(seed).get_state(),
     }
+
+
+def offered_all(
+    kept: dict[str, Tensor],
+    samples: dict[str, Tensor],
+    labels: Tensor,
+    classes: int,
+    sure: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """The memory after a batch, with its own draws."""
+    draws, random = drawn(kept["random"], len(labels), classes + len(kept["classes"]))
+    sure = torch.ones(len(labels), dtype=torch.bool) if sure is None else sure
+    return {**kept, **offer(kept, samples, labels, sure, draws), "random": random}
 
 
 def skewed(rows: int, classes: int, generator: torch.Generator) -> Tensor:
@@ -60,9 +83,11 @@ def test_a_long_stream_leaves_the_same_sample_in_every_slot(capacity: int, class
         labels = skewed(rows, classes, generator)
         numbers = torch.arange(start, start + rows)
         pictures = torch.rand(rows, 2, 3, generator=generator)
-        kept = {**kept, **offer(kept, {"0": pictures, "number": numbers}, labels, classes)}
+        sure = torch.rand(rows, generator=generator) < 0.8
+        kept = offered_all(kept, {"0": pictures, "number": numbers}, labels, classes, sure)
         for row in range(rows):
-            expected.offer(int(labels[row]), torch.cat([numbers[row, None], pictures[row].flatten()]))
+            sample = torch.cat([numbers[row, None], pictures[row].flatten()])
+            expected.offer(int(labels[row]), sample, sure=bool(sure[row]))
         filled = len(expected.slots)
         assert kept["classes"].tolist() == [held for held, _ in expected.slots] + [-1] * (capacity - filled)
         for slot, (_, sample) in enumerate(expected.slots):
@@ -92,10 +117,11 @@ def test_replaced_slots_are_those_of_one_sample_after_another(capacity: int, cla
 def test_how_the_stream_is_cut_into_batches_does_not_matter() -> None:
     labels = skewed(300, 5, torch.Generator().manual_seed(4))
     samples = torch.arange(300)
-    whole = offer(empty(8), {"0": samples}, labels, 5)
+    sure = torch.rand(300, generator=torch.Generator().manual_seed(6)) < 0.7
+    whole = offered_all(empty(8), {"0": samples}, labels, 5, sure)
     single = empty(8)
-    for row in range(300):
-        single = {**single, **offer(single, {"0": samples[row : row + 1]}, labels[row : row + 1], 5)}
+    for row in samples.split(1):
+        single = offered_all(single, {"0": row}, labels[row], 5, sure[row])
     assert whole.keys() == single.keys()
     assert all(torch.equal(whole[name], single[name]) for name in whole)
 
@@ -103,7 +129,7 @@ def test_how_the_stream_is_cut_into_batches_does_not_matter() -> None:
 def test_a_skewed_stream_ends_in_a_balanced_memory() -> None:
     labels, kept = skewed(1200, 4, torch.Generator().manual_seed(5)), empty(64)
     for rows in torch.arange(1200).split(100):
-        kept = {**kept, **offer(kept, {"0": rows}, labels[rows], 4)}
+        kept = offered_all(kept, {"0": rows}, labels[rows], 4)
     assert Counter(kept["classes"].tolist()) == {0: 16, 1: 16, 2: 16, 3: 16}
     assert torch.equal(labels[kept["samples.0"]], kept["classes"])
 
@@ -122,7 +148,7 @@ def test_evictions_are_uniform(label: int, places: int, bound: float) -> None:
     kept = {**empty(24), "classes": held}
     taken: Counter[int] = Counter()
     for _ in range(trials):
-        news = offer(kept, {"0": torch.ones(1)}, torch.tensor([label]), 4)
+        news = offered_all(kept, {"0": torch.ones(1)}, torch.tensor([label]), 4)
         taken[int(news["samples.0"].argmax())] += 1
         kept["random"] = news["random"]
     assert set(taken) == set(range(places))
@@ -131,14 +157,88 @@ def test_evictions_are_uniform(label: int, places: int, bound: float) -> None:
 
 
 def test_an_offer_changes_nothing_that_it_is_given() -> None:
-    kept = offer(empty(3), {"0": torch.arange(5)}, torch.tensor([0, 1, 1, 0, 1]), 2)
+    kept = offered_all(empty(3), {"0": torch.arange(5)}, torch.tensor([0, 1, 1, 0, 1]), 2)
     before = {name: tensor.clone() for name, tensor in kept.items()}
-    offer(kept, {"0": torch.arange(10, 20)}, torch.ones(10, dtype=torch.long), 2)
+    offered_all(kept, {"0": torch.arange(10, 20)}, torch.ones(10, dtype=torch.long), 2)
     assert all(torch.equal(kept[name], before[name]) for name in before)
 
 
-def test_an_offer_of_nothing_makes_room() -> None:
-    kept = offer(empty(3), {"0": torch.empty(0, 2, dtype=torch.uint8)}, torch.empty(0, dtype=torch.long), 2)
-    assert (kept["samples.0"].shape, kept["samples.0"].dtype) == ((3, 2), torch.uint8)
+@pytest.mark.parametrize("rows", [0, 4])
+def test_an_offer_of_nothing_makes_room(rows: int) -> None:
+    pictures, labels = torch.ones(rows, 2, dtype=torch.uint8), torch.zeros(rows, dtype=torch.long)
+    kept = offered_all(empty(3), {"0": pictures}, labels, 2, torch.zeros(rows, dtype=torch.bool))
+    assert (kept["samples.0"].tolist(), kept["samples.0"].dtype) == ([[0, 0]] * 3, torch.uint8)
     assert kept["classes"].tolist() == [-1, -1, -1]
-    assert torch.equal(kept["random"], empty(3)["random"])
+
+
+def test_how_much_is_drawn_depends_on_the_shapes_alone() -> None:
+    random = empty(3)["random"]
+    before = random.clone()
+    draws, after = drawn(random, 4, 5)
+    expected = torch.Generator().manual_seed(0)
+    assert torch.equal(draws, torch.rand(4, 5, generator=expected))
+    assert torch.equal(after, expected.get_state())
+    assert torch.equal(random, before)
+    assert torch.equal(drawn(random, 0, 5)[1], random)
+
+
+def a_case(capacity: int, classes: int, rows: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A memory filled to some part, a batch, which of it is offered, and draws, some of them equal."""
+    generator = torch.Generator().manual_seed(seed)
+    filled = (0, capacity // 2, capacity, capacity)[seed % 4]
+    memory = torch.full((capacity,), -1)
+    memory[:filled] = skewed(filled, classes, generator)
+    offered = torch.rand(rows, generator=generator) < (1.0, 0.9, 0.3, 0.0)[seed // 5 % 4]
+    draws = torch.rand(rows, classes + capacity, generator=generator)
+    if seed % 3 == 0:
+        draws = (draws * 4).floor() / 4
+    return memory, skewed(rows, classes, generator), offered, draws
+
+
+@pytest.mark.parametrize("choose", [takers_on_cpu, takers_by_tensors])
+@pytest.mark.parametrize("capacity", [1, 2, 7, 64])
+@pytest.mark.parametrize("classes", [2, 10, 200])
+def test_slots_are_taken_as_by_one_sample_after_another(
+    choose: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], capacity: int, classes: int
+) -> None:
+    for seed, rows in enumerate([1, 2, capacity, 2 * capacity + 3, 50] * 12):
+        memory, labels, offered, draws = a_case(capacity, classes, rows, seed)
+        expected, taker = Memory(capacity, classes), [-1] * capacity
+        expected.slots = [(held, torch.empty(0)) for held in memory.tolist() if held >= 0]
+        for row in offered.nonzero().flatten().tolist():
+            taker[expected.take(int(labels[row]), torch.empty(0), draws[row].tolist())] = row
+        given = [t.clone() for t in (memory, labels, offered, draws)]
+        assert choose(memory, labels, offered, draws).tolist() == taker
+        held, came = taken_slots(memory, labels, offered, draws)
+        assert came.tolist() == taker
+        assert held.tolist()[: len(expected.slots)] == [label for label, _ in expected.slots]
+        assert held.tolist()[len(expected.slots) :] == [-1] * (capacity - len(expected.slots))
+        assert all(map(torch.equal, given, (memory, labels, offered, draws)))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 30])
+def test_off_the_cpu_no_choice_waits_for_a_value(rows: int) -> None:
+    memory, labels, offered, draws = (t.to("meta") for t in a_case(8, 5, rows, seed=4))
+    kept = {"classes": memory, "samples.0": torch.empty(8, 3, device="meta")}
+    # Tensors without values: whatever asks for one, or for a shape that depends on one, raises.
+    news = offer(kept, {"0": torch.empty(rows, 3, device="meta")}, labels, offered, draws)
+    assert {name: (t.shape, t.dtype) for name, t in news.items()} == {
+        name: (t.shape, t.dtype) for name, t in kept.items()
+    }
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize(("capacity", "classes", "rows"), [(64, 10, 200), (64, 200, 50), (5, 3, 30)])
+def test_a_cuda_graph_takes_the_slots_that_the_cpu_takes(capacity: int, classes: int, rows: int) -> None:
+    static = [t.cuda() for t in a_case(capacity, classes, rows, seed=0)]
+    taken_slots(*static)  # what is made at the first use is not part of a graph
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        came = taken_slots(*static)
+    for seed in range(20):
+        case = a_case(capacity, classes, rows, seed)
+        for held, value in zip(static, case, strict=True):
+            held.copy_(value)
+        graph.replay()
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(came, taken_slots(*case), strict=True))

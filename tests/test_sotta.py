@@ -88,8 +88,8 @@ class ByHand:
         z = self.network(self.w, x, own=False)
         p = z.exp() / z.exp().sum(1, keepdim=True)
         for sample, chances in zip(x, p, strict=True):
-            if float(chances.max()) >= self.confidence:
-                self.memory.offer(int(chances.argmax()), sample)
+            sure = float(chances.max()) >= self.confidence
+            self.memory.offer(int(chances.argmax()), sample, sure=sure)
             self.offered += 1
             if self.offered % self.every == 0 and self.memory.slots:
                 self.update()
@@ -236,7 +236,8 @@ def test_an_empty_memory_teaches_nothing_and_says_so() -> None:
     assert (adapter.last.updated, adapter.last.used, adapter.last.loss) == (False, 0, None)
     assert adapter.last.reason == "the memory is empty: no sample was confident enough"
     after = snapshot(adapter)
-    assert same(before, {name: after[name] for name in before})
+    drawn = "sotta.kept.random"  # each sample draws its numbers, sure or not
+    assert same({**before, drawn: after[drawn]}, {name: after[name] for name in before})
 
 
 def test_the_memory_is_never_emptied() -> None:

@@ -12,23 +12,27 @@ from torch import Tensor, nn
 from equipoise.batch import Batch, batches
 from equipoise.detached import with_temperature
 from equipoise.errors import OptionError, SourceError
+from equipoise.execution import Engine, Execution, MemoryFormat, Precision
 from equipoise.files import write_tensors
 from equipoise.footprint import Footprint, measure_footprint
+from equipoise.graphs import StepGraphs
 from equipoise.keeping import part, prefixed
-from equipoise.learner import Learner
-from equipoise.outcome import SourceView
-from equipoise.record import Step, record_step
-from equipoise.source import SourceStatistics, device_of
+from equipoise.ranks import Ranks
+from equipoise.record import Record, Step
+from equipoise.responder import Responder
+from equipoise.source import SourceStatistics, check_module, device_of
 from equipoise.state import check_state
 from equipoise.teacher import Residence
 from equipoise.tempering import Temper, Tempering, divide
-from equipoise.triage import Triage
+
+HERE = ("engine", "distributed")
+"""Options that belong to a machine and not to the state."""
 
 STATE_KIND, STATE_VERSION = "equipoise adapter", 1
 _Self = TypeVar("_Self", bound="Adapter")
 
 
-class Adapter(Learner):
+class Adapter(Responder):
     """A classifier that adapts to its inputs: `adapter(x)` stands where `model(x)` stood, and returns logits.
 
     A method is a subclass with a `name`, keyword options in its constructor, and `step`. Everything else is
@@ -53,6 +57,10 @@ class Adapter(Learner):
         t_min: float = 1.0,
         t_max: float = 3.0,
         teacher: Residence = "swapped",
+        engine: Engine = "auto",
+        precision: Precision = "fp32",
+        memory_format: MemoryFormat | None = None,
+        distributed: bool = True,
     ) -> None:
         """Copy the model and check what all methods share.
 
@@ -67,15 +75,24 @@ class Adapter(Learner):
             t_max: its upper end.
             teacher: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
                 memory, and only what adapts); no difference where nothing adapts.
+            engine: what runs a step: "eager", "graph" (the whole step as one CUDA graph), "compile", or the
+                fastest that is safe, "auto" (`execution.Execution`); `execution` says which. It changes no
+                decision and is not part of the state.
+            precision: "fp32", or "bf16" for the convolutions and matrix products where the device has it.
+            memory_format: "contiguous", "channels_last", or None for what is fastest by measurement.
+            distributed: where torch.distributed is initialised with several processes, adapt as one with
+                them: all call at once, each with its part of a batch.
         """
+        check_module(model)
         temper = Temper(tempering, source, t_min, t_max)
         if source is None and (self.needs_source or tempering != "none"):
             asker = self.name if self.needs_source else f"tempering={tempering!r}"
             raise SourceError(f"{asker} needs source statistics: {self.measuring}")
-        super().__init__(model, source, choice, teacher)
-        self.temper = temper
-        self.resolve(t_min=temper.t_min, t_max=temper.t_max)
-        self._last: Step | None = None
+        execution = Execution.checked(engine, precision, memory_format, device_of(model))
+        super().__init__(temper, model, source, choice, teacher, execution, Ranks.found(bool(distributed)))
+        self.resolve(t_min=temper.t_min, t_max=temper.t_max, memory_format=execution.memory_format)
+        self._graphs = StepGraphs()
+        self._last: Record | Step | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch; the adapter learns from it as it answers.
@@ -89,8 +106,27 @@ class Adapter(Learner):
         with torch.inference_mode(False), torch.enable_grad(), _fresh_autocast_cache():
             for parameter in self.learned.values():
                 parameter.requires_grad_()
-            answer, self._last = self._respond(batch.learnable())
+            run = self._graphs.run if self._captures else Adapter.respond
+            answer, self._last = run(self, batch.learnable())
         return answer
+
+    @property
+    def _captures(self) -> bool:
+        return self._execution.engine != "eager" and self.device.type == "cuda" and self.ranks.alone
+
+    @property
+    def execution(self) -> str:
+        """What runs the steps, in words: the engine that was picked and why, precision and layout."""
+        engine = "eager"
+        if self._captures:
+            sizes = ", ".join(str(size) for size in self._graphs.sizes)
+            engine = f"CUDA graphs (batches of {sizes})" if sizes else "CUDA graphs, none captured yet"
+        if self._graphs.refusal:
+            engine = f"eager, as the step cannot be captured: {self._graphs.refusal}"
+        if self.compiler.wanted:
+            engine = f"{engine}, {self.compiler.told}"
+        told = self._execution.told(self.student, self.device, learns=bool(self.learned))
+        return ", ".join(filter(None, (engine, told)))
 
     def predict(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch with the adapter as it stands; nothing is learned.
@@ -102,8 +138,8 @@ class Adapter(Learner):
         batch = Batch.of(args, kwargs)
         with torch.no_grad():
             if self.temper.kind != "sample":
-                return divide(self.answer(batch, None), self.temper.temperature.running())
-            view = self._view(batch)
+                return divide(self.answer(batch, None), self.temper.temperature.level())
+            view = self.view(batch)
             logits = self.answer(batch, view)
             if self.asks_source:
                 return divide(logits, view.tau.unsqueeze(1))
@@ -122,7 +158,12 @@ class Adapter(Learner):
 
     @property
     def last(self) -> Step | None:
-        """What was done with the last batch; None before the first and after a reset."""
+        """What was done with the last batch; None before the first and after a reset.
+
+        It is made when asked for, which on a GPU waits for the batch to be done.
+        """
+        if isinstance(self._last, Record):
+            self._last = self._last.read()
         return self._last
 
     def reset(self) -> None:
@@ -130,6 +171,11 @@ class Adapter(Learner):
         self.restore(self.teacher.tensors(list(self.adapting)), kept=None)
         self.temper.temperature.reset()
         self._last = None
+
+    def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
+        super()._apply(fn, recurse)
+        self._graphs = StepGraphs()  # those of before read and write where nothing is any more
+        return self
 
     def footprint(self) -> Footprint:
         """What the adapter holds in memory now, in numbers and bytes, and whether it stores observations."""
@@ -186,56 +232,12 @@ class Adapter(Learner):
         """
         text = {
             "method": self.name,
-            "options": json.dumps(self.options),
+            "options": json.dumps({n: value for n, value in self.options.items() if n not in HERE}),
             "source": self.source.to_json() if self.source else "",
             "model_fingerprint": self.model_fingerprint,
         }
         tensors = {**self.state_dict(), **(self.source.tensors() if self.source else {})}
         write_tensors(path, STATE_KIND, STATE_VERSION, tensors, text)
-
-    # ------------------------------------------------------------------ how a batch goes through
-
-    def _view(self, batch: Batch) -> SourceView:
-        """One forward of the source model, and the certainty regulariser of its logits."""
-        with torch.no_grad():
-            logits, features = self.ask_source(batch)
-            return SourceView(logits, features, *self.temper.regularize(logits))
-
-    def _respond(self, batch: Batch) -> tuple[Tensor, Step]:
-        triage, view = Triage(batch), None
-        if triage.rest.rows and (self.asks_source or self.temper.kind != "none"):
-            view = self._view(triage.rest)
-            if self.asks_source:
-                view = view.select(triage.keep_usable(view.tau))
-        if triage.rest.rows == 0:
-            answer = triage.complete(self._unanswered(batch))
-            reason = "; ".join(triage.reasons)
-            return answer, record_step(batch.rows, answer, set_aside=batch.rows, reason=reason)
-        outcome = self.undoable_step(triage.rest, view)
-        logits, tau, temperature = outcome.logits.detach(), None, None
-        if view is not None:
-            logits, temperature = self.temper.divide(logits, view)
-            tau = view.tau[view.tau.isfinite()]
-            if not outcome.failed:
-                self.temper.temperature.observe(tau, temperature)
-        answer = triage.complete(logits)
-        step = record_step(
-            batch.rows,
-            answer,
-            used=0 if outcome.reason else outcome.used,
-            set_aside=triage.set_aside,
-            reason="; ".join(filter(None, (outcome.reason, *triage.reasons))),
-            loss=outcome.loss,
-            tau=tau,
-            temperature=temperature,
-        )
-        return answer, step
-
-    def _unanswered(self, batch: Batch) -> Tensor:
-        """No logits, of the right width and dtype; the model never sees any of the batch's values."""
-        like = next((p for p in self.student.parameters() if p.is_floating_point()), torch.empty(0))
-        classes = self._classes or self.steady_logits(batch.map(torch.zeros_like)).shape[1]
-        return like.new_empty(0, classes)
 
 
 @contextmanager

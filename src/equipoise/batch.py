@@ -56,6 +56,10 @@ class Batch:
         """A tensor with another leading size (position ids of shape (1, L), say) belongs to all samples."""
         return value.ndim > 0 and value.shape[0] == self.rows
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors among the inputs, in order."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor)]
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
         return self.map(lambda value: value.to(device, non_blocking=True))
@@ -94,6 +98,27 @@ class Batch:
         args = tuple(samples.get(str(place), value) for place, value in enumerate(self.args))
         kwargs = {name: samples.get(name, value) for name, value in self.kwargs.items()}
         return Batch(args, kwargs, len(next(iter(samples.values()))))
+
+    def first(self) -> "Batch":
+        """Its first sample alone."""
+        one = self.map(lambda value: value[:1] if self._per_sample(value) else value)
+        return Batch(one.args, one.kwargs, 1)
+
+    def with_stand_ins(self, good: Tensor) -> "Batch":
+        """The same batch with a copy of the first good sample in the place of each that is not good.
+
+        Without any good one, zeros stand in.
+        """
+        first, some = good.to(torch.uint8).argmax().reshape(1), good.any()
+
+        def fill(value: Tensor) -> Tensor:
+            if not self._per_sample(value):
+                return value
+            one = value.index_select(0, first)
+            mask = good.to(value.device).reshape(-1, *[1] * (value.ndim - 1))
+            return torch.where(mask, value, torch.where(some, one, torch.zeros_like(one)))
+
+        return self.map(fill)
 
     def select(self, keep: Tensor) -> "Batch":
         """The samples for which `keep` is true; the batch itself where that is all of them."""

@@ -51,3 +51,7 @@ class DataError(EquipoiseError, ValueError):
 
 class RecipeError(EquipoiseError, ValueError):
     """A recipe that asks for what there is not."""
+
+
+class RankError(EquipoiseError, RuntimeError):
+    """Processes that adapt as one are one no longer: a rank was lost, fell behind, failed or differs."""

@@ -3,15 +3,17 @@
 from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch
 from equipoise.keeping import OPTIMIZER, part, prefixed
-from equipoise.layers import Parameters, batch_statistics, checked_choice
+from equipoise.layers import Parameters, checked_choice
 from equipoise.optim import Optimizer, OptimizerName, Slope, slope
 from equipoise.options import integer, number, one_of
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Check, Outcome, SourceView, all_hold, first_broken, known
+from equipoise.pooled import pooled_statistics
 from equipoise.source import SourceStatistics
 
 
@@ -21,11 +23,11 @@ class Objective(NamedTuple):
     Attributes:
         loss: the loss, with a graph to differentiate.
         used: how many samples are in it; 0: there is nothing to learn.
-        reason: why that is so.
+        reason: why that is so, if it is.
     """
 
     loss: Tensor
-    used: int
+    used: int | Tensor
     reason: str = ""
 
 
@@ -98,7 +100,12 @@ class GradientAdapter(Adapter):
         And an interrupt may come between the weights and what follows them. A copy of a few weights costs
         nothing; one of all of them in every batch is too much for that alone.
         """
-        return self.steps > 1 or self.options["parameters"] != "all"
+        return self.steps_often or self.options["parameters"] != "all"
+
+    @property
+    def steps_often(self) -> bool:
+        """With more than one step a batch."""
+        return self.steps > 1
 
     def initial(self) -> dict[str, Tensor]:
         """The optimiser's state."""
@@ -106,33 +113,65 @@ class GradientAdapter(Adapter):
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """A forward on the batch's statistics and a step down the objective, `steps` times."""
-        outcome = self._one_step(batch, source)
+        outcome = self._one_step(batch, source, ())
         for _ in range(self.steps - 1):
             if outcome.reason:
                 return outcome
-            again = self._one_step(batch, source)
-            # If a later step found nothing to learn from, those before it were taken all the same.
-            idle = again.reason and not again.failed
-            outcome = outcome._replace(logits=again.logits) if idle else again
+            again = self._one_step(batch, source, outcome.checks)
+            outcome = _joined(outcome, again)
         return outcome
 
-    def _one_step(self, batch: Batch, source: SourceView | None) -> Outcome:
-        with batch_statistics(self.student, self.norm_momentum, batch.rows):
+    def _one_step(self, batch: Batch, source: SourceView | None, before: tuple[Check, ...]) -> Outcome:
+        with pooled_statistics(self.student, self.norm_momentum, self.ranks, self.counts):
             logits = self.logits(batch)
-        if spoilt := self.spoilt():
-            return Outcome(logits, reason=spoilt, failed=True)
-        loss, used, reason = self.objective(logits, source)
-        if used == 0:
+        checks = (*before, self.unspoilt())
+        if broken := first_broken(checks):
+            return Outcome(logits, reason=broken.otherwise, failed=True)
+        loss, used, reason = self.objective(self.everyones(logits), source)
+        if isinstance(used, Tensor):
+            checks = (*checks, Check(used > 0, reason, undoes=False))
+        if used == 0 if isinstance(used, int) else known(used > 0) is False:
             return Outcome(logits, reason=reason)
         if self.optimizer.rate == 0:
-            return Outcome(logits, loss.detach(), reason="the learning rate is 0")
-        failure = self.descend(slope(loss, self.learned))
-        return Outcome(logits, loss.detach(), used, reason=failure, failed=bool(failure))
+            return Outcome(logits, loss.detach(), reason="the learning rate is 0", checks=checks)
+        failure, more = self.descend(self._averaged(slope(loss, self.learned)), checks)
+        return Outcome(logits, loss.detach(), used, reason=failure, failed=bool(failure), checks=more)
 
-    def descend(self, found: Slope) -> str:
-        """One step of the optimiser; returns why there was none, or an empty string."""
+    def _averaged(self, found: Slope) -> Slope:
+        """The slope by the samples of all processes: each has scaled that by its own accordingly."""
+        averages = self.ranks.average(list(found.gradients.values())) if found.gradients else []
+        return found._replace(gradients=dict(zip(found.gradients, averages, strict=True)))
+
+    def descend(self, found: Slope, checks: tuple[Check, ...] = ()) -> tuple[str, tuple[Check, ...]]:
+        """One step of the optimiser if all checks hold; returns why there was none, and all checks."""
         if found.failure:
-            return found.failure
-        state, failure = self.optimizer.step(self.learned, found.gradients, part(self.kept, OPTIMIZER))
+            return found.failure, checks
+        state = part(self.kept, OPTIMIZER)
+        permission = () if self.permitted is None else (Check(self.permitted, ""),)
+        allowed = (*permission, *checks, *found.checks)
+        # A guarded step is the only one, and the last to write: nothing is left that could undo it.
+        in_place = self.permitted is not None and self.steps == 1
+        state, checks = self.optimizer.step(self.learned, found.gradients, state, allowed, in_place=in_place)
+        if broken := first_broken(checks):
+            return broken.otherwise, checks
         self.kept.update(prefixed(OPTIMIZER, state))
-        return failure
+        return "", checks
+
+
+def _joined(first: Outcome, again: Outcome) -> Outcome:
+    """What two steps on one batch come to.
+
+    If the later one found nothing to learn from, the one before it was taken all the same.
+    """
+    if again.reason or again.loss is None or first.loss is None:
+        return again if again.failed else first._replace(logits=again.logits)
+    old = [id(check) for check in first.checks]
+    later = [check for check in again.checks if not check.undoes and id(check) not in old]
+    if not later:
+        return again
+    taken = all_hold(later)
+    return again._replace(
+        used=torch.where(taken, again.used, first.used),
+        loss=torch.where(taken, again.loss, first.loss),
+        checks=tuple(check for check in again.checks if check.undoes or id(check) in old),
+    )

@@ -15,36 +15,67 @@ from equipoise.keeping import SAMPLES, part
 Array: TypeAlias = npt.NDArray[Any]
 
 
-def offer(
-    kept: Mapping[str, Tensor], samples: Mapping[str, Tensor], classes: Tensor, num_classes: int
-) -> dict[str, Tensor]:
-    """The memory after it was offered samples of some classes, in order.
+def drawn(random: Tensor, rows: int, width: int) -> tuple[Tensor, Tensor]:
+    """Uniform numbers for a batch, on the CPU, and the state of the generator after them.
 
-    A memory is "classes", the class in each slot or -1, "samples.*", a row for each slot, and "random", the
-    state of the generator that its choices are drawn from. Free slots are taken first, from the front.
+    Every sample has its row, offered or not: how much is drawn depends on the shapes alone.
     """
-    memory, came = kept["classes"].cpu().numpy().copy(), classes.cpu().numpy()
-    filled = int((memory >= 0).sum())
-    room = min(len(memory) - filled, len(came))
-    slots = np.arange(filled, filled + room)
-    memory[slots] = came[:room]
     generator = torch.Generator()
-    generator.set_state(kept["random"].cpu())
-    if room < len(came):
-        draws = torch.rand(len(came) - room, num_classes + len(memory), generator=generator).numpy()
-        slots = np.concatenate([slots, replaced_slots(memory, came[room:], draws, num_classes)])
-    taker = np.full(len(memory), -1)
-    taker[slots] = np.arange(len(slots))  # of the samples that took the same slot, the last stays
-    taken = torch.from_numpy(taker >= 0)
-    last = torch.from_numpy(taker)[taken]
-    memory[slots] = came
-    news = {"classes": torch.from_numpy(memory), "random": generator.get_state()}
+    generator.set_state(random.cpu())
+    return torch.rand(rows, width, generator=generator), generator.get_state()
+
+
+def offer(
+    kept: Mapping[str, Tensor], samples: Mapping[str, Tensor], classes: Tensor, offered: Tensor, draws: Tensor
+) -> dict[str, Tensor]:
+    """The memory after the samples of a batch that are `offered` were offered to it, in order.
+
+    A memory is "classes", the class in each slot or -1, and "samples.*", a row for each slot.
+    """
+    memory = kept["classes"]
+    held, taker = taken_slots(memory, *(t.to(memory.device) for t in (classes, offered, draws)))
+    news = {"classes": held}
     for name, rows in samples.items():
         old = kept.get(SAMPLES + name)
-        store = rows.new_zeros(len(memory), *rows.shape[1:]) if old is None else old.clone()
-        store[taken.to(store.device)] = rows[last.to(rows.device)]
-        news[SAMPLES + name] = store
+        store = rows.new_zeros(len(held), *rows.shape[1:]) if old is None else old
+        news[SAMPLES + name] = _placed(store, rows, taker.to(rows.device))
     return news
+
+
+def taken_slots(memory: Tensor, classes: Tensor, offered: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """The class in each slot afterwards, and the sample that each slot was taken by, -1 where by none.
+
+    Free slots are taken first, from the front; then those that `replaced_slots` says. `draws` has a row for
+    every sample, offered or not: a number for each class, then one for each slot.
+    """
+    if not len(classes):
+        return memory, torch.full_like(memory, -1)
+    # The rounds on the CPU are the faster there, but how many they are depends on the data.
+    choose = takers_on_cpu if memory.device.type == "cpu" else takers_by_tensors
+    taker = choose(memory, classes, offered, draws)
+    return _placed(memory, classes, taker), taker
+
+
+def _placed(store: Tensor, rows: Tensor, taker: Tensor) -> Tensor:
+    """A store with, in each slot that was taken, the row of its taker."""
+    if not len(rows):
+        return store
+    taken = (taker >= 0).view(-1, *[1] * (rows.dim() - 1))
+    return torch.where(taken, rows[taker.clamp(min=0)], store)
+
+
+def takers_on_cpu(memory: Tensor, classes: Tensor, offered: Tensor, draws: Tensor) -> Tensor:
+    """The takers that `taken_slots` returns, by the rounds of `replaced_slots`."""
+    held, rows = memory.numpy().copy(), np.flatnonzero(offered.numpy())
+    came = classes.numpy()[rows]
+    free = np.flatnonzero(held < 0)[: len(rows)]
+    room = len(free)
+    held[free] = came[:room]
+    numbers = draws.numpy()[rows[room:]]
+    replaced = replaced_slots(held, came[room:], numbers, numbers.shape[1] - len(held))
+    taker = np.full(len(held), -1, dtype=np.int64)
+    taker[np.concatenate([free, replaced])] = rows  # of the samples that took the same slot, the last stays
+    return torch.from_numpy(taker)
 
 
 def replaced_slots(memory: Array, classes: Array, draws: Array, num_classes: int) -> Array:
@@ -76,6 +107,64 @@ def replaced_slots(memory: Array, classes: Array, draws: Array, num_classes: int
     return slots
 
 
+def takers_by_tensors(memory: Tensor, classes: Tensor, offered: Tensor, draws: Tensor) -> Tensor:
+    """The takers that `taken_slots` returns, by tensors alone: shapes are fixed and the host never waits.
+
+    First the class that each sample takes a slot from (free slots: -1), then the slot, of those of that class
+    the one of the smallest rank. In a CUDA graph either is two kernels for each sample.
+    """
+    slots, samples = _indices(memory), _indices(classes)
+    free = offered & (offered.cumsum(0) <= (memory < 0).sum())
+    losers = _losing_classes(memory, classes, offered, free, draws[:, : -len(slots)])
+    losers = losers.masked_fill(free, -1)
+    ranks = torch.where(free[:, None], slots, _ranks(draws[:, -len(slots) :]))
+    # A slot goes from the class that loses it to that of the sample: which later samples may take it changes.
+    moved = (losers == classes[:, None]).long() - (losers == losers[:, None]).long()
+    unit = len(slots)
+    keys = (memory == losers[:, None]) * unit - ranks
+    chosen = _chosen_in_order(keys, moved * offered[:, None] * unit)
+    took = (chosen == slots[:, None]) & offered
+    return torch.where(took, samples, -1).amax(1)  # of the samples that took the same slot, the last stays
+
+
+def _losing_classes(memory: Tensor, classes: Tensor, offered: Tensor, free: Tensor, draws: Tensor) -> Tensor:
+    """The class that each offered sample takes a slot from, if it finds none that is free.
+
+    It is the one with the largest count · (C + 1) − rank: of the largest classes the sample's own, whose rank
+    is -1, or else that with the smallest draw. What the samples before it brought to the counts is known from
+    the start; what they took is subtracted as they choose.
+    """
+    names = torch.arange(draws.shape[1], device=memory.device)
+    own = classes[:, None] == names
+    brought = (own & offered[:, None]).long()
+    counts = (memory[:, None] == names).sum(0) + brought.cumsum(0) - brought
+    unit = len(names) + 1
+    loss = (offered & ~free) * -unit
+    keys = counts * unit - _ranks(draws).masked_fill(own, -1)
+    return _chosen_in_order(keys, loss[:, None].expand(-1, len(classes)))
+
+
+def _chosen_in_order(keys: Tensor, changes: Tensor) -> Tensor:
+    """For each row, one after another, the column of its largest key; what is chosen changes that column.
+
+    Row n of `changes` is added to the column that row n chooses. `keys` are written into.
+    """
+    chosen = torch.empty(len(keys), dtype=torch.long, device=keys.device)
+    for row, column, change in zip(keys.split(1), chosen.split(1), changes, strict=True):
+        torch.argmax(row, 1, out=column)
+        keys.index_add_(1, column, change[:, None])
+    return chosen
+
+
+def _ranks(draws: Tensor) -> Tensor:
+    """The rank of each number in its row; of equal ones the first is the smaller, as for `argmin`."""
+    return draws.argsort(dim=1, stable=True).argsort(1)
+
+
+def _indices(tensor: Tensor) -> Tensor:
+    return torch.arange(len(tensor), device=tensor.device)
+
+
 def storable(kept: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
     """The tensors of a batch that the memory stores; BatchError if they are not of the shapes it stores."""
     samples, stores = batch.samples(), part(kept, SAMPLES)
@@ -91,9 +180,14 @@ def storable(kept: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in samples.items() if not stores or name in stores}
 
 
-def remembered(kept: Mapping[str, Tensor], like: Batch) -> Batch | None:
-    """The samples in the memory as a batch; what belongs to all samples is that of `like`."""
-    filled = kept["classes"] >= 0
+def remembered(kept: Mapping[str, Tensor], like: Batch, *, whole: bool) -> Batch | None:
+    """The samples in the memory as a batch; what belongs to all samples is that of `like`.
+
+    `whole`: as many as there are slots, filled or not; else those that are there, None without any.
+    """
+    stores, filled = part(kept, SAMPLES), kept["classes"] >= 0
+    if whole:
+        return like.with_samples(stores)
     if not bool(filled.any()):
         return None
-    return like.with_samples({n: t[filled.to(t.device)] for n, t in part(kept, SAMPLES).items()})
+    return like.with_samples({name: t[filled.to(t.device)] for name, t in stores.items()})

@@ -1,9 +1,9 @@
 """Which parameters adapt, and how normalisation layers behave; layers are found by type, never by name."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -87,13 +87,22 @@ def batch_statistics(model: nn.Module, momentum: float, rows: int) -> Iterator[N
     """
     layers = [module for module in model.modules() if isinstance(module, WITH_STATISTICS) and rows > 1]
     before = [(layer.training, layer.momentum) for layer in layers]
+    # Where that is all a layer does, batches are counted in one go: layer by layer it would be a kernel each.
+    counting = [(m, m.num_batches_tracked) for m in layers if type(m).forward is _BatchNorm.forward]
+    tracked = [number for _, number in counting if number is not None]
     try:
         for layer in layers:
             layer.training, layer.momentum = True, momentum
+        for layer, _ in counting:
+            layer.num_batches_tracked = None
         yield
+        if tracked:
+            torch._foreach_add_(tracked, 1)
     finally:
         for layer, (training, old) in zip(layers, before, strict=True):
             layer.training, layer.momentum = training, old
+        for layer, number in counting:
+            layer.num_batches_tracked = number
 
 
 @contextmanager
@@ -114,9 +123,40 @@ def pooling_layers(model: nn.Module) -> list[_BatchNorm]:
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
 
+class Moments(NamedTuple):
+    """Of the inputs of a layer.
+
+    Attributes:
+        rows: how many rows there are.
+        each: how many values each channel has.
+        mean: their mean, by channel.
+        var: their biased variance, by channel.
+    """
+
+    rows: int
+    each: int
+    mean: Tensor
+    var: Tensor
+
+
+def moments(x: Tensor) -> Moments:
+    """The moments of (N, C, ...) inputs, at least in single precision; no gradient."""
+    wide = at_least_single(x.detach())
+    rows, each = len(x), x.numel() // x.shape[1]
+    if x.is_cuda:  # batch norm's own kernel is several times as fast there as a general reduction
+        mean, scale = torch.batch_norm_stats(wide, 0.0)
+        # It says 0, and not infinity, where there is no variance.
+        return Moments(rows, each, mean, torch.where(scale > 0, scale.square().reciprocal(), 0.0))
+    var, mean = torch.var_mean(wide, [dim for dim in range(x.ndim) if dim != 1], correction=0)
+    return Moments(rows, each, mean, var)
+
+
+Measure: TypeAlias = Callable[[Tensor], Moments]
+
+
 @contextmanager
 def blended_statistics(
-    model: nn.Module, source: dict[str, Tensor], prior: float, momentum: float
+    model: nn.Module, source: dict[str, Tensor], prior: float, momentum: float, measure: Measure = moments
 ) -> Iterator[None]:
     """Normalise with a blend of the source's statistics, worth `prior` samples, and those of the batch.
 
@@ -126,17 +166,14 @@ def blended_statistics(
     """
     named = {id(module): prefix for prefix, module in model.named_modules()}
     later: dict[int, Tensor] = {}  # what the running statistics will be, while they hold the blend
-    handles = []
 
-    def blend(layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
-        x = at_least_single(inputs[0].detach())
-        rest = [dim for dim in range(x.ndim) if dim != 1]
-        share, each = len(x) / (prior + len(x)), x.numel() // x.shape[1]
+    def blend(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        rows, each, mean, var = measure(_input(args, kwargs))
+        share = rows / (prior + rows)
         prefix = f"{named[id(layer)]}." if named[id(layer)] else ""
-        moments = {"running_mean": x.mean(rest), "running_var": x.var(rest, unbiased=False)}
-        for name, moment in moments.items():
+        for name, moment in {"running_mean": mean, "running_var": var}.items():
             buffer = layer.get_buffer(name)
-            start = source[prefix + name].to(buffer)
+            start = source[prefix + name].to(buffer, non_blocking=True)
             unbiased = moment * (each / max(each - 1, 1)) if name == "running_var" else moment
             towards = torch.lerp(start, unbiased.to(buffer), share)
             later[id(buffer)] = torch.lerp(buffer, towards, momentum)
@@ -146,9 +183,11 @@ def blended_statistics(
         for buffer in (layer.get_buffer("running_mean"), layer.get_buffer("running_var")):
             buffer.copy_(later.pop(id(buffer)))
 
+    handles = []
     try:
         for layer in pooling_layers(model):
-            handles += [layer.register_forward_pre_hook(blend), layer.register_forward_hook(follow)]
+            handles.append(layer.register_forward_pre_hook(blend, with_kwargs=True))
+            handles.append(layer.register_forward_hook(follow))
         yield
     finally:
         for handle in handles:
@@ -160,7 +199,7 @@ FOLLOWED = 50
 
 
 @contextmanager
-def following_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
+def following_statistics(model: nn.Module, momentum: float, measure: Measure = moments) -> Iterator[None]:
     """Normalise with the running statistics, which the batch has joined just before.
 
     A batch of n samples has the share a = 1 − (1 − momentum)^(n / 50) in them, so that what they remember
@@ -172,13 +211,13 @@ def following_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
     """
 
     def join(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
-        x = at_least_single((args[0] if args else kwargs["input"]).detach())
-        share = 1 - (1 - momentum) ** (len(x) / FOLLOWED)
+        rows, _, centre, fresh = measure(_input(args, kwargs))
+        share = 1 - (1 - momentum) ** (rows / FOLLOWED)
         mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
-        fresh, centre = torch.var_mean(x, [dim for dim in range(x.ndim) if dim != 1], correction=0)
         apart = centre - mean
-        var.copy_((1 - share) * var + share * fresh + share * (1 - share) * apart**2)
-        mean.copy_(mean + share * apart)
+        wide = var.to(fresh)  # itself, unless it is in half precision
+        var.copy_(wide.lerp_(fresh, share).addcmul_(apart, apart, value=share * (1 - share)))
+        mean.add_(apart.to(mean), alpha=share)
 
     handles = [layer.register_forward_pre_hook(join, with_kwargs=True) for layer in pooling_layers(model)]
     try:
@@ -186,3 +225,7 @@ def following_statistics(model: nn.Module, momentum: float) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _input(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Tensor:
+    return args[0] if args else next(iter(kwargs.values()))

@@ -1,20 +1,24 @@
 """A copy of a model that changes batch by batch, and can always go back."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.batch import Batch, checked_logits
+from equipoise.compiled import Compiler
 from equipoise.configured import Configured
 from equipoise.copying import frozen_copy
 from equipoise.errors import SourceError
-from equipoise.keeping import SAMPLES
+from equipoise.execution import Execution, needs_contiguous
+from equipoise.keeping import SAMPLES, chosen, copies, put_back
 from equipoise.layers import running_statistics, select_parameters, steady_statistics
-from equipoise.outcome import Outcome, SourceView
-from equipoise.source import SourceStatistics, fingerprint
+from equipoise.outcome import Check, Outcome, SourceView, all_hold
+from equipoise.ranks import Ranks
+from equipoise.source import SourceStatistics, device_of, fingerprint
 from equipoise.teacher import Residence, make_teacher
 
 _Self = TypeVar("_Self", bound="Learner")
@@ -33,6 +37,8 @@ class Learner(Configured, nn.Module, ABC):
         learned: its parameters that learn, by name.
         statistics: its running statistics, by name, where they move.
         adapting: both.
+        ranks: the processes that adapt as one; mostly just this one.
+        counts: in a step, how many good samples each of them has.
     """
 
     needs_source: ClassVar[bool] = False
@@ -47,8 +53,13 @@ class Learner(Configured, nn.Module, ABC):
         source: SourceStatistics | None,
         choice: str | list[str] | None,
         teacher: Residence,
+        execution: Execution,
+        ranks: Ranks,
     ) -> None:
         super().__init__()
+        self._execution, self.ranks = execution, ranks
+        self.compiler = Compiler(execution.engine == "compile")
+        self.counts = [0]
         self.model_fingerprint = fingerprint(model)
         if source is not None and not isinstance(source, SourceStatistics):
             raise SourceError(f"expected source as SourceStatistics, got {type(source).__name__}")
@@ -57,17 +68,27 @@ class Learner(Configured, nn.Module, ABC):
         self.source = source
         with torch.inference_mode(False):
             self.student = frozen_copy(model)
-            chosen = {} if choice is None else select_parameters(self.student, choice)
-            self._learned_names = list(chosen)
+            learning = {} if choice is None else select_parameters(self.student, choice)
+            self._learned_names = list(learning)
             self._bind()
             self.teacher = make_teacher(teacher, self.student, self.adapting)
+            self._arrange()
         self._kept: dict[str, Tensor] | None = None
+        self.permitted: Tensor | None = None  # in a guarded step: whether it may write
+        self.fed: dict[str, Tensor] = {}
 
     def _bind(self) -> None:
         parameters = dict(self.student.named_parameters())
         self.learned = {name: parameters[name] for name in self._learned_names}
         self.statistics = running_statistics(self.student) if self.moves_statistics else {}
         self.adapting: dict[str, Tensor] = {**self.learned, **self.statistics}
+
+    def _arrange(self) -> None:
+        """Lay out the weights; before any state is made in their likeness."""
+        device = device_of(self.student)
+        self._execution.arrange(self.student, device, learns=bool(self.learned))
+        self.teacher.arrange(self._execution, device)
+        self._plain_inputs = bool(self.learned) and needs_contiguous(self.student, device)
 
     # ------------------------------------------------------------------ what a method writes
 
@@ -85,6 +106,31 @@ class Learner(Configured, nn.Module, ABC):
         """Whether `step` may still go wrong after it wrote weights; not if it writes them once, and last."""
         return False
 
+    @property
+    def hooked(self) -> bool:
+        """Whether `step` looks into the student's forward by hooks on its layers."""
+        return False
+
+    @property
+    def steps_often(self) -> bool:
+        """Whether a batch may bring more than one step, of which a later one may go wrong."""
+        return False
+
+    def course(self, batch: Batch) -> Hashable | None:
+        """What the host knows that decides how `step` runs on a batch, besides the shapes of its inputs.
+
+        Batches of one shape and course run the same kernels on the same state, so that a CUDA graph of one
+        stands for all. None: this batch is not for a graph.
+        """
+        return 0
+
+    def feed(self, batch: Batch) -> dict[str, Tensor]:
+        """What the host brings to `step` on a batch, counted and drawn anew for each, as tensors on the CPU.
+
+        In a CUDA graph it comes in from outside, and so `step` finds it in `fed`, on the device.
+        """
+        return {}
+
     def initial(self) -> dict[str, Tensor]:
         """What is `kept` before the first batch."""
         return {}
@@ -98,7 +144,10 @@ class Learner(Configured, nn.Module, ABC):
 
     def ask_source(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The source model's logits, and the features of its head where the method uses them."""
-        return checked_logits(self.teacher(batch), batch.rows, self._classes), None
+        # Its numbers are constants: without autograd's bookkeeping a forward is quicker.
+        with torch.inference_mode(), self._casting():
+            logits = checked_logits(self.teacher(batch, self.compiler), batch.rows, self._classes)
+        return logits.clone(), None
 
     def detached_model(self) -> nn.Module:
         """A copy of the adapted model."""
@@ -120,7 +169,29 @@ class Learner(Configured, nn.Module, ABC):
 
     def logits(self, batch: Batch) -> Tensor:
         """The student's logits in the mode it is in."""
-        return checked_logits(self.student(*batch.args, **batch.kwargs), batch.rows, self._classes)
+        if self._plain_inputs:
+            batch = batch.map(torch.Tensor.contiguous)
+        with self._casting():
+            if self.hooked or not self.ranks.alone:  # hooks on layers and exchanges are not for a compiler
+                output = self.student(*batch.args, **batch.kwargs)
+            else:
+                output = self.compiler.run(self.student, batch)
+        return checked_logits(output, batch.rows, self._classes)
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        return self._execution.casting(device_of(self.student))
+
+    def everyones(self, rows: Tensor, what: str = "logits") -> Tensor:
+        """In a step: what all processes have, a row for each good sample of theirs; alone, one's own."""
+        return self.ranks.gather(self.mine(rows), self.counts, what)
+
+    def mine(self, rows: Tensor) -> Tensor:
+        """In a step: the rows of this process's good samples; not of the one that stands in for none."""
+        return rows if self.ranks.alone else rows[: self.counts[self.ranks.rank]]
+
+    def own(self, everyones: Tensor) -> Tensor:
+        """In a step: of the rows of all processes, this one's."""
+        return self.ranks.own(everyones, self.counts)
 
     def steady_logits(self, batch: Batch) -> Tensor:
         """The student's logits in eval mode; nothing is learned, by gradients or otherwise."""
@@ -132,31 +203,58 @@ class Learner(Configured, nn.Module, ABC):
         return self.source.num_classes if self.source else None
 
     def undoable_step(self, batch: Batch, view: SourceView | None) -> Outcome:
-        """`step`, undone if it raises or says that it failed."""
+        """`step`, undone if it raises or failed."""
         before = self.snapshot(weights=self.rewrites)
         try:
             outcome = self.step(batch, view)
+            undoing = [check for check in outcome.checks if check.undoes]
+            failed = outcome.failed or (bool(undoing) and not bool(all_hold(undoing)))
+            failed = not self.ranks.agree(not failed)  # an exchange that also shows that all got this far
         except BaseException:
             self.restore(*before)
             raise
-        if outcome.failed:
+        if failed:
             self.restore(*before)
-        return outcome
+        return outcome._replace(failed=failed)
+
+    def guarded_step(
+        self, batch: Batch, view: SourceView | None, permitted: Tensor
+    ) -> tuple[Outcome, Tensor]:
+        """`step`, undone on the device if a check does not hold there, or it is not permitted.
+
+        The host never looks, so that a CUDA graph can hold it: also returns whether the step stands.
+        """
+        values, kept = self.snapshot(weights=self.steps_often)
+        self.permitted = permitted
+        try:
+            outcome = self.step(batch, view)
+        finally:
+            self.permitted = None
+        undoing = [check for check in outcome.checks if check.undoes]
+        stands = all_hold([Check(permitted, ""), *undoing])
+        self.settle(stands, values)
+        self._kept = chosen(stands, self.kept, kept)
+        return outcome, stands
+
+    def settle(self, stands: Tensor, before: Mapping[str, Tensor]) -> None:
+        """Put adapting tensors back to what they were before unless a flag on the device is true."""
+        put_back({name: self.adapting[name] for name in before}, before, unless=stands)
 
     def snapshot(self, *, weights: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """A copy of the running statistics, and of the weights if asked for, and of what is kept."""
         fragile = self.adapting if weights else self.statistics
-        return {name: tensor.detach().clone() for name, tensor in fragile.items()}, dict(self.kept)
+        return copies(fragile), dict(self.kept)
 
-    def spoilt(self) -> str:
-        """Why what a batch has done to the running statistics must be undone, or an empty string.
+    def unspoilt(self) -> Check:
+        """Whether what a batch has done to the running statistics may stay.
 
         A sample may be finite and still too large for their squares.
         """
         moving = [tensor for tensor in self.statistics.values() if tensor.is_floating_point()]
-        if moving and not bool(torch.nn.utils.get_total_norm(moving, torch.inf).isfinite()):
-            return "non-finite statistics"
-        return ""
+        if not moving:
+            return Check(torch.ones((), dtype=torch.bool, device=device_of(self.student)), "")
+        norm = torch.nn.utils.get_total_norm(moving, torch.inf)
+        return Check(norm.isfinite(), "non-finite statistics")
 
     def restore(self, adapting: Mapping[str, Tensor], kept: dict[str, Tensor] | None) -> None:
         """Give adapting tensors the values passed, and take over what is kept; None: as before any batch."""
@@ -172,6 +270,8 @@ class Learner(Configured, nn.Module, ABC):
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
         nn.Module._apply(self, fn, recurse)
         self._bind()  # moving a module replaces its buffers
+        self.compiler = Compiler(self.compiler.wanted)
+        self._arrange()
         if self._kept is not None:
             self._kept = {name: _moved(name, tensor, fn) for name, tensor in self._kept.items()}
         return self

@@ -10,23 +10,27 @@ from torch.optim.sgd import sgd
 
 from equipoise.functional import at_least_single
 from equipoise.options import number, one_of
+from equipoise.outcome import Check, all_hold, first_broken, known
 
 OptimizerName: TypeAlias = Literal["sgd", "adam"]
 Weights: TypeAlias = Mapping[str, nn.Parameter]
 State: TypeAlias = dict[str, Tensor]
+_NOT_FINITE = "non-finite gradient or step"
 
 
 class Slope(NamedTuple):
-    """The gradients of a loss by the parameters' names, or why there are none."""
+    """The gradients of a loss by the parameters' names, or why there are none, and what they stand on."""
 
     gradients: dict[str, Tensor]
-    failure: str
+    failure: str = ""
+    checks: tuple[Check, ...] = ()
 
 
 def slope(loss: Tensor, parameters: Weights) -> Slope:
     """Differentiate a loss; parameters that it does not depend on are left out."""
-    if not bool(loss.isfinite()):
-        return Slope({}, "non-finite loss")
+    finite = Check(loss.detach().isfinite(), "non-finite loss")
+    if known(finite.holds) is False:
+        return Slope({}, finite.otherwise)
     values = list(parameters.values())
     found = torch.autograd.grad(loss, values, allow_unused=True) if loss.requires_grad else ()
     gradients = {
@@ -36,7 +40,7 @@ def slope(loss: Tensor, parameters: Weights) -> Slope:
     }
     if not gradients:
         return Slope({}, "the loss depends on no parameter that adapts")
-    return Slope(gradients, "")
+    return Slope(gradients, checks=(finite,))
 
 
 class Optimizer:
@@ -44,7 +48,8 @@ class Optimizer:
 
     "sgd" is θ ← θ − rate · v with v ← momentum · v + g (never Nesterov); "adam" is torch's with
     β = (momentum, .999). Neither decays the weights. Nothing is written unless the whole step is finite.
-    State and steps of half-precision parameters are in single precision.
+    State and steps of half-precision parameters are in single precision. torch's fused kernels do it, which
+    can leave everything as it was by a flag on the device.
     """
 
     def __init__(self, kind: OptimizerName, rate: float, momentum: float) -> None:
@@ -59,68 +64,87 @@ class Optimizer:
         if self.kind == "sgd":
             return {f"velocity.{name}": zero for name, zero in zeros.items() if self.momentum}
         moments = {f"{m}.{name}": zero.clone() for m in ("mean", "square") for name, zero in zeros.items()}
-        return {**moments, "steps": torch.zeros((), dtype=torch.long)}
+        device = next(iter(zeros.values())).device if zeros else None
+        return {**moments, "steps": torch.zeros((), dtype=torch.long, device=device)}
 
-    def step(self, parameters: Weights, gradients: Mapping[str, Tensor], state: State) -> tuple[State, str]:
-        """Move the parameters; returns the state afterwards, or the same state and why there was no step."""
+    def step(
+        self,
+        parameters: Weights,
+        gradients: Mapping[str, Tensor],
+        state: State,
+        allowed: tuple[Check, ...],
+        *,
+        in_place: bool = False,
+    ) -> tuple[State, tuple[Check, ...]]:
+        """Move the parameters if all that was `allowed` holds, and the step is finite.
+
+        Returns the state afterwards, and what it all stands on: where a check does not hold, weights and
+        state are as before. `in_place`: the state's own tensors are written.
+        """
         names = list(gradients)
         chosen: list[Tensor] = [parameters[name] for name in names]
-        slopes = [at_least_single(gradient) for gradient in gradients.values()]
-        # If the squares of the gradients were not finite, nor would this norm be.
-        longest = torch.nn.utils.get_total_norm(slopes) * max(self.rate, 1.0)
-        if not bool(longest.isfinite()) or self.rate > torch.finfo(longest.dtype).max:
-            return state, "non-finite gradient or step"
-        news = {name: at_least_single(tensor).clone() for name, tensor in state.items()}
         with torch.no_grad():
             # In half precision Adam's epsilon and most squares are 0: the step is made in single precision.
-            wide = [at_least_single(parameter) for parameter in chosen]
-            if self.kind == "sgd":
-                self._descend(wide, slopes, [news.get(f"velocity.{name}") for name in names])
-            else:
-                news["steps"] += 1
-                means = [news[f"mean.{name}"] for name in names]
-                squares = [news[f"square.{name}"] for name in names]
-                self._adam(wide, slopes, means, squares, news["steps"])
-            narrow = [(p, w.to(p.dtype)) for p, w in zip(chosen, wide, strict=True) if w is not p]
-            if not all(bool(value.isfinite().all()) for _, value in narrow):
-                return state, "non-finite gradient or step"
-            for parameter, value in narrow:
-                parameter.copy_(value)
-        return news, ""
+            wide = [_dense(at_least_single(parameter)) for parameter in chosen]
+            slopes = [
+                _laid_out(at_least_single(gradients[n]), like=w) for n, w in zip(names, wide, strict=True)
+            ]
+            # If the squares of the gradients were not finite, nor would this norm be.
+            longest = torch.nn.utils.get_total_norm(slopes, foreach=True) * max(self.rate, 1.0)
+            finite = longest.isfinite() & (self.rate <= torch.finfo(longest.dtype).max)
+            checks = (*allowed, Check(finite, _NOT_FINITE))
+            if first_broken(checks):
+                return state, checks
+            in_place = in_place and all(w is p for w, p in zip(wide, chosen, strict=True))
+            news = {name: tensor if in_place else tensor.clone() for name, tensor in state.items()}
+            for moment in ("velocity", "mean", "square"):
+                for name, parameter in zip(names, wide, strict=True):
+                    if (key := f"{moment}.{name}") in news:
+                        news[key] = _laid_out(at_least_single(news[key]), like=parameter)
+            fine = all_hold(checks)
+            self._fused(names, wide, slopes, news, (~fine).float())
+            detour = [(p, w.to(p.dtype)) for p, w in zip(chosen, wide, strict=True) if w is not p]
+            if detour:
+                settled = torch.stack([value.isfinite().all() for _, value in detour]).all()
+                checks = (*checks, Check(settled, _NOT_FINITE))
+                if first_broken(checks):
+                    return state, checks
+                fine = fine & settled
+                for parameter, value in detour:
+                    parameter.copy_(torch.where(fine, value, parameter))
+        return news, checks
 
-    def _descend(self, chosen: list[Tensor], slopes: list[Tensor], velocity: list[Tensor | None]) -> None:
-        sgd(
-            chosen,
-            slopes,
-            velocity,
-            has_sparse_grad=False,
-            foreach=True,
-            weight_decay=0.0,
-            momentum=self.momentum,
-            lr=self.rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
-
-    def _adam(
-        self,
-        chosen: list[Tensor],
-        slopes: list[Tensor],
-        means: list[Tensor],
-        squares: list[Tensor],
-        steps: Tensor,
+    def _fused(
+        self, names: list[str], chosen: list[Tensor], slopes: list[Tensor], state: State, refused: Tensor
     ) -> None:
+        """Take torch's own step, in place; it does nothing where `refused` is 1."""
+        if self.kind == "sgd":
+            sgd(
+                chosen,
+                slopes,
+                [state.get(f"velocity.{name}") for name in names],
+                fused=True,
+                found_inf=refused,
+                weight_decay=0.0,
+                momentum=self.momentum,
+                lr=self.rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+            return
         # torch counts the steps before it uses them, in a tensor of each parameter's own.
-        counts = [steps.cpu().float() - 1 for _ in chosen]
+        counts = list(state["steps"].float().repeat(len(names)).unbind())
+        state["steps"].add_((1 - refused).long().reshape(()))
         adam(
             chosen,
             slopes,
-            means,
-            squares,
+            [state[f"mean.{name}"] for name in names],
+            [state[f"square.{name}"] for name in names],
             [],
             counts,
-            foreach=True,
+            fused=True,
+            found_inf=refused,
             amsgrad=False,
             beta1=self.momentum,
             beta2=0.999,
@@ -129,6 +153,27 @@ class Optimizer:
             eps=1e-8,
             maximize=False,
         )
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor itself if its numbers lie in memory without gaps, as fused kernels want; else a copy."""
+    dense = tensor.is_contiguous() or (
+        tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+    return tensor if dense else tensor.contiguous()
+
+
+def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor with its numbers in the order of another of its shape: fused kernels do not look."""
+    if tensor.stride() == like.stride():
+        return tensor
+    if _order(tensor) == _order(like):  # dimensions of size 1 may have any stride
+        return tensor.as_strided(like.shape, like.stride())
+    return torch.empty_like(like).copy_(tensor)
+
+
+def _order(tensor: Tensor) -> list[tuple[int, int]]:
+    return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def sharpness_aware_slope(
@@ -144,8 +189,9 @@ def sharpness_aware_slope(
     if here.failure:
         return loss.detach(), here
     norm = torch.nn.utils.get_total_norm(list(here.gradients.values()))
-    if not bool(norm.isfinite()):
-        return loss.detach(), Slope({}, "non-finite gradient or step")
+    checks = (*here.checks, Check(norm.isfinite(), _NOT_FINITE))
+    if broken := first_broken(checks):
+        return loss.detach(), Slope({}, broken.otherwise)
     climbed: list[Tensor] = [parameters[name] for name in here.gradients]
     uphill = [gradient * (rho / (norm + 1e-12)) for gradient in here.gradients.values()]
     before = [parameter.detach().clone() for parameter in climbed]
@@ -156,4 +202,4 @@ def sharpness_aware_slope(
     finally:
         with torch.no_grad():
             torch._foreach_copy_(climbed, before)
-    return loss.detach(), there
+    return loss.detach(), there._replace(checks=(*checks, *there.checks))

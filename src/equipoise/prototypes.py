@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.functional import at_least_single, entropy
-from equipoise.supports import SUMS, join, no_supports, prototypes
+from equipoise.supports import SUMS, head_supports, join, prototypes
 
 TALLY = "tally"
 """Sums over all samples: the spread over the classes of the head's logits, of the prototypes', and 1."""
@@ -37,18 +37,17 @@ def _learned(
     kept: Mapping[str, Tensor], head: nn.Linear, features: Tensor, logits: Tensor
 ) -> dict[str, Tensor]:
     good = features.isfinite().all(1) & logits.isfinite().all(1)
-    features, logits = features[good], logits[good]
+    features = torch.where(good.unsqueeze(1), features, 0.0)
+    logits = torch.where(good.unsqueeze(1), logits, 0.0)
     if SUMS in kept:
         sums, tally = {SUMS: kept[SUMS]}, kept[TALLY]
     else:
-        rows = at_least_single(head.weight.detach())
-        classes = torch.nn.functional.linear(rows, rows, _wide(head.bias)).argmax(1)
-        sums = join(no_supports(rows, None), rows, classes, rows.new_zeros(len(rows)))
-        tally = rows.new_zeros(3, dtype=torch.float64)
-    sums = join(sums, features, logits.argmax(1), entropy(logits))
+        sums = head_supports(head, None)
+        tally = sums[SUMS].new_zeros(3, dtype=torch.float64)
+    sums = join(sums, features, logits.argmax(1), entropy(logits), good)
     theirs = features @ prototypes(sums).T
-    spreads = [logits.std(1).double().sum(), theirs.std(1).double().sum()]
-    return {**sums, TALLY: tally + torch.stack([*spreads, tally.new_tensor(len(logits))])}
+    spreads = [torch.where(good, scores.std(1), 0.0).double().sum() for scores in (logits, theirs)]
+    return {**sums, TALLY: tally + torch.stack([*spreads, good.sum().double()])}
 
 
 def blend(kept: Mapping[str, Tensor], logits: Tensor, features: Tensor) -> Tensor:
@@ -80,7 +79,3 @@ def _share(kept: Mapping[str, Tensor]) -> Tensor:
 def _stretched(kept: Mapping[str, Tensor]) -> Tensor:
     ours, theirs, _ = kept[TALLY]
     return prototypes(kept) * torch.where(theirs > 0, ours / theirs, 0.0).to(kept[SUMS].dtype)
-
-
-def _wide(bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else at_least_single(bias.detach())

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.functional import entropy
+from equipoise.outcome import Check
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -39,33 +40,65 @@ class Step:
     tau_quantiles: tuple[float, float, float, float, float] | None
 
 
-def record_step(
-    samples: int,
-    answer: Tensor,
-    *,
-    set_aside: int,
-    used: int = 0,
-    reason: str = "",
-    loss: Tensor | None = None,
-    tau: Tensor | None = None,
-    temperature: Tensor | None = None,
-) -> Step:
-    """Put a batch on record."""
-    bits = entropy(answer.detach())
-    bits = bits[bits.isfinite()]
-    quantiles = None
-    if tau is not None and len(tau):
-        at = torch.tensor(QUANTILES, dtype=tau.dtype, device=tau.device)
-        q05, q25, q50, q75, q95 = torch.quantile(tau, at).tolist()
-        quantiles = (q05, q25, q50, q75, q95)
-    return Step(
-        samples=samples,
-        used=used,
-        set_aside=set_aside,
-        updated=used > 0,
-        reason=reason,
-        loss=None if loss is None else float(loss),
-        entropy=float(bits.mean()) if len(bits) else None,
-        temperature=None if temperature is None else float(temperature.mean()),
-        tau_quantiles=quantiles,
-    )
+@dataclass(frozen=True)
+class Record:
+    """A batch as it was left on the device: nothing is looked at before `read`, which waits for it.
+
+    Attributes:
+        samples: samples in the batch.
+        answer: the logits returned, a copy of their own.
+        set_aside: samples set aside.
+        silent: those of them for which the source model's logits are zero.
+        used: samples that the step learned from, if it stands.
+        reason: why nothing was learned, as far as the host knew.
+        checks: what it all stands on.
+        whole: whether a batch with a sample set aside is not learned from at all.
+        loss: the loss of the step.
+        tau: the certainty regulariser of the samples, some of them perhaps not finite.
+        temperature: what the logits were divided by.
+    """
+
+    samples: int
+    answer: Tensor
+    set_aside: int | Tensor
+    silent: int | Tensor = 0
+    used: int | Tensor = 0
+    reason: str = ""
+    checks: tuple[Check, ...] = ()
+    whole: bool = False
+    loss: Tensor | None = None
+    tau: Tensor | None = None
+    temperature: Tensor | None = None
+
+    def read(self) -> Step:
+        """Look at it."""
+        aside, silent = int(self.set_aside), int(self.silent)
+        broken = next((check for check in self.checks if not bool(check.holds)), None)
+        reason = self.reason or (broken.otherwise if broken else "")
+        learned = not (reason or broken or (self.whole and aside))
+        used = int(self.used) if learned else 0
+        counts = {"non-finite": aside - silent, "zero source logits": silent}
+        told = [f"{count} of {self.samples} set aside: {why}" for why, count in counts.items() if count]
+        if self.whole and aside:
+            told.append("a captured step learns from whole batches")
+        bits = entropy(self.answer)
+        bits = bits[bits.isfinite()]
+        return Step(
+            samples=self.samples,
+            used=used,
+            set_aside=aside,
+            updated=used > 0,
+            reason="; ".join(filter(None, (reason, *told))),
+            loss=None if self.loss is None else float(self.loss),
+            entropy=float(bits.mean()) if len(bits) else None,
+            temperature=None if self.temperature is None else float(self.temperature.mean()),
+            tau_quantiles=None if self.tau is None else _quantiles(self.tau[self.tau.isfinite()]),
+        )
+
+
+def _quantiles(tau: Tensor) -> tuple[float, float, float, float, float] | None:
+    if not len(tau):
+        return None
+    at = torch.tensor(QUANTILES, dtype=tau.dtype, device=tau.device)
+    q05, q25, q50, q75, q95 = torch.quantile(tau, at).tolist()
+    return q05, q25, q50, q75, q95

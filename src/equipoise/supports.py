@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch import Tensor, nn
+from torch.nn.functional import linear, normalize
 
+from equipoise.functional import at_least_single, entropy
 from equipoise.keeping import SUPPORTS
 
 SUMS, VECTORS, ENTROPIES = f"{SUPPORTS}sums", f"{SUPPORTS}vectors", f"{SUPPORTS}entropies"
+_AT_ONCE = 512  # rows of a head
 _EMPTY = 1e4  # the entropy of a place without a support: more than any answer has, finite in half precision
 
 
@@ -24,28 +26,43 @@ def no_supports(head: Tensor, limit: int | None) -> dict[str, Tensor]:
 
 
 def join(
-    supports: Mapping[str, Tensor], features: Tensor, classes: Tensor, bits: Tensor
+    supports: Mapping[str, Tensor], features: Tensor, classes: Tensor, bits: Tensor, good: Tensor
 ) -> dict[str, Tensor]:
-    """The supports after features of some classes and entropies (in bits) have joined.
+    """The supports after features of some classes and entropies (in bits) have joined, those that are `good`.
 
     Of those over the limit, the ones of highest entropy leave for good.
     """
-    units = normalize(features, dim=1)
+    units = normalize(torch.where(good.unsqueeze(1), features, 0.0), dim=1)
     if SUMS in supports:
-        member = one_hot(classes, len(supports[SUMS])).to(units.dtype)
+        every = torch.arange(len(supports[SUMS]), device=classes.device)
+        member = (classes.unsqueeze(1) == every).to(units.dtype)
         return {SUMS: supports[SUMS] + member.T @ units}
     vectors, entropies = supports[VECTORS], supports[ENTROPIES]
     limit = vectors.shape[1]
-    own = classes == torch.arange(len(vectors), device=classes.device).unsqueeze(1)
+    own = (classes == torch.arange(len(vectors), device=classes.device).unsqueeze(1)) & good
     everyone = torch.cat([entropies, torch.where(own, bits, _EMPTY)], dim=1)
     lowest, places = everyone.sort(dim=1, stable=True)
     lowest, places = lowest[:, :limit], places[:, :limit]
     stayed = vectors.gather(1, places.clamp(max=limit - 1).unsqueeze(2).expand_as(vectors))
-    if len(units) == 0:
-        units = vectors.new_zeros(1, vectors.shape[2])
     joined = units[(places - limit).clamp(min=0)]
     chosen = torch.where((places < limit).unsqueeze(2), stayed, joined)
     return {VECTORS: chosen * (lowest < _EMPTY).unsqueeze(2), ENTROPIES: lowest}
+
+
+def head_supports(head: nn.Linear, limit: int | None) -> dict[str, Tensor]:
+    """The first supports: the rows of a head's weight, under what the head itself says of them."""
+    weight = at_least_single(head.weight.detach())
+    supports = no_supports(weight, limit)
+    for rows in weight.split(_AT_ONCE):  # all at once would be C² logits
+        supports = join(supports, rows, *told(head, rows), torch.ones_like(rows[:, 0], dtype=torch.bool))
+    return supports
+
+
+def told(head: nn.Linear, features: Tensor) -> tuple[Tensor, Tensor]:
+    """The class and the entropy, in bits, that a head gives features, in single precision at least."""
+    bias = None if head.bias is None else at_least_single(head.bias.detach())
+    logits = linear(features, at_least_single(head.weight.detach()), bias)
+    return logits.argmax(1), entropy(logits)
 
 
 def prototypes(supports: Mapping[str, Tensor]) -> Tensor:

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.batch import Batch
+from equipoise.compiled import Compiler
 from equipoise.copying import frozen_copy
+from equipoise.execution import Execution
 from equipoise.layers import steady_statistics
 from equipoise.options import one_of
 
@@ -20,10 +22,14 @@ class ResidentTeacher(nn.Module):
         super().__init__()
         self.model = frozen_copy(model)
 
-    def forward(self, batch: Batch) -> Any:
+    def forward(self, batch: Batch, compiler: Compiler) -> Any:
         """The source model's output."""
         with steady_statistics(self.model):
-            return self.model(*batch.args, **batch.kwargs)
+            return compiler.run(self.model, batch)
+
+    def arrange(self, execution: Execution, device: torch.device) -> None:
+        """Lay out the weights as is best for a network that only answers."""
+        execution.arrange(self.model, device, learns=False)
 
     def tensors(self, names: list[str]) -> dict[str, Tensor]:
         """The source's own values of the named parameters and buffers."""
@@ -51,7 +57,7 @@ class SwappedTeacher(nn.Module):
     def _to_host(tensor: Tensor) -> Tensor:
         return tensor.cpu().pin_memory() if tensor.is_cuda else tensor
 
-    def forward(self, batch: Batch) -> Any:
+    def forward(self, batch: Batch, compiler: Compiler) -> Any:
         """The source model's output."""
         (student,) = self._student
         everything = named_tensors(student)
@@ -60,11 +66,19 @@ class SwappedTeacher(nn.Module):
             for name, value in self._values.items():
                 everything[name].data = value.to(adapted[name].device, non_blocking=True)
             with steady_statistics(student):
-                return student(*batch.args, **batch.kwargs)
+                return compiler.run(student, batch)
         finally:
             for name, value in adapted.items():
                 everything[name].data = value
             torch.clear_autocast_cache()  # it would take the source's cast weights for the student's
+
+    def arrange(self, _execution: Execution, _device: torch.device) -> None:
+        """Lay out the source's values as the student's are, which they stand in for."""
+        (student,) = self._student
+        likes = named_tensors(student)
+        for name, value in self._values.items():
+            if value.stride() != likes[name].stride():
+                self._values[name] = self._to_host(torch.empty_like(likes[name]).copy_(value))
 
     def tensors(self, names: list[str]) -> dict[str, Tensor]:
         """The source's own values of the named parameters and buffers."""

@@ -17,14 +17,17 @@ Tempering: TypeAlias = Literal["mean", "median", "sample", "agreement", "none"]
 model's agreement with the answers suggests (`agreement_temperature`), or not."""
 
 _WIDEST = 16.0  # how far from its start the search for a temperature goes, as a ratio
-_HALVINGS = 14  # which leaves an interval of .03 %
+_FINEST = 2**14  # into how many parts it divides that range, which leaves an interval of .03 %
+_AT_ONCE = 2**16  # numbers up to which the search tries many temperatures in one go, for fewer kernels
 
 # The sketch counts tau in cells whose edges grow by 1 %, so a cell's middle is within .5 % of all its values.
 _GROWTH, _LOWEST, _HIGHEST = math.log(1.01), 1e-12, 1e12
 _CELLS = math.ceil(math.log(_HIGHEST / _LOWEST) / _GROWTH)
 
 
-def agreement_temperature(logits: Tensor, source_logits: Tensor, t: Tensor, tau: Tensor) -> Tensor:
+def agreement_temperature(
+    logits: Tensor, source_logits: Tensor, t: Tensor, tau: Tensor, known: Tensor | None = None
+) -> Tensor:
     """The one temperature at which the answers are as confident as two models on average find them.
 
     T₀ = median_i √(t_i · tau_i), between the paper's tau and the authors' notebook's t. At T₀, with k_i the
@@ -33,25 +36,43 @@ def agreement_temperature(logits: Tensor, source_logits: Tensor, t: Tensor, tau:
         a = avg_i ½ · (softmax(z_i / T₀)_k + softmax(source_i / T₀)_k),
 
     and T is where avg_i max softmax(z_i / T) = a. Where both agree, T is near T₀; the more they differ, the
-    higher it is. No label is needed, and no class of an answer changes.
+    higher it is. No label is needed, and no class of an answer changes. Only samples that are `known` (None:
+    all) have a say.
     """
-    start = (t * tau).sqrt().median()
+    if known is None:
+        known = torch.ones_like(tau, dtype=torch.bool)
+    share = known / known.sum()
+    start = median((t * tau).sqrt(), known)
     z, other = at_least_single(logits), at_least_single(source_logits)
     classes = z.argmax(1, keepdim=True)
-    aim = (_doubt(z, classes, start) + _doubt(other, classes, start)) / 2
-    low, high = start / _WIDEST, start * _WIDEST
-    for _ in range(_HALVINGS):
-        middle = (low * high).sqrt()
-        too_sure = _doubt(z, classes, middle) < aim
-        low, high = torch.where(too_sure, middle, low), torch.where(too_sure, high, middle)
-    return torch.where(aim > 0, (low * high).sqrt(), start)  # without any doubt, every temperature would do
+    ours, theirs = _behind(z, classes, known), _behind(other, classes, known)
+    aim = (_doubt(ours, share, start[None]) + _doubt(theirs, share, start[None])) / 2
+    points = 25 if 25 * z.numel() <= _AT_ONCE else 1
+    between = torch.linspace(0, 1, points + 2, device=z.device, dtype=start.dtype)
+    low, width = start / _WIDEST, torch.full_like(start, _WIDEST**2)
+    for _ in range(math.ceil(math.log(_FINEST) / math.log(points + 1))):
+        tried = low * width**between  # doubt grows with temperature: T is after the last that is too sure
+        after = (_doubt(ours, share, tried[1:-1]) < aim).sum()
+        low, width = tried.gather(0, after[None])[0], width ** between[1]
+    return torch.where(aim > 0, low * width.sqrt(), start)[0]  # without doubt, every temperature would do
 
 
-def _doubt(logits: Tensor, classes: Tensor, temperature: Tensor) -> Tensor:
-    """avg_i (1 − softmax(z_i / T)_k): in single precision a probability near 1 would have no digits left."""
-    others = (logits - logits.gather(1, classes)) / temperature
-    odds = others.scatter(1, classes, -torch.inf).exp().sum(1)
-    return (1 / (1 + 1 / odds)).mean()
+def _behind(logits: Tensor, classes: Tensor, known: Tensor) -> Tensor:
+    """How far the logits of the other classes are behind that of the class of each answer."""
+    behind = (logits - logits.gather(1, classes)).scatter(1, classes, -torch.inf)
+    return torch.where(known.unsqueeze(1), behind, -torch.inf)
+
+
+def _doubt(behind: Tensor, share: Tensor, temperatures: Tensor) -> Tensor:
+    """avg_i (1 − softmax(z_i / T)_k) for each T: a probability near 1 would have no digits left."""
+    odds = (behind / temperatures.reshape(-1, 1, 1)).exp().sum(2)
+    return (share * (1 / (1 + 1 / odds))).sum(1)  # not a product of matrices: autocast would narrow it
+
+
+def median(values: Tensor, known: Tensor) -> Tensor:
+    """The median of the known values, the lower middle for an even count; infinity where none is known."""
+    ordered = torch.where(known, values, torch.inf).sort().values
+    return ordered.gather(0, ((known.sum() - 1).clamp(min=0) // 2)[None])[0]
 
 
 class Temperature:
@@ -60,7 +81,12 @@ class Temperature:
     The mean is exact (a float64 sum); the median is that of a histogram of log tau, as in DDSketch
     (Masson, Rim and Lee, VLDB 2019), within 1 % of the exact one (the lower middle for an even count). For
     "agreement" it is the geometric mean of the batches' temperatures, each by its number of samples.
+
+    Attributes:
+        contents: what was observed, tensors by name, replaced and never written into.
     """
+
+    contents: dict[str, Tensor]
 
     def __init__(self, kind: Tempering) -> None:
         one_of("tempering", kind, get_args(Tempering))
@@ -69,54 +95,81 @@ class Temperature:
 
     def reset(self) -> None:
         """Forget every sample."""
-        self._state = {"count": torch.zeros((), dtype=torch.int64)}
+        self.contents = {"count": torch.zeros((), dtype=torch.int64)}
         if self.kind in ("mean", "agreement"):
-            self._state["sum"] = torch.zeros((), dtype=torch.float64)
+            self.contents["sum"] = torch.zeros((), dtype=torch.float64)
         if self.kind == "median":
-            self._state["sketch"] = torch.zeros(_CELLS, dtype=torch.int64)
+            self.contents["sketch"] = torch.zeros(_CELLS, dtype=torch.int64)
 
-    def of_batch(self, logits: Tensor, view: SourceView) -> Tensor:
-        """What to divide the (N, C) logits of a batch by: a number, or a column for "sample"."""
-        if self.kind == "mean":
-            return view.tau.mean()
-        if self.kind == "median":
-            return view.tau.median()
-        if self.kind == "agreement":
-            return agreement_temperature(logits, view.logits, view.t, view.tau)
-        return view.tau.unsqueeze(1) if self.kind == "sample" else view.tau.new_ones(())
+    def of_batch(self, logits: Tensor, view: SourceView, known: Tensor) -> Tensor:
+        """What to divide the (N, C) logits of a batch by: a number, or a column for "sample".
+
+        Only samples that are `known` have a say in it. Without any it is that of all samples before.
+        """
+        if self.kind == "none":
+            return view.tau.new_ones(())
+        if self.kind == "sample":
+            largest = torch.where(known, view.tau, -torch.inf).max()
+            found = torch.where(known, view.tau, largest).unsqueeze(1)
+        elif self.kind == "mean":
+            found = torch.where(known, view.tau, 0.0).sum() / known.sum()
+        elif self.kind == "median":
+            found = median(view.tau, known)
+        else:
+            found = agreement_temperature(logits, view.logits, view.t, view.tau, known)
+        return torch.where(known.any(), found, self.level().to(found))
 
     def observe(self, tau: Tensor, temperature: Tensor) -> None:
-        """Take a batch into the running temperature: the tau of its samples, and what it was divided by."""
-        seen = tau.detach().to("cpu", torch.float64)
-        news = {"count": torch.tensor(len(seen))}
+        """Take a batch into the running temperature: the tau of its samples, and what it was divided by.
+
+        A tau that is not finite does not count.
+        """
+        # Apple's GPUs have no double precision.
+        seen = tau.detach().to("cpu" if tau.device.type == "mps" else tau.device).double()
+        state = {name: old.to(seen.device) for name, old in self.contents.items()}
+        finite = seen.isfinite()
+        count = finite.sum()
+        news = {"count": count}
         if self.kind == "mean":
-            news["sum"] = seen.sum()
+            news["sum"] = torch.where(finite, seen, 0.0).sum()
         if self.kind == "agreement":
-            news["sum"] = temperature.detach().to("cpu", torch.float64).log() * len(seen)
+            logarithm = temperature.detach().to(seen.device).double().log()
+            news["sum"] = torch.where(count > 0, logarithm * count, 0.0)
         if self.kind == "median":
-            cells = ((seen / _LOWEST).log() / _GROWTH).long().clamp(0, _CELLS - 1)
-            news["sketch"] = torch.bincount(cells, minlength=_CELLS)
-        self._state = {name: old + news[name] for name, old in self._state.items()}
+            # A value that does not count falls into a cell, but not on the scale.
+            cells = (torch.where(finite, seen, 1.0) / _LOWEST).log() / _GROWTH
+            places = cells.long().clamp(0, _CELLS - 1)
+            news["sketch"] = torch.zeros_like(state["sketch"]).scatter_add(0, places, finite.long())
+        self.contents = {name: old + news[name] for name, old in state.items()}
 
     def running(self) -> float:
         """The temperature over all samples observed; 1 before the first, and where none applies to all."""
-        count = int(self._state["count"])
-        if count == 0 or self.kind in ("sample", "none"):
-            return 1.0
-        if self.kind == "mean":
-            return float(self._state["sum"]) / count
-        if self.kind == "agreement":
-            return math.exp(float(self._state["sum"]) / count)
-        cell = int(torch.searchsorted(self._state["sketch"].cumsum(0), (count + 1) // 2))
-        return _LOWEST * math.exp((cell + 0.5) * _GROWTH)
+        return float(self.level())
+
+    def level(self) -> Tensor:
+        """The same as a tensor, wherever it is."""
+        count = self.contents["count"]
+        one = torch.ones((), dtype=torch.float64, device=count.device)
+        if self.kind in ("sample", "none"):
+            return one
+        if self.kind == "median":
+            middle = ((count + 1) // 2).reshape(1)
+            cell = torch.searchsorted(self.contents["sketch"].cumsum(0), middle)[0]
+            found = _LOWEST * ((cell + 0.5) * _GROWTH).double().exp()
+        else:
+            found = self.contents["sum"] / count
+            found = found.exp() if self.kind == "agreement" else found
+        return torch.where(count > 0, found, one)
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of what was observed."""
-        return {name: tensor.clone() for name, tensor in self._state.items()}
+        """A copy of what was observed, on the CPU."""
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.contents.items()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Take over what another Temperature of the same kind observed."""
-        self._state = {name: state[name].to("cpu", old.dtype, copy=True) for name, old in self._state.items()}
+        self.contents = {
+            name: state[name].to(old.device, old.dtype, copy=True) for name, old in self.contents.items()
+        }
 
 
 class Temper:
@@ -152,15 +205,10 @@ class Temper:
         Samples that the source model cannot judge (its logits are not finite, or zero) have no say in it, nor
         have answers that are not finite; where each sample has its own, theirs is the largest of the others'.
         """
-        known = view.tau.isfinite()
+        judged = view.tau.isfinite()
         if self.kind == "agreement":
-            known = known & (view.tau > 0) & logits.isfinite().all(1)
-        if not bool(known.any()):
-            temperature = view.tau.new_tensor(self.temperature.running())
-        elif self.kind == "sample":
-            temperature = torch.where(known, view.tau, view.tau[known].max()).unsqueeze(1)
-        else:
-            temperature = self.temperature.of_batch(logits[known], view.select(known))
+            judged = judged & (view.tau > 0) & logits.isfinite().all(1)
+        temperature = self.temperature.of_batch(logits, view, judged)
         return divide(logits, temperature), temperature
 
 

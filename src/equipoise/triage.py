@@ -11,15 +11,16 @@ class Triage:
 
     Attributes:
         rest: the samples that are left.
+        silent: how many were set aside because the source model says nothing of them.
     """
 
     def __init__(self, batch: Batch) -> None:
         """Set aside the samples with non-finite input: their logits will be NaN."""
-        self._rows = batch.rows
+        self._rows, self._one = batch.rows, batch.first()
         self._good = batch.finite()
         self._fill = torch.full(self._good.shape, torch.nan, device=self._good.device)
         self.rest = batch.select(self._good)
-        self._silent = 0
+        self.silent = 0
 
     def keep_usable(self, tau: Tensor) -> Tensor:
         """Set aside what the source model cannot judge; returns which samples of the rest stay.
@@ -31,19 +32,19 @@ class Triage:
         self._fill[self._good] = torch.where(silent, 0.0, torch.nan)
         self._good[self._good.clone()] = usable
         self.rest = self.rest.select(usable)
-        self._silent = int(silent.sum())
+        self.silent = int(silent.sum())
         return usable
+
+    def rest_or_stand_in(self) -> Batch:
+        """The samples that are left; without any, one of zeros, for a forward that other processes await."""
+        if self.rest.rows:
+            return self.rest
+        return self._one.map(torch.zeros_like)
 
     @property
     def set_aside(self) -> int:
         """How many samples were set aside."""
         return self._rows - self.rest.rows
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why, in words for the record."""
-        counts = {"non-finite": self.set_aside - self._silent, "zero source logits": self._silent}
-        return [f"{count} of {self._rows} set aside: {why}" for why, count in counts.items() if count]
 
     def complete(self, logits: Tensor) -> Tensor:
         """The answer to the whole batch, from the logits of the samples left."""

@@ -13,6 +13,7 @@ from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Trainin
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Shift
 from equipoise.errors import RecipeError
+from equipoise.execution import RUN_BY
 from equipoise.models.backbones import Weights, weights_digest
 from equipoise.registry import code_digest, options_of
 
@@ -179,8 +180,10 @@ def _cells(
     limit: int | None,
 ) -> dict[str, Cell]:
     name = method.method or label
-    # A result depends on the defaults, too, and on the code of a method that is not of this package.
-    defaults = {option: value for option, value in options_of(name).items() if value is not Parameter.empty}
+    # A result depends on the defaults, too, and on the code of a method that is not of this package; not on
+    # what the method is run by.
+    known = {option: value for option, value in options_of(name).items() if option not in RUN_BY}
+    defaults = {option: value for option, value in known.items() if value is not Parameter.empty}
     rest = {"format": _FORMAT, "code": code_digest(name)}
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}

@@ -1,6 +1,5 @@
 """One step of source training: plain on the CPU, one CUDA graph on a GPU."""
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -10,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.bench.repeatable import seeded
 from equipoise.data.images import Images
+from equipoise.graphs import no_waiting
 
 WARM_UP = 3
 """Steps before a capture, in which the libraries set themselves up; they are undone."""
@@ -100,16 +100,3 @@ def undone(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]
             for parameter, state in optimizer.state.items():
                 for name, value in state.items():
                     value.copy_(states.get((parameter, name), torch.zeros_like(value)))
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    """Whatever makes the CPU wait for the GPU raises RuntimeError: a graph cannot have it."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():  # "a prototype feature": what it overlooks, the capture will refuse
-        warnings.simplefilter("ignore", UserWarning)
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)

@@ -11,9 +11,10 @@ from equipoise.errors import OptionError, StateError
 from equipoise.functional import at_least_single, soft_cross_entropy
 from equipoise.gradient import GradientAdapter, Objective
 from equipoise.head import head_of, watched, with_head
-from equipoise.layers import Parameters, following_statistics, steady_statistics
+from equipoise.layers import Parameters, steady_statistics
 from equipoise.options import one_of
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Check, Outcome, SourceView, first_broken
+from equipoise.pooled import pooled_following
 from equipoise.prototypes import TALLY, blend, blended_head, learn
 from equipoise.registry import register
 from equipoise.source import SourceStatistics
@@ -96,7 +97,8 @@ class DEC(GradientAdapter):
         teacher: "resident" (a second copy) or "swapped" (one module that alternates weights; the source's
             wait in the host's memory).
         shared: `optimizer`, `momentum` and `steps` of "paper" and "released", by default one step of "sgd"
-            with momentum 0, as in the paper.
+            with momentum 0, as in the paper; `engine`, `precision`, `memory_format` and `distributed`, as in
+            every method.
 
     Deviations: "steady" is ours. The paper leaves lambda open, see above. For "paper" and "released" a batch
     of one sample has no batch statistics and is normalised by the student's running ones. Where the paper's
@@ -156,6 +158,11 @@ class DEC(GradientAdapter):
         self.reading = reading
         self._head: str | None = None  # the name of the model's linear head; known after a forward
 
+    @property
+    def hooked(self) -> bool:
+        """Where statistics and prototypes follow."""
+        return self.reading == "steady"
+
     def objective(self, logits: Tensor, source: SourceView | None) -> Objective:
         """The distance from the teacher."""
         if source is None:  # the type of the contract: DEC asks the source model, so there is always a view
@@ -172,15 +179,18 @@ class DEC(GradientAdapter):
         """Statistics and prototypes follow the batch, or one step down the objective."""
         if self.reading != "steady":
             return super().step(batch, source)
-        with torch.no_grad(), following_statistics(self.student, self.norm_momentum):
+        with torch.no_grad(), pooled_following(self.student, self.norm_momentum, self.ranks, self.counts):
             logits, head, features = self._look(batch)
-            if spoilt := self.spoilt():
-                return Outcome(logits, reason=spoilt, failed=True)
-            used = int(logits.isfinite().all(1).sum())
+            checks = (self.unspoilt(),)
+            if broken := first_broken(checks):
+                return Outcome(logits, reason=broken.otherwise, failed=True)
+            everyones = self.everyones(logits)
+            used = everyones.isfinite().all(1).sum()
             if head is not None:
-                self.kept.update(learn(self.kept, self._linear(head), features, logits))
-            reason = "" if used else "non-finite logits"
-            return Outcome(self._blended(logits, head, features), used=used, reason=reason)
+                theirs = self.everyones(features, "features")
+                self.kept.update(learn(self.kept, self._linear(head), theirs, everyones))
+            some = Check(used > 0, "non-finite logits", undoes=False)
+            return Outcome(self._blended(logits, head, features), used=used, checks=(*checks, some))
 
     def answer(self, batch: Batch, source: SourceView | None) -> Tensor:
         """The student's logits in eval mode, with the prototypes as they are."""

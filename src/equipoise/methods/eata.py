@@ -28,8 +28,8 @@ class EATA(ETA):
         source: its statistics on the source domain, with the Fisher diagonal.
         fisher_alpha: the weight of the penalty; the authors use 2000 for ImageNet, 1 for CIFAR.
         shared: `margin`, `epsilon`, `learning_rate`, `optimizer`, `momentum`, `steps`, `parameters`,
-            `norm_momentum`, `window` as in ETA, and `tempering`, `t_min`, `t_max`, `teacher`, as in every
-            method.
+            `norm_momentum`, `window` as in ETA, and `tempering`, `t_min`, `t_max`, `teacher`, `engine`,
+            `precision`, `memory_format`, `distributed`, as in every method.
 
     Deviations: those of ETA. As in the authors' code, a batch without a kept sample takes no step, not even
     towards the source weights.

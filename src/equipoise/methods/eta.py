@@ -14,7 +14,7 @@ from equipoise.gradient import Objective
 from equipoise.methods.tent import TENT
 from equipoise.optim import OptimizerName
 from equipoise.options import number
-from equipoise.outcome import SourceView
+from equipoise.outcome import SourceView, known
 from equipoise.registry import register
 from equipoise.source import SourceStatistics
 
@@ -41,7 +41,8 @@ class ETA(TENT):
         optimizer: "sgd" (the authors) or "adam".
         learning_rate: by default 2.5e-4 for "sgd" (the authors, on ImageNet) and 1e-3 for "adam".
         shared: `momentum`, `steps`, `parameters`, `norm_momentum`, `window` as in TENT, and `tempering`,
-            `t_min`, `t_max`, `teacher`, as in every method.
+            `t_min`, `t_max`, `teacher`, `engine`,
+            `precision`, `memory_format`, `distributed`, as in every method.
 
     Deviations: those of TENT, and a reset forgets the moving average, which the authors' code keeps.
     """
@@ -77,17 +78,20 @@ class ETA(TENT):
         """The weighted entropy of the samples kept."""
         entropies, probabilities = nats(logits), at_least_single(logits.detach()).softmax(1)
         limit = self.margin * math.log(logits.shape[1])
-        chosen = entropies.detach() < limit
-        average = self.kept.get("average")
-        if average is not None:
-            average = average.to(probabilities)
-            chosen &= cosine_similarity(average.unsqueeze(0), probabilities).abs() < self.epsilon
-        count = int(chosen.sum())
-        if count == 0:
-            return Objective(entropies.mean(), 0, f"none of {len(logits)} samples is reliable and new")
-        share = chosen.to(entropies.dtype) / count
+        # Zeros stand for no average yet, where only the device knows whether there is one.
+        average = self.kept.get("average", torch.zeros_like(probabilities[0])).to(probabilities)
+        fresh = ~average.any()
+        similar = cosine_similarity(average.unsqueeze(0), probabilities).abs()
+        kept = (entropies.detach() < limit) & ((similar < self.epsilon) | fresh)
+        count = kept.sum()
+        reason = f"none of {len(logits)} samples is reliable and new"
+        if known(count > 0) is False:
+            return Objective(entropies.mean(), 0, reason)
+        share = kept.to(entropies.dtype) / count.clamp(min=1)
         mean = (share.unsqueeze(1) * probabilities).sum(0)
-        self.kept["average"] = mean if average is None else torch.lerp(mean, average, _INERTIA)
+        moved = torch.where(fresh, mean, torch.lerp(mean, average, _INERTIA))
+        self.kept["average"] = torch.where(count > 0, moved, average)
         weight = (limit - entropies.detach()).exp()
         # A sample that is left out must not reach the loss: its share of 0 times an infinite weight is NaN.
-        return Objective((share * weight.where(chosen, 0.0) * entropies).sum(), count)
+        each = torch.where(kept, weight * entropies, 0.0)
+        return Objective((share * each).sum(), count, reason)

@@ -1,6 +1,6 @@
 """Batch normalisation by the statistics of the stream."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch
 from equipoise.errors import ModelError
-from equipoise.layers import batch_statistics, blended_statistics, pooling_layers
+from equipoise.layers import pooling_layers
 from equipoise.options import integer, number
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Outcome, SourceView, judged
+from equipoise.pooled import pooled_blend, pooled_statistics
 from equipoise.registry import register
 from equipoise.sliding import check_window, slide
 from equipoise.source import SourceStatistics
@@ -32,7 +33,8 @@ class Norm(Adapter):
         prior: how many samples the source's statistics count for. Schneider et al. use 16 for small batches.
         norm_momentum: how fast the running statistics, which `predict` uses, follow the stream.
         window: a batch of one sample is normalised together with the last that came alone, up to this many.
-        shared: `tempering`, `t_min`, `t_max`, `teacher`, as in every method.
+        shared: `tempering`, `t_min`, `t_max`, `teacher`, `engine`,
+            `precision`, `memory_format`, `distributed`, as in every method.
 
     Deviations: the papers have no running statistics; `predict` and a first lone sample would have nothing to
     stand on without them.
@@ -67,22 +69,33 @@ class Norm(Adapter):
         """Refuse a window of another size."""
         check_window(kept, self.window)
 
+    @property
+    def hooked(self) -> bool:
+        """Where statistics are blended."""
+        return self.prior > 0
+
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """One forward on the batch's statistics."""
-        rows = batch.rows
-        if rows == 1 and self.prior == 0:
+        rows, counts = batch.rows, self.counts
+        if self._alone(batch):
             batch, samples = slide(self.kept, batch, self.window)
             self.kept.update(samples)
+            counts = [batch.rows]
         with torch.no_grad():
-            logits = self._forward(batch)
-        spoilt = self.spoilt()
-        reason = spoilt or "only the statistics follow"
-        return Outcome(logits[-rows:], reason=reason, failed=bool(spoilt))
+            logits = self._forward(batch, counts)
+        return judged(Outcome(logits[-rows:], reason="only the statistics follow", checks=(self.unspoilt(),)))
 
-    def _forward(self, batch: Batch) -> Tensor:
+    def course(self, batch: Batch) -> Hashable | None:
+        """A window fills up sample by sample, which the host keeps count of."""
+        return None if self._alone(batch) else 0
+
+    def _alone(self, batch: Batch) -> bool:
+        return batch.rows == 1 and self.ranks.alone and self.prior == 0
+
+    def _forward(self, batch: Batch, counts: list[int]) -> Tensor:
         if self.prior == 0:
-            with batch_statistics(self.student, self.norm_momentum, batch.rows):
+            with pooled_statistics(self.student, self.norm_momentum, self.ranks, counts):
                 return self.logits(batch)
         source = self.teacher.tensors(list(self.statistics))
-        with blended_statistics(self.student, source, self.prior, self.norm_momentum):
+        with pooled_blend(self.student, source, self.prior, self.norm_momentum, self.ranks, counts):
             return self.logits(batch)

@@ -1,7 +1,7 @@
 """SoTTA: learn from a balanced memory of confident samples, towards flat minima."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -11,14 +11,17 @@ from equipoise.batch import Batch
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 from equipoise.gradient import GradientAdapter, Objective
-from equipoise.hus import offer, remembered, storable
-from equipoise.keeping import SAMPLES, part
+from equipoise.hus import drawn, offer, remembered, storable
+from equipoise.keeping import SAMPLES, chosen, part
 from equipoise.layers import batch_statistics
 from equipoise.optim import OptimizerName, sharpness_aware_slope
 from equipoise.options import integer, number
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Check, Outcome, SourceView, all_hold
 from equipoise.registry import register
-from equipoise.source import SourceStatistics
+from equipoise.source import SourceStatistics, device_of
+
+FULL = "full"
+"""Whether the host has seen the memory full, which it then stays unless an update goes wrong."""
 
 _EPSILON = 1e-6  # the authors', inside the logarithm
 
@@ -51,7 +54,8 @@ class SoTTA(GradientAdapter):
         norm_momentum: how fast the running statistics follow the memory's, in PyTorch's sense.
         learning_rate: 1e-3 by default for "adam" (the authors) and 2.5e-4 for "sgd".
         shared: `momentum`, `steps` (of an update) and `parameters` as in TENT, and `tempering`, `t_min`,
-            `t_max`, `teacher`, as in every method.
+            `t_max`, `teacher`, `engine`,
+            `precision`, `memory_format`, `distributed`, as in every method.
 
     Deviations: the authors leave out layers by parts of their names; here every normalisation layer adapts.
     Their CIFAR runs decay the weights by accident; here nothing does. They neither answer nor use the samples
@@ -62,7 +66,7 @@ class SoTTA(GradientAdapter):
 
     name = "sotta"
     stores_observations = True
-    arriving = ("samples.*",)
+    arriving = ("samples.*", FULL)
 
     def __init__(
         self,
@@ -82,6 +86,7 @@ class SoTTA(GradientAdapter):
         self.capacity, self.every = integer("capacity", capacity, low=1), integer("every", every, low=1)
         self.confidence = None if confidence is None else number("confidence", confidence, low=0, high=1)
         self.rho, self.seed = number("rho", rho, low=0), integer("seed", seed, low=0, high=2**63 - 1)
+        self._width, self._due = 0, [False]
         self.resolve(
             capacity=self.capacity, confidence=self.confidence, rho=self.rho, every=self.every, seed=self.seed
         )
@@ -91,12 +96,18 @@ class SoTTA(GradientAdapter):
         """A batch may be longer than `every`, and so bring several updates."""
         return True
 
+    @property
+    def steps_often(self) -> bool:
+        """An update that goes wrong is undone by itself."""
+        return False
+
     def initial(self) -> dict[str, Tensor]:
         """The optimiser's state, the class in each slot (-1: free), samples since the update, randomness."""
         return {
             **super().initial(),
-            "classes": torch.full((self.capacity,), -1),
+            "classes": torch.full((self.capacity,), -1, device=device_of(self.student)),
             "waiting": torch.zeros((), dtype=torch.long),
+            FULL: torch.tensor(False),
             "random": torch.Generator().manual_seed(self.seed).get_state(),
         }
 
@@ -121,48 +132,84 @@ class SoTTA(GradientAdapter):
         p = at_least_single(logits).softmax(1)
         return Objective(-(p * (p + _EPSILON).log()).sum(1).mean(), used=len(logits))
 
+    def course(self, batch: Batch) -> Hashable | None:
+        """How many updates are due; not for a graph before the memory is full, as it grows until then."""
+        waiting = int(self.kept["waiting"]) + batch.rows
+        full = FULL in self.kept and bool(self.kept[FULL])
+        return (waiting // self.every, waiting % self.every > 0) if full else None
+
+    def feed(self, batch: Batch) -> dict[str, Tensor]:
+        """Before which of the updates of the batch each sample comes, and the random numbers of its own."""
+        waiting, rows = int(self.kept["waiting"]), batch.rows if self.ranks.alone else sum(self.counts)
+        draws, random = drawn(self.kept["random"], rows, self._width + self.capacity)
+        windows = torch.arange(waiting, waiting + rows) // self.every
+        self._due = [waiting + rows >= self.every * (window + 1) for window in range(int(windows[-1]) + 1)]
+        self.kept.update(random=random, waiting=torch.tensor((waiting + rows) % self.every))
+        return {"draws": draws, "window": windows}
+
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Answer, then offer the samples to the memory, with an update after each `every`."""
-        samples = storable(self.kept, batch)
+        samples = {name: self.everyones(t, "samples") for name, t in storable(self.kept, batch).items()}
         logits = self.steady_logits(batch)
-        certainty, classes = at_least_single(logits).softmax(1).max(1)
-        sure = certainty >= (
-            default_confidence(logits.shape[1]) if self.confidence is None else self.confidence
-        )
-        done, start = Outcome(logits), 0
-        while start < batch.rows:
-            waiting = int(self.kept["waiting"])
-            stop = min(batch.rows, start + self.every - waiting)
-            chosen = start + sure[start:stop].nonzero().flatten()
-            confident = {name: tensor[chosen] for name, tensor in samples.items()}
-            self.kept.update(offer(self.kept, confident, classes[chosen], logits.shape[1]))
-            waiting += stop - start
-            self.kept["waiting"] = torch.tensor(waiting % self.every)
-            if waiting == self.every:
+        certainty, classes = at_least_single(self.everyones(logits)).softmax(1).max(1)
+        self._width = logits.shape[1]
+        sure = certainty >= (default_confidence(self._width) if self.confidence is None else self.confidence)
+        fed = self.fed or {name: tensor.to(logits.device) for name, tensor in self.feed(batch).items()}
+        done = Outcome(logits)
+        for window, due in enumerate(self._due):
+            offered = sure & (fed["window"] == window)
+            self.kept.update(offer(self.kept, samples, classes, offered, fed["draws"]))
+            if due:
                 done = self._update(batch, logits)
-            start = stop
         if done.loss is None and not done.reason:
-            left = self.every - int(self.kept["waiting"])
+            left = "some" if self.permitted is not None else self.every - int(self.kept["waiting"])
             return done._replace(reason=f"{left} samples until the next update")
         return done
 
     def _update(self, batch: Batch, logits: Tensor) -> Outcome:
         """Learn from the memory; if that goes wrong, undo it and empty the memory."""
-        memory = remembered(self.kept, batch)
+        guard = self._guard()
+        memory = remembered(self.kept, batch, whole=bool(guard))
         if memory is None:
             return Outcome(logits, reason="the memory is empty: no sample was confident enough")
+        if not guard:
+            self.kept[FULL] = torch.tensor(memory.rows == self.capacity)
         before, kept = self.snapshot(weights=True)
+        emptied = {**kept, "classes": torch.full_like(kept["classes"], -1)}
+        if not guard:
+            emptied[FULL] = torch.tensor(False)
 
         def loss_at() -> Tensor:
             with batch_statistics(self.student, self.norm_momentum, memory.rows):
                 return self.objective(self.logits(memory), None).loss
 
+        checks = guard
         for _ in range(self.steps):
             loss, found = sharpness_aware_slope(loss_at, self.learned, self.rho)
-            if failure := self.descend(found) or self.spoilt():
-                self.restore(before, {**kept, "classes": torch.full_like(kept["classes"], -1)})
+            failure, checks = self.descend(found, (*checks, self.unspoilt()))
+            if failure := failure or self._looked(checks):
+                self.restore(before, emptied)
                 return Outcome(logits, loss, reason=f"{failure}: the memory was emptied")
-        return Outcome(logits, loss, used=memory.rows)
+        if guard:
+            self.settle(all_hold(checks), before)
+            emptied["classes"] = torch.where(all_hold(guard), emptied["classes"], kept["classes"])
+            self._kept = chosen(all_hold(checks), self.kept, emptied)
+        fatal = [c._replace(otherwise=f"{c.otherwise}: the memory was emptied") for c in checks[len(guard) :]]
+        told = tuple(check._replace(undoes=False, alarms=True) for check in (*guard, *fatal))
+        return Outcome(logits, loss, used=memory.rows, checks=told)
+
+    def _guard(self) -> tuple[Check, ...]:
+        """What an update stands on where the host cannot look: it may write, and the memory is full."""
+        if self.permitted is None:
+            return ()
+        full = Check((self.kept["classes"] >= 0).all(), "the memory is not full")
+        return (Check(self.permitted, ""), full)
+
+    def _looked(self, checks: tuple[Check, ...]) -> str:
+        """Why an update failed, as far as the host may look."""
+        if self.permitted is None:
+            return next((check.otherwise for check in checks if not bool(check.holds)), "")
+        return ""
 
 
 def default_confidence(classes: int) -> float:

@@ -20,7 +20,8 @@ class Source(Adapter):
     Args:
         model: a classifier that returns (N, C) logits, or an object with `.logits`.
         source: its statistics on the source domain; only tempering needs them.
-        shared: `tempering`, `t_min`, `t_max`, `teacher`, as in every method.
+        shared: `tempering`, `t_min`, `t_max`, `teacher`, `engine`,
+            `precision`, `memory_format`, `distributed`, as in every method.
     """
 
     name = "source"
@@ -35,4 +36,5 @@ class Source(Adapter):
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Answer as the source model does."""
-        return Outcome(self.answer(batch, source), reason="no adaptation")
+        logits = self.steady_logits(batch) if source is None else self.own(source.logits)
+        return Outcome(logits, reason="no adaptation")

@@ -5,18 +5,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch
 from equipoise.errors import ModelError, StateError
-from equipoise.functional import at_least_single, entropy
+from equipoise.functional import at_least_single
 from equipoise.head import check_head, find_head, head_features, watched, with_head
 from equipoise.options import integer
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Check, Outcome, SourceView
 from equipoise.registry import register
 from equipoise.source import SourceStatistics
-from equipoise.supports import fits, head_shape, join, no_supports, prototypes
+from equipoise.supports import fits, head_shape, head_supports, join, prototypes, told
 
 
 @register
@@ -37,7 +36,8 @@ class T3A(Adapter):
         source: its statistics on the source domain; only tempering needs them.
         supports: how many to keep for each class; None keeps all, as one running sum for each class.
         head: the name of the linear head, for a model whose output is not the output of an nn.Linear itself.
-        shared: `tempering`, `t_min`, `t_max`, `teacher`, as in every method.
+        shared: `tempering`, `t_min`, `t_max`, `teacher`, `engine`,
+            `precision`, `memory_format`, `distributed`, as in every method.
 
     Deviations: None is the paper's M = ∞; the authors' code, for −1, drops the support of highest entropy of
     every class at every batch. Samples with non-finite logits do not become supports.
@@ -64,6 +64,11 @@ class T3A(Adapter):
         self._direct: bool | None = None  # whether the head's output is the model's; known after a forward
         self.resolve(supports=self.supports)
 
+    @property
+    def hooked(self) -> bool:
+        """To see what the head gets."""
+        return True
+
     def ask_source(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The source model's logits and the features of its head, from one forward."""
         with watched(self.student, self.head) as calls:
@@ -77,14 +82,19 @@ class T3A(Adapter):
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Let the batch join the supports, then score it."""
-        logits, features = self._look(batch, source)
+        if source is None or source.features is None:
+            mine, own = self.ask_source(batch)
+            logits, features = self.everyones(mine), self.everyones(own, "features")
+        else:
+            logits, features = source.logits, source.features
         good = logits.isfinite().all(1) & features.isfinite().all(1)
+        direct = torch.full((), bool(self._direct), device=logits.device)
         self.kept.update(
-            self._joined(self._current(), features[good]),
-            direct=torch.tensor(self._direct, device=logits.device),
+            self._joined(self._current(), features, good), direct=self.kept.get("direct", direct)
         )
-        used = int(good.sum())
-        return Outcome(self._scores(features, logits), used=used, reason="" if used else "non-finite logits")
+        some = Check(good.any(), "non-finite logits", undoes=False)
+        scores = self._scores(self.own(features), logits)
+        return Outcome(scores, used=good.sum(), checks=(some,))
 
     def answer(self, batch: Batch, source: SourceView | None) -> Tensor:
         """Score a batch by the supports as they are."""
@@ -123,15 +133,13 @@ class T3A(Adapter):
         if self.kept:
             self.check_kept(self.kept)
             return self.kept
-        weight = self._linear().weight.detach()
-        return self._joined(no_supports(at_least_single(weight), self.supports), weight)
+        return head_supports(self._linear(), self.supports)
 
-    def _joined(self, supports: Mapping[str, Tensor], features: Tensor) -> dict[str, Tensor]:
-        """The supports after features have joined, under what the head itself says of them."""
-        head = self._linear()
+    def _joined(self, supports: Mapping[str, Tensor], features: Tensor, good: Tensor) -> dict[str, Tensor]:
+        """The supports after good features have joined, under what the head itself says of them."""
+        features = at_least_single(features)
         with torch.no_grad():
-            logits = linear(features, head.weight, head.bias)
-        return join(supports, at_least_single(features), logits.argmax(1), entropy(logits))
+            return join(supports, features, *told(self._linear(), features), good)
 
     def _scores(self, features: Tensor, logits: Tensor) -> Tensor:
         """The scores in the dtype that the model answers in."""

@@ -1,6 +1,6 @@
 """TENT: minimise the entropy of the answers."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from equipoise.gradient import GradientAdapter, Objective
 from equipoise.layers import batch_statistics, pooling_layers
 from equipoise.optim import OptimizerName
 from equipoise.options import integer
-from equipoise.outcome import Outcome, SourceView
+from equipoise.outcome import Outcome, SourceView, judged
 from equipoise.registry import register
 from equipoise.sliding import check_window, slide
 from equipoise.source import SourceStatistics
@@ -40,7 +40,8 @@ class TENT(GradientAdapter):
         window: a batch of one sample is normalised together with the last that came alone, up to this many,
             and a step is taken on all of them each time so many have come. Without batch norm it learns
             alone.
-        shared: `tempering`, `t_min`, `t_max`, `teacher`, as in every method.
+        shared: `tempering`, `t_min`, `t_max`, `teacher`, `engine`,
+            `precision`, `memory_format`, `distributed`, as in every method.
 
     Deviations: layers of every normalisation type adapt, not 2-d batch norm alone. Dropout and stochastic
     depth stay off. The authors' code drops the running statistics; here they follow the stream, for
@@ -77,17 +78,25 @@ class TENT(GradientAdapter):
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """A step on the batch, or, for a lone sample and layers that pool samples, on the window."""
-        if batch.rows > 1 or not pooling_layers(self.student):
+        if not self._alone(batch):
             return super().step(batch, source)
         pooled, samples = slide(self.kept, batch, self.window)
         waiting = min(int(self.kept["waiting"]) + 1, pooled.rows)
         full = waiting == self.window
         self.kept.update(samples, waiting=torch.tensor(0 if full else waiting))
         if full:
+            self.counts = [pooled.rows]
             outcome = super().step(pooled, None)
             return outcome._replace(logits=outcome.logits[-1:])
         with torch.no_grad(), batch_statistics(self.student, self.norm_momentum, pooled.rows):
             logits = self.logits(pooled)
-        spoilt = self.spoilt()
-        reason = spoilt or f"{waiting} of {self.window} lone samples for the next step"
-        return Outcome(logits[-1:], reason=reason, failed=bool(spoilt))
+        reason = f"{waiting} of {self.window} lone samples for the next step"
+        return judged(Outcome(logits[-1:], reason=reason, checks=(self.unspoilt(),)))
+
+    def course(self, batch: Batch) -> Hashable | None:
+        """A window fills up sample by sample, which the host keeps count of."""
+        return None if self._alone(batch) else 0
+
+    def _alone(self, batch: Batch) -> bool:
+        # Several processes have their samples in common, and no window.
+        return batch.rows == 1 and self.ranks.alone and bool(pooling_layers(self.student))

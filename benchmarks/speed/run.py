@@ -1,0 +1,146 @@
+"""The speed benchmark: what a step costs, plain, as the authors do it, and ours; writes JSON lines.
+
+    python benchmarks/speed/run.py --out benchmarks/speed/local.jsonl
+
+One line a measured cell, appended as it comes; a second run goes on where the first stopped, and tries again
+what failed. The most important cells come first. `performance.py` makes the tables.
+"""
+
+import argparse
+import json
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from cases import BACKBONES, METHODS, Case
+from growth import CLASSES, metrics_cost, over_classes, over_stream, stretched, swapped_memory
+from measure import failure, measure, too_long
+from tqdm import tqdm
+
+import equipoise as eq
+
+PAPER = ("smallcnn", "mobilenet_v1", "efficientnet_b0")
+SECONDS = {"cuda": 1.0, "cpu": 8.0}  # of rounds for a cell, beyond the fewest
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing to measure."""
+
+    kind: str
+    backbone: str
+    batch: int
+    classes: int
+    method: str
+
+
+def plan(backbones: list[str], quick: bool) -> Iterator[Cell]:
+    """All cells, the most important first."""
+
+    def steps(names: list[str], batch: int) -> Iterator[Cell]:
+        for name in names:
+            for label, method in METHODS.items():
+                if method.fits(BACKBONES[name]):
+                    yield Cell("step", name, batch, BACKBONES[name].classes, label)
+
+    small = "smallcnn" in backbones
+    yield from steps([name for name in backbones if name in PAPER], 50)
+    if "efficientnet_b0" in backbones:
+        yield Cell("memory", "efficientnet_b0", 50, BACKBONES["efficientnet_b0"].classes, "dec-paper")
+    if small:
+        yield from (Cell("metrics", "smallcnn", 50, 10, label) for label in ("tent", "dec", "dec-paper"))
+    if not quick:
+        yield from steps([name for name in backbones if name not in PAPER], 50)
+        for batch in (1, 8, 200):
+            yield from steps(backbones, batch)
+    if small:
+        yield from (Cell("stream", "smallcnn", 200, 10, label) for label in METHODS)
+        for classes in () if quick else CLASSES:
+            yield from (Cell("classes", "smallcnn", 50, classes, label) for label in METHODS)
+
+
+def run(cell: Cell, device: str, seconds: float, limit: float) -> dict[str, Any]:
+    """Measure a cell, or say why not."""
+    if cell.kind == "stream":
+        return over_stream(device, cell.method)
+    if cell.kind == "classes":
+        return over_classes(stretched(cell.classes, device), cell.method, seconds)
+    case, method = Case(BACKBONES[cell.backbone], cell.batch, cell.classes, device), METHODS[cell.method]
+    if cell.kind == "metrics":
+        return metrics_cost(case, cell.method, seconds)
+    if cell.kind == "memory":
+        return swapped_memory(case)
+    if why := too_long(case, method, limit):
+        return {"skipped": why}
+    return measure(case, method, seconds)
+
+
+def attempt(cell: Cell, device: str, seconds: float, limit: float) -> dict[str, Any]:
+    """Measure a cell; if that fails, say why, so that the others are still measured."""
+    try:
+        return run(cell, device, seconds, limit)
+    except (eq.EquipoiseError, RuntimeError) as error:
+        return {"failed": failure(error)}
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What this ran on, and the command."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    return {
+        "kind": "machine",
+        "device": device,
+        "name": name,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "command": shlex.join(["python", *sys.argv]),
+    }
+
+
+def done(path: Path) -> set[Cell]:
+    """The cells that a file has, but for those that failed."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {Cell(**line["cell"]) for line in lines if "cell" in line and "failed" not in line}
+
+
+def main() -> None:
+    """Measure what is not in the file yet, until the time is used up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a file of JSON lines, which is added to")
+    parser.add_argument("--quick", action="store_true", help="SmallCNN at batch 50 only, and fewer rounds")
+    parser.add_argument("--only", default="", help=f"some of {','.join(BACKBONES)}")
+    parser.add_argument("--budget", type=float, default=600.0, help="seconds to stop after (%(default)s)")
+    parser.add_argument(
+        "--limit", type=float, default=600.0, help="a cell that takes more seconds is left out (%(default)s)"
+    )
+    options = parser.parse_args()
+    backbones = [name for name in options.only.split(",") if name] or list(BACKBONES)
+    if unknown := sorted(set(backbones) - set(BACKBONES)):
+        parser.error(f"no network {', '.join(unknown)}; there are {', '.join(BACKBONES)}")
+    if options.quick:
+        backbones = ["smallcnn"]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    seconds = SECONDS[device] / (4 if options.quick else 1)
+    before, start = done(options.out), time.perf_counter()
+    left = [cell for cell in plan(backbones, options.quick) if cell not in before]
+    with options.out.open("a") as file, tqdm(total=len(left)) as bar:
+        print(json.dumps(machine(device)), file=file, flush=True)
+        while left and time.perf_counter() - start < options.budget:
+            cell = left.pop(0)
+            bar.set_description(f"{cell.kind} {cell.backbone} {cell.batch} {cell.classes} {cell.method}")
+            found = attempt(cell, device, seconds, options.limit)
+            print(json.dumps({"cell": asdict(cell), **found}), file=file, flush=True)
+            bar.update()
+    if left:
+        names = sorted({f"{cell.kind} {cell.backbone} {cell.batch}" for cell in left})
+        print(f"the time is used up; {len(left)} cells are left: {', '.join(names)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

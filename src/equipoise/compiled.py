@@ -1,0 +1,58 @@
+"""Networks run by torch.compile, where a shape of input comes often enough to be worth it."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from equipoise.batch import Batch
+
+COMPILED_AT = 2
+"""The sighting of a shape at which it is compiled, which takes a minute: a ragged last batch never is."""
+
+
+class Compiler:
+    """Runs a network on a batch, compiled for its shape if that was wanted and is possible.
+
+    Attributes:
+        wanted: whether to compile at all.
+        refusal: why nothing is compiled any more; empty while there is no reason.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted, self.refusal = wanted, ""
+        self._seen: Counter[Any] = Counter()
+        self._compiled: dict[int, Any] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Compiler":
+        """A copy of an adapter compiles its own networks."""
+        return Compiler(self.wanted)
+
+    def __reduce__(self) -> tuple[type["Compiler"], tuple[bool]]:
+        """Compiled networks cannot be written down."""
+        return Compiler, (self.wanted,)
+
+    @property
+    def told(self) -> str:
+        """What came of it, in words."""
+        if self.refusal:
+            return f"not compiled: {self.refusal}"
+        return "compiled" if self._compiled else "nothing compiled yet"
+
+    def run(self, network: nn.Module, batch: Batch) -> Any:
+        """The network's output."""
+        if self.wanted and not self.refusal and self._often(network, batch):
+            call = self._compiled.setdefault(id(network), torch.compile(network, dynamic=False))
+            try:
+                return call(*batch.args, **batch.kwargs)
+            except Exception as error:
+                # Compilers fail in many ways. If the network itself did, it will say so again just below.
+                self.refusal = f"{type(error).__name__}: {error}".splitlines()[0]
+        return network(*batch.args, **batch.kwargs)
+
+    def _often(self, network: nn.Module, batch: Batch) -> bool:
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch.tensors())
+        key = (id(network), torch.is_grad_enabled(), shapes)
+        self._seen[key] += 1
+        return self._seen[key] >= COMPILED_AT

@@ -1,0 +1,244 @@
+"""The whole step of an adapter as CUDA graphs, one for each shape of batch."""
+
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import Batch
+from equipoise.compiled import COMPILED_AT
+from equipoise.keeping import ArrivalError
+from equipoise.outcome import Check, all_hold
+from equipoise.record import Record
+from equipoise.responder import Responder
+
+CAPTURED_AT = 2
+"""The sighting of a shape at which it is captured: a ragged last batch is never worth it."""
+
+MOST_GRAPHS = 16
+"""Graphs kept at once; the one longest unused makes room."""
+
+
+class StepGraphs:
+    """Runs the batches of a responder, by replaying a captured step where there is one.
+
+    A replay does what the plain step does, by the same kernels, without the host in between: inputs are
+    copied into the graph's own, state lives in tensors that stay where they are (`kept` and the temperature
+    are moved there when something else has replaced them: a reset, a load, a batch of another shape), and the
+    answer is a copy. What goes wrong is undone on the device; the host hears of it some batches later and
+    then looks at batches itself until one is fine.
+
+    Attributes:
+        refusal: why nothing is captured any more; empty while there is no reason.
+    """
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self._graphs: OrderedDict[Hashable, _Captured] = OrderedDict()
+        self._seen: Counter[Hashable] = Counter()
+        self._homes: dict[tuple[Hashable, str], Tensor] = {}
+        self._pool: Any = None
+        self._alarm: _Alarm | None = None
+        self._wary = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "StepGraphs":
+        """A copy of an adapter captures its own."""
+        return StepGraphs()
+
+    def __reduce__(self) -> tuple[type["StepGraphs"], tuple[()]]:
+        """Neither can graphs be written down."""
+        return StepGraphs, ()
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of batches that are captured."""
+        return sorted({captured.batch.rows for captured in self._graphs.values()})
+
+    def run(self, responder: Responder, batch: Batch) -> tuple[Tensor, Record]:
+        """Answer a batch and learn from it."""
+        key = None if self.refusal or self._wary or self._alarmed() else _key(responder, batch)
+        if key is not None and self._ready(responder, batch, key):
+            self._graphs.move_to_end(key)
+            return self._replay(responder, batch, self._graphs[key])
+        answer, record = responder.respond(batch)
+        self._wary = self._wary and not isinstance(record.set_aside, Tensor) and record.set_aside > 0
+        return answer, record
+
+    def _alarmed(self) -> bool:
+        self._wary = self._wary or (self._alarm is not None and self._alarm.rang())
+        return self._wary
+
+    def _ready(self, responder: Responder, batch: Batch, key: Hashable) -> bool:
+        """Whether there is a graph for it by now."""
+        if key in self._graphs:
+            return True
+        self._seen[key] += 1
+        if self._seen[key] < CAPTURED_AT:
+            return False
+        try:
+            self._graphs[key] = self._capture(responder, batch)
+        except ArrivalError:  # something is kept from this batch on: the next ones have another key
+            return False
+        except RuntimeError as error:
+            # What a graph cannot have, a model that waits for the GPU in its forward, say, raises here.
+            self.refusal = str(error).splitlines()[0]
+            return False
+        if len(self._graphs) > MOST_GRAPHS:
+            self._graphs.popitem(last=False)
+        return True
+
+    def _settle(self, responder: Responder) -> None:
+        """Let state be where the graphs expect it."""
+        heat = responder.temper.temperature
+        owners: list[tuple[Hashable, dict[str, Tensor]]] = [("kept", responder.kept), (heat, heat.contents)]
+        for place, contents in owners:
+            for name, tensor in contents.items():
+                if place == "kept" and not tensor.is_cuda:
+                    continue  # the host keeps it for itself, and brings what a step needs of it
+                home = self._homes.get((place, name))
+                if home is None or home.shape != tensor.shape:
+                    home = self._homes[place, name] = tensor.to(responder.device, copy=True)
+                elif home is not tensor:
+                    home.copy_(tensor)
+                contents[name] = home
+
+    def _capture(self, responder: Responder, batch: Batch) -> "_Captured":
+        self._alarm = self._alarm or _Alarm(responder.device)
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        self._settle(responder)
+        inputs = batch.map(lambda value: value.clone())
+        if responder.compiler.wanted:  # a compiler may wait as it likes
+            with responder.trial(), _feeding(responder, _on(responder.device, responder.feed(batch))):
+                for _ in range(COMPILED_AT):
+                    responder.respond_guarded(inputs)
+        side = torch.cuda.Stream()
+        with responder.trial(), responder.tuning():  # in which the libraries set themselves up; undone
+            fed = _on(responder.device, responder.feed(batch))
+            side.wait_stream(torch.cuda.current_stream())
+            try:
+                with _feeding(responder, fed), no_waiting(), torch.cuda.stream(side):
+                    responder.respond_guarded(inputs)
+            finally:
+                torch.cuda.current_stream().wait_stream(side)  # what follows undoes it
+        self._settle(responder)
+        graph, heat = torch.cuda.CUDAGraph(), responder.temper.temperature
+        kept, warmth = dict(responder.kept), dict(heat.contents)
+        try:
+            with (
+                _feeding(responder, fed),
+                responder.tuning(),
+                # Other threads, a data loader's, say, may go on using the GPU meanwhile.
+                torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"),
+            ):
+                answer, record, clean = responder.respond_guarded(inputs)
+                _write_back(kept, responder.kept)
+                _write_back(warmth, heat.contents)
+                grave = [check for check in record.checks if check.undoes or check.alarms]
+                self._alarm.watch(all_hold([Check(clean, ""), *grave]))
+        finally:
+            responder.kept.update(kept)
+            heat.contents = warmth
+        return _Captured(graph, inputs, fed, answer, record)
+
+    def _replay(self, responder: Responder, batch: Batch, step: "_Captured") -> tuple[Tensor, Record]:
+        self._settle(responder)
+        for name, tensor in responder.feed(batch).items():
+            step.fed[name].copy_(tensor.pin_memory(), non_blocking=True)
+        step.take(batch)
+        step.graph.replay()
+        if self._alarm is not None:
+            self._alarm.set()
+        return step.answer.clone(), step.record
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A graph with the tensors that it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    fed: dict[str, Tensor]
+    answer: Tensor
+    record: Record
+
+    def take(self, batch: Batch) -> None:
+        """Let the graph's own inputs be those of a batch."""
+        for own, came in zip(self.batch.tensors(), batch.tensors(), strict=True):
+            own.copy_(came, non_blocking=True)
+
+
+class _Alarm:
+    """A flag that falls on the device and that the host reads when it has arrived, without waiting."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._calm = torch.ones((), dtype=torch.bool, device=device)
+        self._seen = torch.ones((), dtype=torch.bool, pin_memory=True)
+        self._arrived = torch.cuda.Event()
+
+    def watch(self, fine: Tensor) -> None:
+        """As a part of a graph: let the flag fall, and stay down, if all is not fine."""
+        self._calm.copy_(self._calm & fine)
+        self._seen.copy_(self._calm, non_blocking=True)
+
+    def set(self) -> None:
+        """After a replay."""
+        self._arrived.record()
+
+    def rang(self) -> bool:
+        """Whether the flag is known to have fallen; it is then raised again."""
+        if not self._arrived.query() or bool(self._seen):
+            return False
+        self._calm.fill_(True)
+        self._seen.fill_(True)
+        return True
+
+
+def _key(responder: Responder, batch: Batch) -> Hashable | None:
+    """What must be equal for two batches to share a graph; None: this one is not for a graph."""
+    course = responder.course(batch)
+    rest = tuple((name, value) for name, value in batch.kwargs.items() if not isinstance(value, Tensor))
+    try:
+        hash(rest)
+    except TypeError:
+        return None
+    cast = (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"))
+    shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch.tensors())
+    names = (tuple(batch.kwargs), tuple(responder.kept))
+    return None if course is None else (course, shapes, rest, cast, names, responder.temper)
+
+
+def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _write_back(homes: Mapping[str, Tensor], news: Mapping[str, Tensor]) -> None:
+    for name, new in news.items():
+        if new is not homes[name]:
+            homes[name].copy_(new)
+
+
+@contextmanager
+def _feeding(responder: Responder, fed: dict[str, Tensor]) -> Iterator[None]:
+    responder.fed = fed
+    try:
+        yield
+    finally:
+        responder.fed = {}
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Whatever makes the host wait for the GPU raises RuntimeError: a graph cannot have it."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():  # "a prototype feature": what it overlooks, the capture will refuse
+        warnings.simplefilter("ignore", UserWarning)
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

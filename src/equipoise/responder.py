@@ -1,0 +1,181 @@
+"""How a batch goes through: sorted, shown to the source model, learned from, tempered, put on record."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.batch import Batch
+from equipoise.functional import at_least_single
+from equipoise.keeping import chosen, copies
+from equipoise.learner import Learner
+from equipoise.outcome import Outcome, SourceView
+from equipoise.record import Record
+from equipoise.source import device_of
+from equipoise.tempering import Temper
+from equipoise.triage import Triage
+
+
+class Responder(Learner):
+    """What surrounds a method's `step`, in two ways that come to the same.
+
+    `respond` looks at what comes back, leaves out bad samples and undoes what went wrong. `respond_guarded`
+    never looks: every decision is made on the device, so that a CUDA graph can hold all of it.
+
+    Attributes:
+        temper: what the answers are divided by.
+    """
+
+    temper: Temper
+
+    def __init__(self, temper: Temper, *args: Any) -> None:
+        super().__init__(*args)
+        self.temper = temper
+
+    def view(self, batch: Batch) -> SourceView:
+        """One forward of the source model, and the certainty regulariser of its logits."""
+        with torch.no_grad():
+            logits, features = self.ask_source(batch)
+            return SourceView(logits, features, *self.temper.regularize(logits))
+
+    def everyones_view(self, batch: Batch) -> SourceView:
+        """The same for the samples of all processes."""
+        with torch.no_grad():
+            logits, features = self.ask_source(batch)
+            everyones = self.everyones(logits, "the source model's logits")
+            features = None if features is None else self.everyones(features, "features")
+            return SourceView(everyones, features, *self.temper.regularize(everyones))
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Whatever is done in the block is undone at its end, weights and all."""
+        values, kept = self.snapshot(weights=True)
+        kept = copies(kept)  # an optimiser may write into them
+        heat = self.temper.temperature
+        contents = dict(heat.contents)
+        try:
+            yield
+        finally:
+            self.restore(values, kept)
+            heat.contents = contents
+
+    def tuning(self) -> AbstractContextManager[None]:
+        """Where libraries may try which of their kernels is fastest: in bfloat16, as the usual are slow.
+
+        In float32 they would differ from those that run without a graph in the last digits.
+        """
+        return _trying_kernels() if self._execution.precision == "bf16" else nullcontext()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the student is."""
+        return device_of(self.student)
+
+    @property
+    def _wants_view(self) -> bool:
+        return self.asks_source or self.temper.kind != "none"
+
+    def respond(self, batch: Batch) -> tuple[Tensor, Record]:
+        """Answer a batch and learn from it; samples that nobody can judge are set aside."""
+        with self.ranks.together():
+            return self._respond(batch)
+
+    def _respond(self, batch: Batch) -> tuple[Tensor, Record]:
+        triage, view = Triage(batch), None
+        self.counts = self.ranks.counts(triage.rest.rows, f"samples for {self.name} {self.model_fingerprint}")
+        if sum(self.counts) and self._wants_view:
+            view = self.everyones_view(triage.rest_or_stand_in())
+            if self.asks_source:
+                usable = view.tau.isfinite()
+                triage.keep_usable(self.own(view.tau))
+                self.counts = [int(part.sum()) for part in usable.split(self.counts)]
+                view = view.select(usable)
+        if sum(self.counts) == 0:
+            answer = triage.complete(self._unanswered(batch))
+            return answer, Record(batch.rows, answer.clone(), set_aside=batch.rows, silent=triage.silent)
+        outcome = self.undoable_step(triage.rest_or_stand_in(), view)
+        logits, temperature = self._wide(outcome.logits.detach()), None
+        if view is not None:
+            divided, temperature = self.temper.divide(self.everyones(logits), view)
+            logits = self.own(divided)
+            if not outcome.failed:
+                self.temper.temperature.observe(view.tau, temperature)
+        answer = triage.complete(self.mine(logits))
+        tau = None if view is None else view.tau
+        return answer, _record(batch, answer, triage.set_aside, triage.silent, outcome, tau, temperature)
+
+    def respond_guarded(self, batch: Batch) -> tuple[Tensor, Record, Tensor]:
+        """The same without a look; also returns whether every sample was fine.
+
+        Bad samples are answered as ever (NaN, or zeros), and a good one stands in for each of them so that
+        shapes stay; with even one of them nothing is learned from the batch.
+        """
+        good, self.counts = batch.finite(), [batch.rows]
+        filled = batch.with_stand_ins(good)
+        view, silent = None, torch.zeros_like(good)
+        if self._wants_view:
+            view = self.view(filled)
+            if self.asks_source:
+                silent = good & (view.tau == torch.inf)
+                good = good & view.tau.isfinite()
+        clean = good.all()
+        outcome, stands = self.guarded_step(filled, view, clean)
+        logits, tau, temperature = self._wide(outcome.logits.detach()), None, None
+        if view is not None:
+            tau = torch.where(good, view.tau, torch.nan)
+            logits, temperature = self.temper.divide(logits, view._replace(tau=tau))
+            heat = self.temper.temperature
+            before = heat.contents
+            heat.observe(tau, temperature)
+            heat.contents = chosen(stands, heat.contents, before)
+        fill = torch.where(silent, 0.0, torch.nan).to(logits.dtype).unsqueeze(1)
+        answer = torch.where(good.unsqueeze(1), logits, fill)
+        aside = (~good).sum()
+        return answer, _record(batch, answer, aside, silent.sum(), outcome, tau, temperature, True), clean
+
+    def _wide(self, logits: Tensor) -> Tensor:
+        """Answers are not in bfloat16 because it was asked for inside; a model's own type they keep."""
+        return at_least_single(logits) if self._execution.precision == "bf16" else logits
+
+    def _unanswered(self, batch: Batch) -> Tensor:
+        """No logits, of the right width and dtype; the model never sees any of the batch's values."""
+        like = next((p for p in self.student.parameters() if p.is_floating_point()), torch.empty(0))
+        classes = self._classes or self.steady_logits(batch.map(torch.zeros_like)).shape[1]
+        return like.new_empty(0, classes)
+
+
+@contextmanager
+def _trying_kernels() -> Iterator[None]:
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _record(
+    batch: Batch,
+    answer: Tensor,
+    set_aside: int | Tensor,
+    silent: int | Tensor,
+    outcome: Outcome,
+    tau: Tensor | None,
+    temperature: Tensor | None,
+    whole: bool = False,
+) -> Record:
+    return Record(
+        batch.rows,
+        answer if whole else answer.clone(),  # the caller may write into the answer; a graph's is its own
+        set_aside,
+        silent,
+        outcome.used,
+        outcome.reason,
+        outcome.checks,
+        whole,
+        outcome.loss,
+        tau,
+        temperature,
+    )
