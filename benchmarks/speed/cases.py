@@ -194,7 +194,6 @@ _ENGINES: dict[str, dict[str, str]] = {
     "graph-bf16": {"engine": "graph", "precision": "bf16"},
     "compile": {"engine": "compile"},
 }
-_COMPILED = ("tent", "dec-paper", "dec"), ("smallcnn", "mobilenet_v1"), 50
 
 
 def ours(case: Case, method: Method, **options: Any) -> eq.Adapter:
@@ -202,13 +201,9 @@ def ours(case: Case, method: Method, **options: Any) -> eq.Adapter:
     return eq.create(method.name, case.network(), case.source(), **{**method.options, **options})
 
 
-def engines(case: Case, method: Method) -> list[str]:
-    """The ways in which ours is run; compiling takes long, so only where it is most asked for."""
-    if case.device == "cpu":
-        return ["eager", "auto"]
-    methods, backbones, batch = _COMPILED
-    compiled = method.label in methods and case.backbone.name in backbones and case.batch == batch
-    return ["eager", "graph", "graph-bf16", *(["compile"] if compiled else [])]
+def engines(case: Case) -> list[str]:
+    """The ways in which ours is run; compiling takes minutes and has cells of its own."""
+    return ["eager", "auto"] if case.device == "cpu" else ["eager", "graph", "graph-bf16"]
 
 
 def variants(case: Case, method: Method, names: list[str]) -> dict[str, Callable[[], Step]]:

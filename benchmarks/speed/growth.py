@@ -9,16 +9,9 @@ import torch
 from cases import BACKBONES, METHODS, Case, ours
 from measure import Memory, measure, ratios, seconds_of, settle, spread, turns, warmed_up
 from torch import Tensor, nn
-from torchmetrics import MetricCollection
 
 import equipoise as eq
-from equipoise.metrics import (
-    Accuracy,
-    BrierScore,
-    Entropy,
-    ExpectedCalibrationError,
-    NegativeLogLikelihood,
-)
+from equipoise.metrics import Summary
 
 CLASSES = (10, 100, 1_000, 10_000)
 LOOKS = (1_000, 10_000, 100_000)
@@ -78,13 +71,12 @@ def _norm_weights(model: nn.Module) -> list[tuple[str, str, nn.Parameter]]:
 
 
 def metrics_cost(case: Case, label: str, seconds: float) -> dict[str, Any]:
-    """Five streaming metrics' update with a batch's answers, as a share of the step that gave them."""
+    """The update of accuracy, ECE, NLL, Brier score and entropy by a batch, as a share of the step."""
     adapter, images = ours(case, METHODS[label]), case.images()
     warmed_up(adapter, images, 4)
     answer = adapter(images[0])
     target = torch.arange(case.batch, device=case.device) % case.classes
-    kinds = (Accuracy, ExpectedCalibrationError, NegativeLogLikelihood, BrierScore, Entropy)
-    metrics = MetricCollection([kind() for kind in kinds]).to(case.device)
+    metrics = Summary().to(case.device)
 
     def update(answers: Tensor) -> Tensor:
         metrics.update(logits=answers, target=target)

@@ -113,7 +113,7 @@ def ratios(times: dict[str, list[float]], name: str, base: str) -> list[float]:
 def measure(case: Case, method: Method, seconds: float, names: list[str] | None = None) -> dict[str, Any]:
     """Time and memory of every variant of a method, as plain numbers; `names` the engines, else all."""
     images = case.prepare()
-    wanted = variants(case, method, engines(case, method) if names is None else names)
+    wanted = variants(case, method, engines(case) if names is None else names)
     began = {name: _begin(case, make, method.period(case)) for name, make in wanted.items()}
     found = {name: each.found for name, each in began.items()}
     steps = {name: each.step for name, each in began.items() if each.step is not None}
@@ -203,6 +203,6 @@ def too_long(case: Case, method: Method, limit: float) -> str:
     passes = method.period(case) * (WARM_UP[case.device] + FEWEST_ROUNDS)
     if method.windowed and method.period(case) > 1:
         passes *= method.period(case)  # each forward is one of the whole window
-    many = 1 + len(engines(case, method)) + (method.name == "dec")
+    many = 1 + len(engines(case)) + (method.name == "dec")
     expected = _forward_seconds(case) * method.forwards * passes * many
     return f"would take about {expected:.0f} s, more than {limit:.0f} s" if expected > limit else ""

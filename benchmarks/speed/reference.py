@@ -145,7 +145,9 @@ class Eata(Eta):
 
     def __init__(self, model: nn.Module, fisher: Mapping[str, Tensor], **options: float) -> None:
         super().__init__(model, **options)
-        self.anchors = {name: (fisher[name], p.detach().clone()) for name, p in self.learned.items()}
+        self.anchors = {
+            name: (fisher[name].to(p.device), p.detach().clone()) for name, p in self.learned.items()
+        }
 
     def penalty(self) -> Tensor | float:
         """2000 · Σ F (θ − θ⁰)²."""

@@ -63,6 +63,11 @@ def plan(backbones: list[str], quick: bool) -> Iterator[Cell]:
         yield from (Cell("stream", "smallcnn", 200, 10, label) for label in METHODS)
         for classes in () if quick else CLASSES:
             yield from (Cell("classes", "smallcnn", 50, classes, label) for label in METHODS)
+    for name in () if quick else [name for name in backbones if name in PAPER]:
+        yield from (
+            Cell("compile", name, 50, BACKBONES[name].classes, label)
+            for label in ("dec-paper", "tent", "dec")
+        )
 
 
 def run(cell: Cell, device: str, seconds: float, limit: float) -> dict[str, Any]:
@@ -76,6 +81,8 @@ def run(cell: Cell, device: str, seconds: float, limit: float) -> dict[str, Any]
         return metrics_cost(case, cell.method, seconds)
     if cell.kind == "memory":
         return swapped_memory(case)
+    if cell.kind == "compile":
+        return measure(case, method, seconds, ["eager", "auto", "compile"])
     if why := too_long(case, method, limit):
         return {"skipped": why}
     return measure(case, method, seconds)

@@ -69,7 +69,11 @@ class Execution:
             return
         for module in model.modules():
             if isinstance(module, nn.Conv2d):
-                module.weight.data = module.weight.data.contiguous(memory_format=_FORMATS[chosen])
+                weight = module.weight.data
+                # `contiguous` would leave those with one input channel as they are, whose layout is either.
+                laid_out = torch.empty_like(weight, memory_format=_FORMATS[chosen])
+                if laid_out.stride() != weight.stride():
+                    module.weight.data = laid_out.copy_(weight)
 
     def _format(self, model: nn.Module, device: torch.device, learns: bool) -> MemoryFormat | None:
         if learns and needs_contiguous(model, device):

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -196,7 +197,7 @@ def check_module(model: Any) -> None:
 
 def device_of(model: nn.Module) -> torch.device:
     """The device of the model's first parameter or buffer; the CPU if it has none."""
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in chain(model.parameters(), model.buffers()):
         return tensor.device
     return torch.device("cpu")
 

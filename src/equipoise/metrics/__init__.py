@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         NegativeLogLikelihood,
         Reliability,
     )
+    from equipoise.metrics.summary import Summary
     from equipoise.metrics.window import Window
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "NegativeLogLikelihood",
     "Reliability",
     "ReliabilityBins",
+    "Summary",
     "Window",
     "accuracy",
     "adaptive_calibration_error",
@@ -65,7 +67,7 @@ if not TYPE_CHECKING:
         # Only the classes get here: everything else in __all__ is already in the module.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = "window" if name == "Window" else "streaming"
+        module = {"Window": "window", "Summary": "summary"}.get(name, "streaming")
         value = getattr(importlib.import_module(f"equipoise.metrics.{module}"), name)
         globals()[name] = value
         return value

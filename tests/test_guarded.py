@@ -1,0 +1,145 @@
+"""The step that never looks, as CUDA graphs hold it, here on the CPU: it comes to what the plain one does."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.batch import Batch
+from equipoise.record import Step
+from tests.test_conformance import CASES, POSSIBLE, create
+from tests.toys import drifted, make, same, snapshot
+
+QUICK = {"sotta": {"confidence": 0.0, "every": 8, "capacity": 8}}
+"""A memory that is full after one batch."""
+
+
+def made(case: str, kind: str) -> eq.Adapter:
+    model, source = make(kind)
+    return create(case, model, source, **QUICK.get(CASES[case][0], {}))
+
+
+def guarded(adapter: eq.Adapter, x: Tensor) -> tuple[Tensor, Step, bool]:
+    """A batch by the step that never looks."""
+    batch = Batch.of((x,), {}).learnable()
+    for parameter in adapter.learned.values():
+        parameter.requires_grad_()
+    with torch.enable_grad():
+        adapter.fed = adapter.feed(batch)
+        try:
+            answer, record, fine = adapter.respond_guarded(batch)
+        finally:
+            adapter.fed = {}
+    return answer, record.read(), bool(fine)
+
+
+def begun(case: str, kind: str) -> tuple[eq.Adapter, eq.Adapter]:
+    """Two of the same that have seen a stream, so that everything has arrived that ever will."""
+    plain, unseeing = made(case, kind), made(case, kind)
+    for seed in range(3):
+        plain(drifted(8, seed))
+        unseeing(drifted(8, seed))
+    assert unseeing.course(Batch.of((drifted(8),), {})) is not None
+    return plain, unseeing
+
+
+@pytest.mark.parametrize(("case", "kind"), POSSIBLE)
+def test_it_comes_to_what_the_plain_step_does(case: str, kind: str) -> None:
+    plain, unseeing = begun(case, kind)
+    for seed in range(3, 6):
+        expected = plain(drifted(8, seed))
+        answer, step, fine = guarded(unseeing, drifted(8, seed))
+        assert fine
+        assert torch.allclose(answer, expected, atol=1e-6)
+        last = plain.last
+        assert last is not None
+        assert (step.used, step.updated, step.set_aside) == (last.used, last.updated, last.set_aside)
+        assert step.temperature == pytest.approx(last.temperature) if last.temperature else True
+    state, other = snapshot(plain), snapshot(unseeing)
+    assert state.keys() == other.keys()
+    assert all(torch.allclose(state[name], other[name], atol=1e-6) for name in state)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("case", ["dec", "dec, paper", "tent", "eta, lively", "t3a", "norm", "sotta"])
+def test_with_a_bad_sample_it_answers_the_others_and_learns_nothing(case: str, bad: float) -> None:
+    _, unseeing = begun(case, "batch_norm")
+    before = snapshot(unseeing)
+    x = drifted(8, 7)
+    x[2, 0, 1, 1] = bad
+    answer, step, fine = guarded(unseeing, x)
+    assert not fine
+    assert bool(answer[2].isnan().all())
+    assert bool(torch.cat([answer[:2], answer[3:]]).isfinite().all())
+    assert (step.set_aside, step.used) == (1, 0)
+    assert "1 of 8 set aside: non-finite" in step.reason
+    host = ("waiting", "random")  # what the host counts and draws goes on
+    after = {name: t if not name.endswith(host) else before[name] for name, t in snapshot(unseeing).items()}
+    assert same(before, after)
+
+
+def test_a_batch_without_a_good_sample_is_answered_with_nan() -> None:
+    _, unseeing = begun("dec", "batch_norm")
+    before = snapshot(unseeing)
+    answer, step, fine = guarded(unseeing, torch.full((8, 3, 6, 6), torch.nan))
+    assert not fine
+    assert bool(answer.isnan().all())
+    assert step.set_aside == 8
+    assert same(before, snapshot(unseeing))
+
+
+class Blind:
+    """Lets no truth value be known on the host, as on a GPU."""
+
+    def __call__(self, _truth: Tensor) -> bool | None:
+        return None
+
+
+@pytest.mark.parametrize("case", ["tent", "tent, lively", "eta, lively", "dec, paper", "dec, lively", "dec"])
+def test_what_goes_wrong_is_undone_by_flags_alone(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, unseeing = begun(case, "batch_norm")
+    for module in ("outcome", "optim", "gradient", "methods.eta"):
+        monkeypatch.setattr(f"equipoise.{module}.known", Blind())
+    before = snapshot(unseeing)
+    _, step, _ = guarded(unseeing, 1e30 * drifted(8))
+    assert step.used == 0
+    assert "non-finite" in step.reason
+    assert same(before, snapshot(unseeing))
+    answer, step, _ = guarded(unseeing, drifted(8, 8))  # and it goes on
+    assert bool(answer.isfinite().all())
+    assert step.used > 0
+
+
+@pytest.mark.parametrize("options", [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}])
+def test_nothing_to_learn_from_takes_no_step_by_flags_alone(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, source = make("batch_norm")
+    adapters = [eq.create("eta", model, source, margin=1.0, epsilon=0.9, **options) for _ in range(2)]
+    plain, unseeing = adapters
+    for adapter in adapters:
+        adapter(drifted(8, 0))
+    for adapter in adapters:
+        vars(adapter)["margin"] = 0.0  # from now on no sample is reliable
+    plain(drifted(8, 1))
+    for module in ("outcome", "optim", "gradient", "methods.eta"):
+        monkeypatch.setattr(f"equipoise.{module}.known", Blind())
+    _, step, _ = guarded(unseeing, drifted(8, 1))
+    assert (step.used, step.reason) == (0, "none of 8 samples is reliable and new")
+    left, right = snapshot(plain), snapshot(unseeing)
+    assert all(torch.allclose(left[name], right[name]) for name in left)
+
+
+def test_a_memory_that_an_update_spoils_is_emptied_by_flags_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, unseeing = begun("sotta", "batch_norm")
+    for module in ("outcome", "optim", "gradient"):
+        monkeypatch.setattr(f"equipoise.{module}.known", Blind())
+    weights = {name: p.detach().clone() for name, p in unseeing.learned.items()}
+    answer, step, _ = guarded(unseeing, 1e25 * drifted(8))
+    assert bool(answer.isfinite().all())
+    assert (step.used, step.updated) == (0, False)
+    assert "the memory was emptied" in step.reason
+    assert bool((unseeing.kept["classes"] == -1).all())
+    assert all(torch.equal(weights[name], p) for name, p in unseeing.learned.items())
