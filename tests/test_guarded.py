@@ -62,6 +62,28 @@ def test_it_comes_to_what_the_plain_step_does(case: str, kind: str) -> None:
     assert all(torch.allclose(state[name], other[name], atol=1e-6) for name in state)
 
 
+@pytest.mark.parametrize("case", ["norm", "tent, lively", "eta, lively", "eata, lively", "dec", "sotta"])
+def test_samples_that_come_alone(case: str) -> None:
+    plain, unseeing = made(case, "batch_norm"), made(case, "batch_norm")
+    one = Batch.of((drifted(1),), {})
+    seed = 0
+    while seed < 4 or unseeing.course(one) is None:  # until windows are full
+        plain(drifted(1, seed))
+        unseeing(drifted(1, seed))
+        seed += 1
+        assert seed < 40
+    for later in range(seed, seed + 7):
+        expected = plain(drifted(1, later))
+        answer, step, fine = guarded(unseeing, drifted(1, later))
+        assert fine
+        assert torch.allclose(answer, expected, atol=1e-6)
+        last = plain.last
+        assert last is not None
+        assert (step.used, step.updated) == (last.used, last.updated)
+    state, other = snapshot(plain), snapshot(unseeing)
+    assert all(torch.allclose(state[name], other[name], atol=1e-6) for name in state)
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("case", ["dec", "dec, paper", "tent", "eta, lively", "t3a", "norm", "sotta"])
 def test_with_a_bad_sample_it_answers_the_others_and_learns_nothing(case: str, bad: float) -> None:

@@ -9,6 +9,7 @@ what failed. The most important cells come first. `performance.py` makes the tab
 import argparse
 import json
 import platform
+import re
 import shlex
 import sys
 import time
@@ -38,6 +39,10 @@ class Cell:
     batch: int
     classes: int
     method: str
+
+    def __str__(self) -> str:
+        """The cell in words."""
+        return f"{self.kind} {self.backbone} {self.batch} {self.classes} {self.method}"
 
 
 def plan(backbones: list[str], quick: bool) -> Iterator[Cell]:
@@ -122,6 +127,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a file of JSON lines, which is added to")
     parser.add_argument("--quick", action="store_true", help="SmallCNN at batch 50 only, and fewer rounds")
     parser.add_argument("--only", default="", help=f"some of {','.join(BACKBONES)}")
+    parser.add_argument(
+        "--match", default="", help="a regular expression of cells, like 'step mobilenet_v1 50 .* dec'"
+    )
     parser.add_argument("--budget", type=float, default=600.0, help="seconds to stop after (%(default)s)")
     parser.add_argument(
         "--limit", type=float, default=600.0, help="a cell that takes more seconds is left out (%(default)s)"
@@ -135,12 +143,13 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     seconds = SECONDS[device] / (4 if options.quick else 1)
     before, start = done(options.out), time.perf_counter()
-    left = [cell for cell in plan(backbones, options.quick) if cell not in before]
+    wanted = re.compile(options.match)
+    left = [c for c in plan(backbones, options.quick) if c not in before and wanted.search(str(c))]
     with options.out.open("a") as file, tqdm(total=len(left)) as bar:
         print(json.dumps(machine(device)), file=file, flush=True)
         while left and time.perf_counter() - start < options.budget:
             cell = left.pop(0)
-            bar.set_description(f"{cell.kind} {cell.backbone} {cell.batch} {cell.classes} {cell.method}")
+            bar.set_description(str(cell))
             found = attempt(cell, device, seconds, options.limit)
             print(json.dumps({"cell": asdict(cell), **found}), file=file, flush=True)
             bar.update()

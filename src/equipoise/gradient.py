@@ -42,7 +42,6 @@ class GradientAdapter(Adapter):
         default_momentum: the momentum of "sgd".
     """
 
-    meets = True
     default_rates: ClassVar[dict[str, float]] = {"sgd": 2.5e-4, "adam": 1e-3}
     default_momentum: ClassVar[float] = 0.9
 
@@ -125,7 +124,6 @@ class GradientAdapter(Adapter):
     def _one_step(self, batch: Batch, source: SourceView | None, before: tuple[Check, ...]) -> Outcome:
         with pooled_statistics(self.student, self.norm_momentum, self.ranks, self.counts):
             logits = self.logits(batch)
-        self.meet()
         checks = (*before, self.unspoilt())
         if broken := first_broken(checks):
             return Outcome(logits, reason=broken.otherwise, failed=True)

@@ -31,7 +31,6 @@ class Learner(Configured, nn.Module, ABC):
         needs_source: whether the method needs source statistics, tempered or not.
         asks_source: whether `step` needs the source model's view of each batch.
         moves_statistics: whether the normalisation layers' running statistics follow the stream.
-        meets: whether `step` calls `meet` before it first looks at the source's view.
         stores_observations: whether the method keeps samples as they came.
         arriving: patterns of the names in `kept` that come with the first batch and are not there before it.
         student: the copy of the model that adapts.
@@ -45,7 +44,6 @@ class Learner(Configured, nn.Module, ABC):
     needs_source: ClassVar[bool] = False
     asks_source: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
-    meets: ClassVar[bool] = False
     stores_observations: ClassVar[bool] = False
     arriving: ClassVar[tuple[str, ...]] = ()
 
@@ -77,7 +75,6 @@ class Learner(Configured, nn.Module, ABC):
             self._arrange()
         self._kept: dict[str, Tensor] | None = None
         self.permitted: Tensor | None = None  # in a guarded step: whether it may write
-        self.awaited: torch.cuda.Stream | None = None  # where the source model is being asked meanwhile
         self.fed: dict[str, Tensor] = {}
 
     def _bind(self) -> None:
@@ -184,12 +181,6 @@ class Learner(Configured, nn.Module, ABC):
     def _casting(self) -> AbstractContextManager[Any]:
         return self._execution.casting(device_of(self.student))
 
-    def meet(self) -> None:
-        """Before the source's view, or `permitted`, is first used: wait, on the device, for what gives it."""
-        if self.awaited is not None:
-            torch.cuda.current_stream().wait_stream(self.awaited)
-            self.awaited = None
-
     def everyones(self, rows: Tensor, what: str = "logits") -> Tensor:
         """In a step: what all processes have, a row for each good sample of theirs; alone, one's own."""
         return self.ranks.gather(self.mine(rows), self.counts, what)
@@ -238,7 +229,6 @@ class Learner(Configured, nn.Module, ABC):
         try:
             outcome = self.step(batch, view)
         finally:
-            self.meet()
             self.permitted = None
         undoing = [check for check in outcome.checks if check.undoes]
         stands = all_hold([Check(permitted, ""), *undoing])

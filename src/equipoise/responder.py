@@ -14,7 +14,6 @@ from equipoise.learner import Learner
 from equipoise.outcome import Outcome, SourceView
 from equipoise.record import Record
 from equipoise.source import device_of
-from equipoise.teacher import ResidentTeacher
 from equipoise.tempering import Temper
 from equipoise.triage import Triage
 
@@ -48,22 +47,6 @@ class Responder(Learner):
             everyones = self.everyones(logits, "the source model's logits")
             features = None if features is None else self.everyones(features, "features")
             return SourceView(everyones, features, *self.temper.regularize(everyones))
-
-    @contextmanager
-    def alongside(self) -> Iterator[None]:
-        """What is done in the block runs on a GPU at the same time as what follows, up to `meet`.
-
-        For the source model, which is another network than the student and needs nothing from it: small
-        kernels of two networks fill a GPU better than those of one.
-        """
-        if not (self.meets and isinstance(self.teacher, ResidentTeacher) and self.device.type == "cuda"):
-            yield
-            return
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            yield
-        self.awaited = aside
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -132,13 +115,12 @@ class Responder(Learner):
         good, self.counts = batch.finite(), [batch.rows]
         filled = batch.with_stand_ins(good)
         view, silent = None, torch.zeros_like(good)
-        with self.alongside():
-            if self._wants_view:
-                view = self.view(filled)
-                if self.asks_source:
-                    silent = good & (view.tau == torch.inf)
-                    good = good & view.tau.isfinite()
-            clean = good.all()
+        if self._wants_view:
+            view = self.view(filled)
+            if self.asks_source:
+                silent = good & (view.tau == torch.inf)
+                good = good & view.tau.isfinite()
+        clean = good.all()
         outcome, stands = self.guarded_step(filled, view, clean)
         logits, tau, temperature = self._wide(outcome.logits.detach()), None, None
         if view is not None:

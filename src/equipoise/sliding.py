@@ -16,11 +16,21 @@ def slide(kept: Mapping[str, Tensor], batch: Batch, size: int) -> tuple[Batch, d
     Samples of another shape cannot be in one batch: the window starts anew with them.
     """
     news, olds = batch.samples(), part(kept, SAMPLES)
-    fitting = olds.keys() == news.keys() and all(
-        olds[name].shape[1:] == new.shape[1:] and olds[name].dtype == new.dtype for name, new in news.items()
-    )
+    fitting = _fits(olds, news)
     window = {n: torch.cat([olds[n], new])[-size:] if fitting else new.clone() for n, new in news.items()}
     return batch.with_samples(window), prefixed(SAMPLES, window)
+
+
+def rows_before(kept: Mapping[str, Tensor], batch: Batch) -> int:
+    """How many samples the window has that a single one can join."""
+    news, olds = batch.samples(), part(kept, SAMPLES)
+    return len(next(iter(olds.values()))) if olds and _fits(olds, news) else 0
+
+
+def _fits(olds: Mapping[str, Tensor], news: Mapping[str, Tensor]) -> bool:
+    return olds.keys() == news.keys() and all(
+        olds[name].shape[1:] == new.shape[1:] and olds[name].dtype == new.dtype for name, new in news.items()
+    )
 
 
 def check_window(kept: Mapping[str, Tensor], size: int) -> None:

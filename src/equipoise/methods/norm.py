@@ -14,7 +14,7 @@ from equipoise.options import integer, number
 from equipoise.outcome import Outcome, SourceView, judged
 from equipoise.pooled import pooled_blend, pooled_statistics
 from equipoise.registry import register
-from equipoise.sliding import check_window, slide
+from equipoise.sliding import check_window, rows_before, slide
 from equipoise.source import SourceStatistics
 
 
@@ -86,8 +86,10 @@ class Norm(Adapter):
         return judged(Outcome(logits[-rows:], reason="only the statistics follow", checks=(self.unspoilt(),)))
 
     def course(self, batch: Batch) -> Hashable | None:
-        """A window fills up sample by sample, which the host keeps count of."""
-        return None if self._alone(batch) else 0
+        """Whether a window is used; not for a graph while it fills up."""
+        if not self._alone(batch):
+            return 0
+        return "alone" if rows_before(self.kept, batch) == self.window else None
 
     def _alone(self, batch: Batch) -> bool:
         return batch.rows == 1 and self.ranks.alone and self.prior == 0

@@ -151,7 +151,6 @@ class SoTTA(GradientAdapter):
         """Answer, then offer the samples to the memory, with an update after each `every`."""
         samples = {name: self.everyones(t, "samples") for name, t in storable(self.kept, batch).items()}
         logits = self.steady_logits(batch)
-        self.meet()
         certainty, classes = at_least_single(self.everyones(logits)).softmax(1).max(1)
         self._width = logits.shape[1]
         sure = certainty >= (default_confidence(self._width) if self.confidence is None else self.confidence)

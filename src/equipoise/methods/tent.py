@@ -14,7 +14,7 @@ from equipoise.optim import OptimizerName
 from equipoise.options import integer
 from equipoise.outcome import Outcome, SourceView, judged
 from equipoise.registry import register
-from equipoise.sliding import check_window, slide
+from equipoise.sliding import check_window, rows_before, slide
 from equipoise.source import SourceStatistics
 
 
@@ -62,6 +62,7 @@ class TENT(GradientAdapter):
     ) -> None:
         super().__init__(model, source, optimizer=optimizer, **shared)
         self.window = integer("window", window, low=1)
+        self._due = False  # whether the sample that comes alone is the last before a step
         self.resolve(window=self.window)
 
     def initial(self) -> dict[str, Tensor]:
@@ -80,22 +81,35 @@ class TENT(GradientAdapter):
         """A step on the batch, or, for a lone sample and layers that pool samples, on the window."""
         if not self._alone(batch):
             return super().step(batch, source)
+        if self.permitted is None:
+            self.feed(batch)
         pooled, samples = slide(self.kept, batch, self.window)
-        waiting = min(int(self.kept["waiting"]) + 1, pooled.rows)
-        full = waiting == self.window
-        self.kept.update(samples, waiting=torch.tensor(0 if full else waiting))
-        if full:
+        self.kept.update(samples)
+        if self._due:
             self.counts = [pooled.rows]
             outcome = super().step(pooled, None)
             return outcome._replace(logits=outcome.logits[-1:])
         with torch.no_grad(), batch_statistics(self.student, self.norm_momentum, pooled.rows):
             logits = self.logits(pooled)
+        waiting = "some" if self.permitted is not None else int(self.kept["waiting"])
         reason = f"{waiting} of {self.window} lone samples for the next step"
         return judged(Outcome(logits[-1:], reason=reason, checks=(self.unspoilt(),)))
 
     def course(self, batch: Batch) -> Hashable | None:
-        """A window fills up sample by sample, which the host keeps count of."""
-        return None if self._alone(batch) else 0
+        """Whether a step is due; not for a graph while the window fills up."""
+        if not self._alone(batch):
+            return 0
+        full = rows_before(self.kept, batch) == self.window
+        return ("alone", int(self.kept["waiting"]) + 1 >= self.window) if full else None
+
+    def feed(self, batch: Batch) -> dict[str, Tensor]:
+        """Count the samples that come alone; a step is due with the last of a window."""
+        if self._alone(batch):
+            there = min(rows_before(self.kept, batch) + 1, self.window)
+            waiting = min(int(self.kept["waiting"]) + 1, there)
+            self._due = waiting == self.window
+            self.kept["waiting"] = torch.tensor(0 if self._due else waiting)
+        return {}
 
     def _alone(self, batch: Batch) -> bool:
         # Several processes have their samples in common, and no window.
