@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -149,6 +150,51 @@ def test_an_error_on_one_rank_is_one_on_all_and_nothing_changes() -> None:
     assert first.startswith("RankError") and "the model's own words" in first
     assert second == "ValueError: the model's own words"
     assert same and also
+
+
+def no_agreement() -> list[bool]:
+    """The others are lost after a rank's step, and again when its answers are to be tempered."""
+    same = []
+    for lost in ("agree", "gather"):
+        model, source = make()
+        adapter = eq.create("dec", model, source, reading="paper", learning_rate=0.1)
+        adapter(drifted(4, 0))
+        before = adapter.state_dict()
+        ranks, calls = adapter.ranks, [0]
+        original = getattr(ranks, lost)
+
+        def failing(*args: Any, at: list[int] = calls, call: Any = original, name: str = lost) -> Any:
+            at[0] += 1
+            if name == "agree" or at[0] == 3:  # the source's logits, the student's, and then the answers
+                raise RankError("lost")
+            return call(*args)
+
+        vars(ranks)[lost] = failing
+        with suppress(RankError):
+            adapter(drifted(4, 1))
+        vars(ranks).pop(lost)
+        after = adapter.state_dict()
+        same.append(calls[0] > 0 and all(torch.equal(before[name], after[name]) for name in before))
+    return same
+
+
+def test_a_rank_that_loses_the_others_late_is_as_before_the_batch() -> None:
+    assert in_processes(2, no_agreement) == [[True, True], [True, True]]
+
+
+def one_gets_nothing() -> str:
+    model, source = make()
+    adapter = eq.create("tent", model, source)
+    rows = 4 if torch.distributed.get_rank() == 0 else 0
+    try:
+        adapter(drifted(4, 0)[:rows])
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+def test_an_empty_batch_on_one_rank_is_an_error_on_all() -> None:
+    assert in_processes(2, one_gets_nothing, seconds=30) == ["RankError", "BatchError"]
 
 
 def one_dies() -> tuple[str, float, bool]:

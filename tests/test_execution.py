@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.errors import OptionError
@@ -41,8 +41,8 @@ def test_a_cuda_graph_needs_a_gpu() -> None:
 def test_every_method_says_what_was_picked(name: str) -> None:
     model, source = make()
     adapter = eq.create(name, model, source)
-    learns = bool(adapter.learned)
-    assert adapter.execution == f"eager, {'contiguous' if learns else 'channels last'}"
+    laid_out = "contiguous" if adapter.learned else "channels last"
+    assert adapter.execution == f"eager, {laid_out}"
     assert eq.create(name, model, source, engine="eager").execution == "eager"
 
 
@@ -57,6 +57,8 @@ def test_teacher_and_student_lie_in_memory_as_suits_each() -> None:
     assert layout(learning.student) == contiguous  # backwards are slow with the channels last on a CPU
     assert layout(learning.teacher) == channels_last
     assert layout(eq.create("dec", DEPTHWISE, source).student) == channels_last
+    every = eq.create("dec", make()[0], make()[1], reading="paper")  # not depthwise, and all of it learns
+    assert every.execution == "eager, channels last"
     for wanted, expected in (("channels_last", channels_last), (torch.contiguous_format, contiguous)):
         adapter = eq.create("dec", DEPTHWISE, source, memory_format=wanted)
         assert layout(adapter.student) == layout(adapter.teacher) == expected
@@ -75,6 +77,63 @@ def test_layouts_change_no_decision(name: str) -> None:
         assert plain.last is not None
         assert other.last is not None
         assert plain.last.used == other.last.used
+
+
+class Flattening(nn.Module):
+    """Flattens by a view, as many models do; not with the channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.norm(self.convolution(x))
+        logits: Tensor = self.head(features.view(len(x), -1))
+        return logits
+
+
+@pytest.mark.parametrize("name", [*eq.list_methods(), "predict"])
+def test_a_model_that_wants_contiguous_tensors_gets_them(name: str) -> None:
+    model = Flattening().eval()
+    source = eq.SourceStatistics.measure(model, [drifted(8)], fisher=True, progress=False)
+    method = "source" if name == "predict" else name
+    adapter = eq.create(method, model, source, tempering="mean", teacher="resident")
+    plain = eq.create(method, model, source, tempering="mean", teacher="resident", engine="eager")
+    for seed in range(3):
+        x = drifted(8, seed)
+        if name == "predict":
+            assert torch.equal(adapter.predict(x), plain.predict(x))
+        else:
+            assert torch.equal(adapter(x), plain(x))
+    assert adapter.execution == "eager, contiguous"
+
+
+class Caching(nn.Module):
+    """Makes a table at its first forward, as rotary embeddings do."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = 1 + 0.1 * torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0))
+        logits: Tensor = self.inner(x * self.table)
+        return logits
+
+
+@pytest.mark.parametrize("teacher", ["resident", "swapped"])
+@pytest.mark.parametrize("options", [{}, {"reading": "paper"}])
+def test_a_model_may_keep_what_it_made_in_a_forward(options: dict[str, Any], teacher: str) -> None:
+    inner, source = make()
+    source = eq.SourceStatistics(source.h0, source.kappa, 5)
+    name = "dec" if options else "tent"
+    adapter = eq.create(
+        name, Caching(inner), source, tempering="mean", teacher=teacher, parameters="all", **options
+    )
+    for seed in range(2):
+        assert bool(adapter(drifted(8, seed)).isfinite().all())
 
 
 def test_group_norm_learns_whatever_the_layout_that_is_asked_for() -> None:
@@ -97,6 +156,7 @@ def test_bfloat16_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
             assert narrow.execution.endswith(told)
             for seed in range(4):
                 x = drifted(8, seed)
+                assert narrow.predict(x).dtype == torch.float32
                 p, q = wide(x).softmax(1), narrow(x).softmax(1)
                 assert q.dtype == torch.float32
                 assert float((p - q).abs().max()) < (0.03 if supported else 1e-6), name
@@ -112,6 +172,7 @@ def test_engine_and_processes_are_of_a_machine_and_not_of_the_state(tmp_path: Pa
     adapter.save(tmp_path / "state.safetensors")
     loaded = eq.load(tmp_path / "state.safetensors", model, source)
     assert loaded.options["engine"] == "auto"
+    assert eq.load(tmp_path / "state.safetensors", model, engine="eager").options["engine"] == "eager"
     assert loaded.options["precision"] == "bf16"
     assert loaded.options["memory_format"] == "channels_last"
 

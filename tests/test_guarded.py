@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise import graphs
 from equipoise.batch import Batch
+from equipoise.functional import nats
+from equipoise.gradient import GradientAdapter, Objective
+from equipoise.outcome import Outcome, SourceView
 from equipoise.record import Step
 from tests.test_conformance import CASES, POSSIBLE, create
 from tests.toys import drifted, make, same, snapshot
@@ -165,3 +169,85 @@ def test_a_memory_that_an_update_spoils_is_emptied_by_flags_alone(monkeypatch: p
     assert "the memory was emptied" in step.reason
     assert bool((unseeing.kept["classes"] == -1).all())
     assert all(torch.equal(weights[name], p) for name, p in unseeing.learned.items())
+
+
+def test_after_a_memory_was_emptied_the_host_looks_until_it_is_full_again() -> None:
+    _, unseeing = begun("sotta", "batch_norm")
+    eight = Batch.of((drifted(8),), {})
+    unseeing.kept["classes"] = torch.full_like(unseeing.kept["classes"], -1)  # as a graph leaves it
+    _, step, _ = guarded(unseeing, drifted(3, 1))
+    assert "emptied" not in step.reason
+    unseeing(drifted(3, 2))  # the batch that the host looks at after the alarm
+    assert unseeing.course(eight) is None
+    unseeing(drifted(8, 3))
+    assert unseeing.course(eight) is not None
+
+
+class Own(eq.Adapter):
+    """Writes weights by itself, and may say that it failed, as CONTRIBUTING allows."""
+
+    name = "own"
+    fails = False
+
+    def __init__(self, model: nn.Module, source: eq.SourceStatistics | None = None, **shared: Any) -> None:
+        super().__init__(model, source, "all", **shared)
+
+    @property
+    def rewrites(self) -> bool:
+        return True
+
+    def step(self, batch: Batch, source: SourceView | None) -> Outcome:
+        logits = self.steady_logits(batch)
+        with torch.no_grad():
+            for parameter in self.learned.values():
+                parameter.add_(0.1)
+        return Outcome(logits, used=batch.rows, reason="no" if self.fails else "", failed=self.fails)
+
+
+def test_a_method_that_writes_weights_itself_is_undone() -> None:
+    adapter = Own(make()[0])
+    before = snapshot(adapter)
+    bad = drifted(8)
+    bad[1] = torch.nan
+    guarded(adapter, bad)
+    assert same(before, snapshot(adapter))
+    adapter.fails = True
+    guarded(adapter, drifted(8))
+    assert same(before, snapshot(adapter))
+    adapter.fails = False
+    _, step, _ = guarded(adapter, drifted(8))
+    assert step.used == 8
+    assert not same(before, snapshot(adapter))
+
+
+class Half(GradientAdapter):
+    """Learns from a part of each batch."""
+
+    name = "half"
+
+    def objective(self, logits: Tensor, source: SourceView | None) -> Objective:
+        return Objective(nats(logits).mean(), used=len(logits))
+
+    def step(self, batch: Batch, source: SourceView | None) -> Outcome:
+        first = torch.arange(batch.rows) < 1
+        super().step(batch.select(first), None)
+        return super().step(batch.select(~first), None)._replace(logits=self.steady_logits(batch))
+
+
+def test_a_method_may_step_on_a_part_of_a_batch() -> None:
+    adapter = Half(make()[0])
+    assert bool(adapter(drifted(8)).isfinite().all())
+    assert adapter.last is not None
+    assert adapter.last.used == 7
+
+
+def test_what_a_graph_is_kept_under() -> None:
+    adapter = made("tent", "batch_norm")
+    x = drifted(8)
+    key = graphs._key(adapter, Batch((x,), {"scale": 2.0}, 8))
+    assert key is not None
+    assert key == graphs._key(adapter, Batch((drifted(8, 1),), {"scale": 2.0}, 8))
+    assert key != graphs._key(adapter, Batch((x,), {"scale": 3.0}, 8))
+    assert key != graphs._key(adapter, Batch((x[:7],), {"scale": 2.0}, 7))
+    for other in ((x,), [1], x.to("meta")):  # what is compared by identity, or lies elsewhere
+        assert graphs._key(adapter, Batch((x,), {"more": other}, 8)) is None

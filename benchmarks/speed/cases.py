@@ -219,7 +219,7 @@ def variants(case: Case, method: Method, names: list[str]) -> dict[str, Callable
     }
     if method.name == "dec":
         made[RIVAL] = lambda: official(METHODS[RIVAL])
-    # Answers are compared with the eager ones: on a GPU both with the channels last, which "eager" would leave.
+    # Answers are compared with the eager ones: on a GPU both in the layout that "auto" picks.
     layout = {"memory_format": "channels_last"} if case.device == "cuda" else {}
     options = {name: {**_ENGINES[name], **layout} for name in names}
     return {**made, **{name: partial(ours, case, method, **each) for name, each in options.items()}}

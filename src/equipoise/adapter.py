@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -30,6 +30,7 @@ HERE = ("engine", "distributed")
 
 STATE_KIND, STATE_VERSION = "equipoise adapter", 1
 _Self = TypeVar("_Self", bound="Adapter")
+_Answer = TypeVar("_Answer")
 
 
 class Adapter(Responder):
@@ -102,13 +103,31 @@ class Adapter(Responder):
         there; -inf is allowed in all inputs but the first, as attention masks use it. If the model raises,
         the error passes through and the adapter is as it was.
         """
-        batch = Batch.of(args, kwargs)
-        with torch.inference_mode(False), torch.enable_grad(), _fresh_autocast_cache():
+        with (
+            self.ranks.together(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            _fresh_autocast_cache(),
+        ):
+            batch = Batch.of(args, kwargs).learnable()
             for parameter in self.learned.values():
                 parameter.requires_grad_()
             run = self._graphs.run if self._captures else Adapter.respond
-            answer, self._last = run(self, batch.learnable())
+            answer, self._last = self._laid_out(lambda: run(self, batch))
         return answer
+
+    def _laid_out(self, answer: Callable[[], _Answer]) -> _Answer:
+        """An answer, by contiguous tensors if the model cannot do with the layout that was picked."""
+        try:
+            return answer()
+        except RuntimeError as error:
+            plainer = self._execution.plainer(self.student, self.device, error)
+            if plainer is None:
+                raise
+        self._execution = plainer
+        self._arrange()
+        self._graphs = StepGraphs()
+        return answer()
 
     @property
     def _captures(self) -> bool:
@@ -117,7 +136,7 @@ class Adapter(Responder):
     @property
     def execution(self) -> str:
         """What runs the steps, in words: the engine that was picked and why, precision and layout."""
-        engine = "eager"
+        engine = "eager" if self.ranks.alone else "eager, as processes adapt as one"
         if self._captures:
             sizes = ", ".join(str(size) for size in self._graphs.sizes)
             engine = f"CUDA graphs (batches of {sizes})" if sizes else "CUDA graphs, none captured yet"
@@ -125,7 +144,7 @@ class Adapter(Responder):
             engine = f"eager, as the step cannot be captured: {self._graphs.refusal}"
         if self.compiler.wanted:
             engine = f"{engine}, {self.compiler.told}"
-        told = self._execution.told(self.student, self.device, learns=bool(self.learned))
+        told = self._execution.told(self.student, self.device, self.learned.values())
         return ", ".join(filter(None, (engine, told)))
 
     def predict(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -137,13 +156,16 @@ class Adapter(Responder):
         """
         batch = Batch.of(args, kwargs)
         with torch.no_grad():
-            if self.temper.kind != "sample":
-                return divide(self.answer(batch, None), self.temper.temperature.level())
-            view = self.view(batch)
-            logits = self.answer(batch, view)
-            if self.asks_source:
-                return divide(logits, view.tau.unsqueeze(1))
-            return self.temper.divide(logits, view)[0]
+            return self._laid_out(lambda: self._wide(self._predict(batch)))
+
+    def _predict(self, batch: Batch) -> Tensor:
+        if self.temper.kind != "sample":
+            return divide(self.answer(batch, None), self.temper.temperature.level())
+        view = self.view(batch)
+        logits = self.answer(batch, view)
+        if self.asks_source:
+            return divide(logits, view.tau.unsqueeze(1))
+        return self.temper.divide(logits, view)[0]
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.

@@ -43,12 +43,15 @@ class Compiler:
     def run(self, network: nn.Module, batch: Batch) -> Any:
         """The network's output."""
         if self.wanted and not self.refusal and self._often(network, batch):
-            call = self._compiled.setdefault(id(network), torch.compile(network, dynamic=False))
+            if id(network) not in self._compiled:
+                self._compiled[id(network)] = torch.compile(network, dynamic=False)
             try:
-                return call(*batch.args, **batch.kwargs)
+                return self._compiled[id(network)](*batch.args, **batch.kwargs)
             except Exception as error:
-                # Compilers fail in many ways. If the network itself did, it will say so again just below.
+                # Compilers fail in many ways. If the network itself did, it says so again.
+                output = network(*batch.args, **batch.kwargs)
                 self.refusal = f"{type(error).__name__}: {error}".splitlines()[0]
+                return output
         return network(*batch.args, **batch.kwargs)
 
     def _often(self, network: nn.Module, batch: Batch) -> bool:

@@ -122,7 +122,7 @@ class GradientAdapter(Adapter):
         return outcome
 
     def _one_step(self, batch: Batch, source: SourceView | None, before: tuple[Check, ...]) -> Outcome:
-        with pooled_statistics(self.student, self.norm_momentum, self.ranks, self.counts):
+        with pooled_statistics(self.student, self.norm_momentum, self.ranks, self.counts_of(batch)):
             logits = self.logits(batch)
         checks = (*before, self.unspoilt())
         if broken := first_broken(checks):

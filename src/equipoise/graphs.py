@@ -20,6 +20,9 @@ from equipoise.responder import Responder
 CAPTURED_AT = 2
 """The sighting of a shape at which it is captured: a ragged last batch is never worth it."""
 
+MOST_SEEN = 256
+"""Shapes that sightings are counted of; with more, counting starts anew."""
+
 MOST_GRAPHS = 16
 """Graphs kept at once; the one longest unused makes room."""
 
@@ -41,10 +44,9 @@ class StepGraphs:
         self.refusal = ""
         self._graphs: OrderedDict[Hashable, _Captured] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
-        self._homes: dict[tuple[Hashable, str], Tensor] = {}
+        self._homes: dict[Hashable, Tensor] = {}
         self._pool: Any = None
         self._alarm: _Alarm | None = None
-        self._wary = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "StepGraphs":
         """A copy of an adapter captures its own."""
@@ -61,36 +63,40 @@ class StepGraphs:
 
     def run(self, responder: Responder, batch: Batch) -> tuple[Tensor, Record]:
         """Answer a batch and learn from it."""
-        key = None if self.refusal or self._wary or self._alarmed() else _key(responder, batch)
-        if key is not None and self._ready(responder, batch, key):
+        rang = self._alarm is not None and self._alarm.rang()
+        key = None if self.refusal or rang else _key(responder, batch)
+        obstacle = ""
+        if key is not None:
+            obstacle = self._prepare(responder, batch, key)
+        if key in self._graphs:
             self._graphs.move_to_end(key)
             return self._replay(responder, batch, self._graphs[key])
         answer, record = responder.respond(batch)
-        self._wary = self._wary and not isinstance(record.set_aside, Tensor) and record.set_aside > 0
+        self.refusal = self.refusal or obstacle  # if the batch itself was at fault, there is no answer
+        if self._alarm is not None and rang and not record.set_aside:
+            self._alarm.rearm()
         return answer, record
 
-    def _alarmed(self) -> bool:
-        self._wary = self._wary or (self._alarm is not None and self._alarm.rang())
-        return self._wary
-
-    def _ready(self, responder: Responder, batch: Batch, key: Hashable) -> bool:
-        """Whether there is a graph for it by now."""
+    def _prepare(self, responder: Responder, batch: Batch, key: Hashable) -> str:
+        """Capture a graph for the batch if it is time; returns what stood in the way of it."""
         if key in self._graphs:
-            return True
+            return ""
+        if len(self._seen) > MOST_SEEN:
+            self._seen.clear()
         self._seen[key] += 1
         if self._seen[key] < CAPTURED_AT:
-            return False
+            return ""
         try:
             self._graphs[key] = self._capture(responder, batch)
         except ArrivalError:  # something is kept from this batch on: the next ones have another key
-            return False
+            return ""
         except RuntimeError as error:
             # What a graph cannot have, a model that waits for the GPU in its forward, say, raises here.
-            self.refusal = str(error).splitlines()[0]
-            return False
+            return str(error).splitlines()[0]
         if len(self._graphs) > MOST_GRAPHS:
-            self._graphs.popitem(last=False)
-        return True
+            oldest, _ = self._graphs.popitem(last=False)
+            del self._seen[oldest]
+        return ""
 
     def _settle(self, responder: Responder) -> None:
         """Let state be where the graphs expect it."""
@@ -100,9 +106,10 @@ class StepGraphs:
             for name, tensor in contents.items():
                 if place == "kept" and not tensor.is_cuda:
                     continue  # the host keeps it for itself, and brings what a step needs of it
-                home = self._homes.get((place, name))
-                if home is None or home.shape != tensor.shape:
-                    home = self._homes[place, name] = tensor.to(responder.device, copy=True)
+                kind = (place, name, tensor.shape, tensor.dtype)  # when it comes back, so may a graph of it
+                home = self._homes.get(kind)
+                if home is None:
+                    home = self._homes[kind] = tensor.to(responder.device, copy=True)
                 elif home is not tensor:
                     home.copy_(tensor)
                 contents[name] = home
@@ -151,8 +158,6 @@ class StepGraphs:
             step.fed[name].copy_(tensor.pin_memory(), non_blocking=True)
         step.take(batch)
         step.graph.replay()
-        if self._alarm is not None:
-            self._alarm.set()
         return step.answer.clone(), step.record
 
 
@@ -178,38 +183,37 @@ class _Alarm:
     def __init__(self, device: torch.device) -> None:
         self._calm = torch.ones((), dtype=torch.bool, device=device)
         self._seen = torch.ones((), dtype=torch.bool, pin_memory=True)
-        self._arrived = torch.cuda.Event()
 
     def watch(self, fine: Tensor) -> None:
         """As a part of a graph: let the flag fall, and stay down, if all is not fine."""
         self._calm.copy_(self._calm & fine)
         self._seen.copy_(self._calm, non_blocking=True)
 
-    def set(self) -> None:
-        """After a replay."""
-        self._arrived.record()
-
     def rang(self) -> bool:
-        """Whether the flag is known to have fallen; it is then raised again."""
-        if not self._arrived.query() or bool(self._seen):
-            return False
+        """Whether the flag is known to have fallen; the news may be some batches late."""
+        return not bool(self._seen)
+
+    def rearm(self) -> None:
+        """After a batch that the host looked at, and so waited for all before it."""
         self._calm.fill_(True)
         self._seen.fill_(True)
-        return True
 
 
 def _key(responder: Responder, batch: Batch) -> Hashable | None:
-    """What must be equal for two batches to share a graph; None: this one is not for a graph."""
-    course = responder.course(batch)
-    rest = tuple((name, value) for name, value in batch.kwargs.items() if not isinstance(value, Tensor))
-    try:
-        hash(rest)
-    except TypeError:
+    """What must be equal for two batches to share a graph; None: this one is not for a graph.
+
+    The values of anything but tensors on the device are fixed in a graph: only simple ones are trusted to
+    tell whether they are the same.
+    """
+    course, tensors = responder.course(batch), batch.tensors()
+    rest = {name: value for name, value in batch.kwargs.items() if not isinstance(value, Tensor)}
+    simple = all(value is None or isinstance(value, (bool, int, float, str)) for value in rest.values())
+    if course is None or not simple or any(tensor.device != responder.device for tensor in tensors):
         return None
     cast = (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"))
-    shapes = tuple((tensor.shape, tensor.dtype) for tensor in batch.tensors())
+    shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
     names = (tuple(batch.kwargs), tuple(responder.kept))
-    return None if course is None else (course, shapes, rest, cast, names, responder.temper)
+    return (course, shapes, tuple(rest.items()), cast, names, responder.temper)
 
 
 def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -123,6 +123,9 @@ def pooling_layers(model: nn.Module) -> list[_BatchNorm]:
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
 
+_TINY = 1e-12
+
+
 class Moments(NamedTuple):
     """Of the inputs of a layer.
 
@@ -144,9 +147,8 @@ def moments(x: Tensor) -> Moments:
     wide = at_least_single(x.detach())
     rows, each = len(x), x.numel() // x.shape[1]
     if x.is_cuda:  # batch norm's own kernel is several times as fast there as a general reduction
-        mean, scale = torch.batch_norm_stats(wide, 0.0)
-        # It says 0, and not infinity, where there is no variance.
-        return Moments(rows, each, mean, torch.where(scale > 0, scale.square().reciprocal(), 0.0))
+        mean, scale = torch.batch_norm_stats(wide, _TINY)  # scale = 1 / √(var + tiny)
+        return Moments(rows, each, mean, (scale.square().reciprocal() - _TINY).clamp(min=0))
     var, mean = torch.var_mean(wide, [dim for dim in range(x.ndim) if dim != 1], correction=0)
     return Moments(rows, each, mean, var)
 

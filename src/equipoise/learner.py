@@ -19,7 +19,7 @@ from equipoise.layers import running_statistics, select_parameters, steady_stati
 from equipoise.outcome import Check, Outcome, SourceView, all_hold
 from equipoise.ranks import Ranks
 from equipoise.source import SourceStatistics, device_of, fingerprint
-from equipoise.teacher import Residence, make_teacher
+from equipoise.teacher import Residence, ResidentTeacher, make_teacher
 
 _Self = TypeVar("_Self", bound="Learner")
 
@@ -86,7 +86,7 @@ class Learner(Configured, nn.Module, ABC):
     def _arrange(self) -> None:
         """Lay out the weights; before any state is made in their likeness."""
         device = device_of(self.student)
-        self._execution.arrange(self.student, device, learns=bool(self.learned))
+        self._execution.arrange(self.student, device, self.learned.values())
         self.teacher.arrange(self._execution, device)
         self._plain_inputs = bool(self.learned) and needs_contiguous(self.student, device)
 
@@ -113,8 +113,11 @@ class Learner(Configured, nn.Module, ABC):
 
     @property
     def steps_often(self) -> bool:
-        """Whether a batch may bring more than one step, of which a later one may go wrong."""
-        return False
+        """Whether a step may go wrong, or not be permitted, after it wrote weights.
+
+        Not if it writes them once, last, and by an optimiser that heeds `permitted`.
+        """
+        return bool(self.learned)
 
     def course(self, batch: Batch) -> Hashable | None:
         """What the host knows that decides how `step` runs on a batch, besides the shapes of its inputs.
@@ -144,8 +147,10 @@ class Learner(Configured, nn.Module, ABC):
 
     def ask_source(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """The source model's logits, and the features of its head where the method uses them."""
-        # Its numbers are constants: without autograd's bookkeeping a forward is quicker.
-        with torch.inference_mode(), self._casting():
+        # Its numbers are constants: without autograd's bookkeeping a forward is quicker. Not where it is the
+        # student's own module that runs, which may keep what it made (masks, tables) for the next forward.
+        quick = torch.inference_mode() if isinstance(self.teacher, ResidentTeacher) else torch.no_grad()
+        with quick, self._casting():
             logits = checked_logits(self.teacher(batch, self.compiler), batch.rows, self._classes)
         return logits.clone(), None
 
@@ -171,6 +176,7 @@ class Learner(Configured, nn.Module, ABC):
         """The student's logits in the mode it is in."""
         if self._plain_inputs:
             batch = batch.map(torch.Tensor.contiguous)
+        torch.clear_autocast_cache()  # it would answer with the weights of before an update
         with self._casting():
             if self.hooked or not self.ranks.alone:  # hooks on layers and exchanges are not for a compiler
                 output = self.student(*batch.args, **batch.kwargs)
@@ -184,6 +190,10 @@ class Learner(Configured, nn.Module, ABC):
     def everyones(self, rows: Tensor, what: str = "logits") -> Tensor:
         """In a step: what all processes have, a row for each good sample of theirs; alone, one's own."""
         return self.ranks.gather(self.mine(rows), self.counts, what)
+
+    def counts_of(self, batch: Batch) -> list[int]:
+        """In a step: how many samples of a batch each process has."""
+        return [batch.rows] if self.ranks.alone else self.counts
 
     def mine(self, rows: Tensor) -> Tensor:
         """In a step: the rows of this process's good samples; not of the one that stands in for none."""
@@ -204,7 +214,7 @@ class Learner(Configured, nn.Module, ABC):
 
     def undoable_step(self, batch: Batch, view: SourceView | None) -> Outcome:
         """`step`, undone if it raises or failed."""
-        before = self.snapshot(weights=self.rewrites)
+        before = self.snapshot(weights=self.rewrites or not self.ranks.alone)
         try:
             outcome = self.step(batch, view)
             undoing = [check for check in outcome.checks if check.undoes]
@@ -231,7 +241,7 @@ class Learner(Configured, nn.Module, ABC):
         finally:
             self.permitted = None
         undoing = [check for check in outcome.checks if check.undoes]
-        stands = all_hold([Check(permitted, ""), *undoing])
+        stands = all_hold([Check(permitted, ""), *undoing]) & (not outcome.failed)
         self.settle(stands, values)
         self._kept = chosen(stands, self.kept, kept)
         return outcome, stands

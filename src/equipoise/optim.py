@@ -134,7 +134,8 @@ class Optimizer:
             )
             return
         # torch counts the steps before it uses them, in a tensor of each parameter's own.
-        counts = list(state["steps"].float().repeat(len(names)).unbind())
+        each = state["steps"].float().repeat(len(names)).unbind()
+        counts = [count.to(parameter.device) for count, parameter in zip(each, chosen, strict=True)]
         state["steps"].add_((1 - refused).long().reshape(()))
         adam(
             chosen,

@@ -35,7 +35,9 @@ def known(truth: Tensor) -> bool | None:
 
 def all_hold(checks: Iterable[Check]) -> Tensor:
     """Whether all of at least one check hold, on their device."""
-    return torch.stack([check.holds.reshape(()) for check in checks]).all()
+    flags = [check.holds.reshape(()) for check in checks]
+    # A model may be on several devices.
+    return torch.stack([flag.to(flags[0].device) for flag in flags]).all()
 
 
 def first_broken(checks: tuple[Check, ...]) -> Check | None:

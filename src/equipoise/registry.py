@@ -11,6 +11,7 @@ from torch import nn
 
 from equipoise.adapter import STATE_KIND, STATE_VERSION, Adapter
 from equipoise.errors import EquipoiseError, SourceError, StateError, UnknownMethodError
+from equipoise.execution import Engine
 from equipoise.files import read_tensors
 from equipoise.source import SourceStatistics, fingerprint
 
@@ -62,11 +63,19 @@ def create(name: str, model: nn.Module, source: SourceStatistics | None = None, 
     return _method(name)(model, source, **options)
 
 
-def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistics | None = None) -> Adapter:
+def load(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    source: SourceStatistics | None = None,
+    *,
+    engine: Engine = "auto",
+    distributed: bool = True,
+) -> Adapter:
     """Make the adapter that `Adapter.save` wrote, with its method, options and state.
 
     `model` is the source model; its weights must be those the adapter started from. The file holds the source
-    statistics: passing them again is a check that they are the same.
+    statistics: passing them again is a check that they are the same. `engine` and `distributed` belong to the
+    machine and not to the state: as in `create`.
     """
     tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
     try:
@@ -85,7 +94,7 @@ def load(path: str | os.PathLike[str], model: nn.Module, source: SourceStatistic
     if source is not None and not (saved and saved.agrees_with(source)):
         raise SourceError(f"{path}: expected the source statistics it was saved with, {saved}, got {source}")
     try:
-        adapter = create(method, model, saved, **options)
+        adapter = create(method, model, saved, **options, engine=engine, distributed=distributed)
     except EquipoiseError as error:
         raise StateError(f"{path}: its header does not make a {method!r}: {error}") from error
     of_source = saved.tensors() if saved else {}

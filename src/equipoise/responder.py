@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.batch import Batch
+from equipoise.errors import RankError
 from equipoise.functional import at_least_single
 from equipoise.keeping import chosen, copies
 from equipoise.learner import Learner
@@ -79,8 +80,13 @@ class Responder(Learner):
 
     def respond(self, batch: Batch) -> tuple[Tensor, Record]:
         """Answer a batch and learn from it; samples that nobody can judge are set aside."""
-        with self.ranks.together():
+        before = None if self.ranks.alone else self.snapshot(weights=True)
+        try:
             return self._respond(batch)
+        except RankError:
+            if before is not None:
+                self.restore(*before)
+            raise
 
     def _respond(self, batch: Batch) -> tuple[Tensor, Record]:
         triage, view = Triage(batch), None

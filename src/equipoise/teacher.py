@@ -29,7 +29,7 @@ class ResidentTeacher(nn.Module):
 
     def arrange(self, execution: Execution, device: torch.device) -> None:
         """Lay out the weights as is best for a network that only answers."""
-        execution.arrange(self.model, device, learns=False)
+        execution.arrange(self.model, device)
 
     def tensors(self, names: list[str]) -> dict[str, Tensor]:
         """The source's own values of the named parameters and buffers."""

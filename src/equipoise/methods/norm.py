@@ -76,13 +76,12 @@ class Norm(Adapter):
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """One forward on the batch's statistics."""
-        rows, counts = batch.rows, self.counts
+        rows = batch.rows
         if self._alone(batch):
             batch, samples = slide(self.kept, batch, self.window)
             self.kept.update(samples)
-            counts = [batch.rows]
         with torch.no_grad():
-            logits = self._forward(batch, counts)
+            logits = self._forward(batch)
         return judged(Outcome(logits[-rows:], reason="only the statistics follow", checks=(self.unspoilt(),)))
 
     def course(self, batch: Batch) -> Hashable | None:
@@ -94,7 +93,8 @@ class Norm(Adapter):
     def _alone(self, batch: Batch) -> bool:
         return batch.rows == 1 and self.ranks.alone and self.prior == 0
 
-    def _forward(self, batch: Batch, counts: list[int]) -> Tensor:
+    def _forward(self, batch: Batch) -> Tensor:
+        counts = self.counts_of(batch)
         if self.prior == 0:
             with pooled_statistics(self.student, self.norm_momentum, self.ranks, counts):
                 return self.logits(batch)

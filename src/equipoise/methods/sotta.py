@@ -161,6 +161,8 @@ class SoTTA(GradientAdapter):
             self.kept.update(offer(self.kept, samples, classes, offered, fed["draws"]))
             if due:
                 done = self._update(batch, logits)
+        if self.permitted is None:
+            self.kept[FULL] = torch.tensor(bool((self.kept["classes"] >= 0).all()))
         if done.loss is None and not done.reason:
             left = "some" if self.permitted is not None else self.every - int(self.kept["waiting"])
             return done._replace(reason=f"{left} samples until the next update")
@@ -172,12 +174,8 @@ class SoTTA(GradientAdapter):
         memory = remembered(self.kept, batch, whole=bool(guard))
         if memory is None:
             return Outcome(logits, reason="the memory is empty: no sample was confident enough")
-        if not guard:
-            self.kept[FULL] = torch.tensor(memory.rows == self.capacity)
         before, kept = self.snapshot(weights=True)
         emptied = {**kept, "classes": torch.full_like(kept["classes"], -1)}
-        if not guard:
-            emptied[FULL] = torch.tensor(False)
 
         def loss_at() -> Tensor:
             with batch_statistics(self.student, self.norm_momentum, memory.rows):
@@ -194,7 +192,12 @@ class SoTTA(GradientAdapter):
             self.settle(all_hold(checks), before)
             emptied["classes"] = torch.where(all_hold(guard), emptied["classes"], kept["classes"])
             self._kept = chosen(all_hold(checks), self.kept, emptied)
-        fatal = [c._replace(otherwise=f"{c.otherwise}: the memory was emptied") for c in checks[len(guard) :]]
+        known = [id(check.holds) for check in guard]
+        fatal = [
+            check._replace(otherwise=f"{check.otherwise}: the memory was emptied")
+            for check in checks
+            if id(check.holds) not in known
+        ]
         told = tuple(check._replace(undoes=False, alarms=True) for check in (*guard, *fatal))
         return Outcome(logits, loss, used=memory.rows, checks=told)
 

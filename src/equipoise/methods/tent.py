@@ -86,7 +86,6 @@ class TENT(GradientAdapter):
         pooled, samples = slide(self.kept, batch, self.window)
         self.kept.update(samples)
         if self._due:
-            self.counts = [pooled.rows]
             outcome = super().step(pooled, None)
             return outcome._replace(logits=outcome.logits[-1:])
         with torch.no_grad(), batch_statistics(self.student, self.norm_momentum, pooled.rows):
