@@ -2,9 +2,10 @@
 
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ class StepGraphs:
         owners: list[tuple[Hashable, dict[str, Tensor]]] = [("kept", responder.kept), (heat, heat.contents)]
         for place, contents in owners:
             for name, tensor in contents.items():
-                if place == "kept" and not tensor.is_cuda:
+                if place == "kept" and tensor.device != responder.device:
                     continue  # the host keeps it for itself, and brings what a step needs of it
                 kind = (place, name, tensor.shape, tensor.dtype)  # when it comes back, so may a graph of it
                 home = self._homes.get(kind)
@@ -115,66 +116,79 @@ class StepGraphs:
                 contents[name] = home
 
     def _capture(self, responder: Responder, batch: Batch) -> "_Captured":
-        self._alarm = self._alarm or _Alarm(responder.device)
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        alarm = self._alarm = self._alarm or _Alarm(responder.device)
         self._settle(responder)
         inputs = batch.map(lambda value: value.clone())
         if responder.compiler.wanted:  # a compiler may wait as it likes
             with responder.trial(), _feeding(responder, _on(responder.device, responder.feed(batch))):
                 for _ in range(COMPILED_AT):
                     responder.respond_guarded(inputs)
-        side = torch.cuda.Stream()
         with responder.trial(), responder.tuning():  # in which the libraries set themselves up; undone
             fed = _on(responder.device, responder.feed(batch))
-            side.wait_stream(torch.cuda.current_stream())
-            try:
-                with _feeding(responder, fed), no_waiting(), torch.cuda.stream(side):
-                    responder.respond_guarded(inputs)
-            finally:
-                torch.cuda.current_stream().wait_stream(side)  # what follows undoes it
+            with _feeding(responder, fed):
+                self._rehearse(lambda: responder.respond_guarded(inputs))
         self._settle(responder)
-        graph, heat = torch.cuda.CUDAGraph(), responder.temper.temperature
+        heat = responder.temper.temperature
         kept, warmth = dict(responder.kept), dict(heat.contents)
+
+        def step() -> tuple[Tensor, Record]:
+            answer, record, clean = responder.respond_guarded(inputs)
+            _write_back(kept, responder.kept)
+            _write_back(warmth, heat.contents)
+            grave = [check for check in record.checks if check.undoes or check.alarms]
+            alarm.watch(all_hold([Check(clean, ""), *grave]))
+            return answer, record
+
         try:
-            with (
-                _feeding(responder, fed),
-                responder.tuning(),
-                # Other threads, a data loader's, say, may go on using the GPU meanwhile.
-                torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"),
-            ):
-                answer, record, clean = responder.respond_guarded(inputs)
-                _write_back(kept, responder.kept)
-                _write_back(warmth, heat.contents)
-                grave = [check for check in record.checks if check.undoes or check.alarms]
-                self._alarm.watch(all_hold([Check(clean, ""), *grave]))
+            with _feeding(responder, fed), responder.tuning():
+                return _Captured(inputs, fed, *self._recorded(step))
         finally:
             responder.kept.update(kept)
             heat.contents = warmth
-        return _Captured(graph, inputs, fed, answer, record)
+
+    def _rehearse(self, step: Callable[[], object]) -> None:
+        """Run a step beside the caller's stream, as it will be recorded; RuntimeError if it waits."""
+        self._side.wait_stream(torch.cuda.current_stream())
+        try:
+            with no_waiting(), torch.cuda.stream(self._side):
+                step()
+        finally:
+            torch.cuda.current_stream().wait_stream(self._side)  # what follows undoes it
+
+    def _recorded(
+        self, step: Callable[[], tuple[Tensor, Record]]
+    ) -> tuple[Callable[[], None], tuple[Tensor, Record]]:
+        """What runs a step again, and where its results will be; it is not run now."""
+        graph = torch.cuda.CUDAGraph()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        # Other threads, a data loader's, say, may go on using the GPU meanwhile.
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"):
+            results = step()
+        return graph.replay, results
+
+    @cached_property
+    def _side(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
 
     def _replay(self, responder: Responder, batch: Batch, step: "_Captured") -> tuple[Tensor, Record]:
         self._settle(responder)
         for name, tensor in responder.feed(batch).items():
-            step.fed[name].copy_(tensor.pin_memory(), non_blocking=True)
-        step.take(batch)
-        step.graph.replay()
-        return step.answer.clone(), step.record
+            step.fed[name].copy_(tensor.pin_memory() if responder.device.type == "cuda" else tensor, True)
+        for own, came in zip(step.batch.tensors(), batch.tensors(), strict=True):
+            own.copy_(came, non_blocking=True)
+        step.replay()
+        answer, record = step.results
+        return answer.clone(), record
 
 
 @dataclass(frozen=True)
 class _Captured:
-    """A graph with the tensors that it reads and writes."""
+    """A recorded step with the tensors that it reads and writes."""
 
-    graph: torch.cuda.CUDAGraph
     batch: Batch
     fed: dict[str, Tensor]
-    answer: Tensor
-    record: Record
-
-    def take(self, batch: Batch) -> None:
-        """Let the graph's own inputs be those of a batch."""
-        for own, came in zip(self.batch.tensors(), batch.tensors(), strict=True):
-            own.copy_(came, non_blocking=True)
+    replay: Callable[[], None]
+    results: tuple[Tensor, Record]
 
 
 class _Alarm:
@@ -182,7 +196,7 @@ class _Alarm:
 
     def __init__(self, device: torch.device) -> None:
         self._calm = torch.ones((), dtype=torch.bool, device=device)
-        self._seen = torch.ones((), dtype=torch.bool, pin_memory=True)
+        self._seen = torch.ones((), dtype=torch.bool, pin_memory=device.type == "cuda")
 
     def watch(self, fine: Tensor) -> None:
         """As a part of a graph: let the flag fall, and stay down, if all is not fine."""
@@ -210,7 +224,8 @@ def _key(responder: Responder, batch: Batch) -> Hashable | None:
     simple = all(value is None or isinstance(value, (bool, int, float, str)) for value in rest.values())
     if course is None or not simple or any(tensor.device != responder.device for tensor in tensors):
         return None
-    cast = (torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda"))
+    kind = responder.device.type
+    cast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
     names = (tuple(batch.kwargs), tuple(responder.kept))
     return (course, shapes, tuple(rest.items()), cast, names, responder.temper)
