@@ -101,7 +101,8 @@ class Adapter(Responder):
         Takes what the model takes: one batch of inputs, keyword inputs, or both; never labels. A sample with
         non-finite values is set aside (its logits come back NaN) and the others learn as if it had not been
         there; -inf is allowed in all inputs but the first, as attention masks use it. If the model raises,
-        the error passes through and the adapter is as it was.
+        the error passes through and the adapter is as it was. A step that runs as a CUDA graph learns nothing
+        from a batch with such a sample, and the next ones are looked at again (`graphs.StepGraphs`).
         """
         with (
             self.ranks.together(),
