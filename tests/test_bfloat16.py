@@ -1,0 +1,45 @@
+"""bfloat16 leaves calibration as it is: a trained classifier on an unseen domain, by every method."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.data.demo import DOMAIN_NAMES, load_domains
+from equipoise.demo.domains import leave_one_out
+from equipoise.demo.experiment import measure
+from equipoise.demo.training import new_model, train
+from equipoise.metrics import expected_calibration_error
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[nn.Module, eq.SourceStatistics, list[Tensor], Tensor]:
+    split = leave_one_out(load_domains(500, 0), DOMAIN_NAMES[0])
+    model = new_model(0)
+    train(model, split.images, split.labels, epochs=3, seed=0, after_batch=lambda: None)
+    source = measure(model.eval(), split.images, 0, lambda: None)
+    order = torch.randperm(len(split.held_out.images), generator=torch.Generator().manual_seed(0))
+    return model, source, list(split.held_out.images[order].split(50)), split.held_out.labels[order]
+
+
+@pytest.mark.parametrize("name", eq.list_methods())
+def test_the_calibration_error_hardly_moves(
+    name: str,
+    trained: tuple[nn.Module, eq.SourceStatistics, list[Tensor], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Any CPU can do it, if slowly; that it would not be picked is not the point here.
+    monkeypatch.setattr("equipoise.execution._has_bf16", lambda _device: True)
+    model, source, stream, labels = trained
+    tempering = "median" if name not in ("dec", "t3a") else "agreement" if name == "dec" else "none"
+    errors, answers = [], []
+    for precision in ("fp32", "bf16"):
+        adapter = eq.create(name, model, source, precision=precision, tempering=tempering)
+        answers.append(torch.cat([adapter(x) for x in stream]))
+        errors.append(float(expected_calibration_error(logits=answers[-1], target=labels)))
+    apart = float((answers[0].softmax(1) - answers[1].softmax(1)).abs().max())
+    print(f"{name}: ECE {errors[0]:.4f} and {errors[1]:.4f}, probabilities up to {apart:.4f} apart")
+    # T3A's answers turn on the few supports of a class, and on the class of a single sample.
+    assert abs(errors[0] - errors[1]) < (0.01 if name == "t3a" else 0.005)
