@@ -18,6 +18,11 @@ GPU, CPU = "h200.jsonl", "cpu.jsonl"
 MAIN, OTHERS = 50, (1, 8, 200)
 
 
+def milliseconds(value: float) -> str:
+    """A time in words: three digits, or whole milliseconds."""
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
 def timed(line: dict[str, Any], name: str) -> str:
     """Milliseconds a step, and the ratio to the reference with its quartiles."""
     found = line["variants"].get(name)
@@ -26,9 +31,9 @@ def timed(line: dict[str, Any], name: str) -> str:
     if "failed" in found:
         return f"failed: {found['failed'].partition(':')[0]}"
     if "reference" not in found["over"]:
-        return f"{found['ms'][0]:.3g} ms"
+        return milliseconds(found["ms"][0])
     ratio, low, high = found["over"]["reference"]
-    return f"{found['ms'][0]:.3g} ms, **{ratio:.2f}** ({low:.2f} to {high:.2f})"
+    return f"{milliseconds(found['ms'][0])}, **{ratio:.2f}** ({low:.2f} to {high:.2f})"
 
 
 def main_table(lines: Lines, backbone: str, batch: int) -> str:
@@ -45,8 +50,8 @@ def main_table(lines: Lines, backbone: str, batch: int) -> str:
         rows.append(
             [
                 f"`{method}`",
-                f"{plain['ms'][0]:.3g} ms",
-                f"{official['ms'][0]:.3g} ms",
+                milliseconds(plain["ms"][0]),
+                milliseconds(official["ms"][0]),
                 *(timed(line, name) for name in names),
                 f"{official['images_per_second']:,.0f} → {best:,.0f}",
             ]
@@ -67,7 +72,7 @@ def batches_table(lines: Lines, backbone: str) -> str:
 
 def _short(line: dict[str, Any] | None, name: str) -> str:
     ratio, found = over(line, name), line and variant(line, name)
-    return "-" if found is None or ratio is None else f"{found['ms'][0]:.3g} ms, {ratio:.2f}"
+    return "-" if found is None or ratio is None else f"{milliseconds(found['ms'][0])}, {ratio:.2f}"
 
 
 def classes_table(lines: Lines) -> str:
@@ -102,8 +107,8 @@ def metrics_table(lines: Lines) -> str:
     rows = [
         [
             f"`{line['cell']['method']}`",
-            f"{line['ms']['step'][0]:.3g} ms",
-            f"{line['ms']['metrics'][0]:.3g} ms",
+            milliseconds(line["ms"]["step"][0]),
+            milliseconds(line["ms"]["metrics"][0]),
             f"{line['share'][0]:.1%} ({line['share'][1]:.1%} to {line['share'][2]:.1%})",
         ]
         for line in lines.of("metrics")
