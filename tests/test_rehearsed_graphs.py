@@ -122,6 +122,7 @@ def test_windows_of_samples_that_come_alone(case: str) -> None:
     graph.adapter.reset()
     for rows in (1, 1, 8, 8, 8, 1, 1, 1, 1, 1, 1):  # a window that grows again, between batches
         assert_alike(plain, graph, drifted(rows, rows))
+    assert not graph.refusal
     assert_same_state(plain, graph)
 
 
