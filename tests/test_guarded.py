@@ -39,6 +39,18 @@ def guarded(adapter: eq.Adapter, x: Tensor) -> tuple[Tensor, Step, bool]:
     return answer, record.read(), bool(fine)
 
 
+def assert_alike(plain: eq.Adapter, unseeing: eq.Adapter, x: Tensor) -> None:
+    """The same answer and decision by both."""
+    expected = plain(x)
+    answer, step, fine = guarded(unseeing, x)
+    assert fine
+    assert torch.allclose(answer, expected, atol=1e-6)
+    last = plain.last
+    assert last is not None
+    assert (step.used, step.updated, step.set_aside) == (last.used, last.updated, last.set_aside)
+    assert step.temperature == pytest.approx(last.temperature) if last.temperature else True
+
+
 def begun(case: str, kind: str) -> tuple[eq.Adapter, eq.Adapter]:
     """Two of the same that have seen a stream, so that everything has arrived that ever will."""
     plain, unseeing = made(case, kind), made(case, kind)
@@ -53,14 +65,7 @@ def begun(case: str, kind: str) -> tuple[eq.Adapter, eq.Adapter]:
 def test_it_comes_to_what_the_plain_step_does(case: str, kind: str) -> None:
     plain, unseeing = begun(case, kind)
     for seed in range(3, 6):
-        expected = plain(drifted(8, seed))
-        answer, step, fine = guarded(unseeing, drifted(8, seed))
-        assert fine
-        assert torch.allclose(answer, expected, atol=1e-6)
-        last = plain.last
-        assert last is not None
-        assert (step.used, step.updated, step.set_aside) == (last.used, last.updated, last.set_aside)
-        assert step.temperature == pytest.approx(last.temperature) if last.temperature else True
+        assert_alike(plain, unseeing, drifted(8, seed))
     state, other = snapshot(plain), snapshot(unseeing)
     assert state.keys() == other.keys()
     assert all(torch.allclose(state[name], other[name], atol=1e-6) for name in state)
@@ -77,13 +82,7 @@ def test_samples_that_come_alone(case: str) -> None:
         seed += 1
         assert seed < 40
     for later in range(seed, seed + 7):
-        expected = plain(drifted(1, later))
-        answer, step, fine = guarded(unseeing, drifted(1, later))
-        assert fine
-        assert torch.allclose(answer, expected, atol=1e-6)
-        last = plain.last
-        assert last is not None
-        assert (step.used, step.updated) == (last.used, last.updated)
+        assert_alike(plain, unseeing, drifted(1, later))
     state, other = snapshot(plain), snapshot(unseeing)
     assert all(torch.allclose(state[name], other[name], atol=1e-6) for name in state)
 

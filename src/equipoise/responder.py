@@ -35,19 +35,17 @@ class Responder(Learner):
         super().__init__(*args)
         self.temper = temper
 
-    def view(self, batch: Batch) -> SourceView:
-        """One forward of the source model, and the certainty regulariser of its logits."""
-        with torch.no_grad():
-            logits, features = self.ask_source(batch)
-            return SourceView(logits, features, *self.temper.regularize(logits))
+    def view(self, batch: Batch, *, everyones: bool = False) -> SourceView:
+        """One forward of the source model, and the certainty regulariser of its logits.
 
-    def everyones_view(self, batch: Batch) -> SourceView:
-        """The same for the samples of all processes."""
+        `everyones`: in a step, those of the samples of all processes.
+        """
         with torch.no_grad():
             logits, features = self.ask_source(batch)
-            everyones = self.everyones(logits, "the source model's logits")
-            features = None if features is None else self.everyones(features, "features")
-            return SourceView(everyones, features, *self.temper.regularize(everyones))
+            if everyones:
+                logits = self.everyones(logits, "the source model's logits")
+                features = None if features is None else self.everyones(features, "features")
+            return SourceView(logits, features, *self.temper.regularize(logits))
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -92,7 +90,7 @@ class Responder(Learner):
         triage, view = Triage(batch), None
         self.counts = self.ranks.counts(triage.rest.rows, f"samples for {self.name} {self.model_fingerprint}")
         if sum(self.counts) and self._wants_view:
-            view = self.everyones_view(triage.rest_or_stand_in())
+            view = self.view(triage.rest_or_stand_in(), everyones=True)
             if self.asks_source:
                 usable = view.tau.isfinite()
                 triage.keep_usable(self.own(view.tau))
