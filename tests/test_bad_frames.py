@@ -35,7 +35,7 @@ def mark(x: Tensor, row: int) -> Tensor:
 def build(spoil: Callable[[Tensor, bool], Tensor], **options: Any) -> eq.Adapter:
     inner, source = make("batch_norm")
     hand_made = eq.SourceStatistics(source.h0, source.kappa, source.num_classes)
-    adapter = eq.DEC(Odd(inner, spoil), hand_made, reading="paper", learning_rate=0.01, **options)
+    adapter = eq.DEC(Odd(inner, spoil), hand_made, learning_rate=0.01, **options)
     adapter(drifted(8))
     return adapter
 
@@ -120,7 +120,7 @@ def test_ctrl_c_in_the_middle_loses_nothing() -> None:
 
 def test_a_step_too_long_for_the_numbers_is_not_taken() -> None:
     model, source = make("norm_free")
-    adapter = eq.DEC(model, source, reading="paper", learning_rate=1e39)
+    adapter = eq.DEC(model, source, learning_rate=1e39)
     before = snapshot(adapter)
     adapter(drifted(8))
     assert adapter.last is not None

@@ -171,7 +171,8 @@ def rewritten(path: Path, **changes: str | None) -> Path:
         ({"options": "[1]"}, "damaged header"),
         ({"options": "null"}, "damaged header"),
         ({"source": ""}, "its header does not make a 'dec'"),
-        ({"options": json.dumps({"reading": "paper"})}, "the state lacks"),
+        ({"options": json.dumps({"reading": "steady"})}, r"does not make a 'dec': .*eq\.Poise\("),
+        ({"options": json.dumps({"optimizer": "adam"})}, "the state lacks dec.kept.optimizer"),
         ({"options": json.dumps({"tempering": "median"})}, "the state lacks dec.temperature.sketch"),
     ],
 )

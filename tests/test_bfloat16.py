@@ -33,7 +33,7 @@ def test_the_calibration_error_hardly_moves(
     # Any CPU can do it, if slowly; that it would not be picked is not the point here.
     monkeypatch.setattr("equipoise.execution._has_bf16", lambda _device: True)
     model, source, stream, labels = trained
-    tempering = "median" if name not in ("dec", "t3a") else "agreement" if name == "dec" else "none"
+    tempering = {"poise": "agreement", "t3a": "none"}.get(name, "median")
     errors, answers = [], []
     for precision in ("fp32", "bf16"):
         adapter = eq.create(name, model, source, precision=precision, tempering=tempering)

@@ -25,10 +25,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "t3a, lively": ("t3a", {"supports": 2, "tempering": "mean"}),
     "sotta, lively": ("sotta", {"confidence": 0.0, "every": 3, "capacity": 4, "tempering": "median"}),
     "sotta, all": ("sotta", {"confidence": 0.2, "every": 2, "parameters": "all", "steps": 2}),
-    "dec, paper": ("dec", {"reading": "paper", "tempering": "mean"}),
+    "dec, released": ("dec", {"reading": "released", "tempering": "median"}),
     "dec, lively": (
         "dec",
-        {"reading": "paper", "optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
+        {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
     ),
 }
 ON_NORMS = ("tent", "eta", "eata", "sotta")

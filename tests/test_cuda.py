@@ -43,7 +43,7 @@ def test_answers_as_on_the_cpu(case: str, kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("teacher", ["resident", "swapped"])
 def test_moves_to_the_gpu_and_back(teacher: str) -> None:
     model, source = make()
-    adapter, stays = (eq.create("dec", model, source, teacher=teacher) for _ in range(2))
+    adapter, stays = (eq.create("poise", model, source, teacher=teacher) for _ in range(2))
     adapter.cuda()
     assert torch.allclose(adapter(drifted(8).cuda()).cpu(), stays(drifted(8)), atol=1e-4)
     adapter.cpu()
@@ -63,7 +63,7 @@ def test_swapped_weights_wait_on_the_host() -> None:
     held = {}
     for teacher in ("resident", "swapped"):
         before = torch.cuda.memory_allocated()
-        adapter = eq.create("dec", wide, source, reading="paper", teacher=teacher)
+        adapter = eq.create("dec", wide, source, teacher=teacher)
         adapter(drifted(8).cuda())
         held[teacher] = torch.cuda.memory_allocated() - before
         del adapter
@@ -74,7 +74,7 @@ def test_swapped_weights_wait_on_the_host() -> None:
 
 def test_autocast_on_the_gpu() -> None:
     model, source = make()
-    adapter = eq.DEC(model.cuda(), source)
+    adapter = eq.Poise(model.cuda(), source)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         for seed in range(3):
             assert bool(adapter(drifted(8, seed).cuda()).isfinite().all())
@@ -84,7 +84,7 @@ def test_integer_images_on_the_gpu() -> None:
     model = eq.models.SmallCNN().cuda().eval()
     raw = torch.randint(0, 256, (8, 1, 32, 32), dtype=torch.uint8, device="cuda")
     source = eq.SourceStatistics.measure(model, [raw], progress=False)
-    adapter = eq.DEC(model, source)
+    adapter = eq.Poise(model, source)
     assert bool(adapter(raw).isfinite().all())
     bad = raw.float()
     bad[3] = torch.nan

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -118,6 +119,29 @@ def test_both_readings_are_exact(reading: str, teacher: str, momentum: float) ->
     assert torch.allclose(adapter.predict(x), expected.predict(x) / mean, rtol=1e-9, atol=1e-12)
 
 
+def test_the_defaults_are_the_papers() -> None:
+    model = small_model()
+    source = measured(model)
+    adapter, stated = eq.DEC(model, source), eq.DEC(model, source, reading="paper", tempering="mean")
+    assert adapter.options == stated.options
+    assert (adapter.options["parameters"], adapter.options["norm_momentum"]) == ("all", 0.01)
+    assert set(adapter.learned) == set(dict(model.named_parameters()))
+    expected = ByHand(model, source, 1.0, 3.0)
+    for x in stream(2):
+        logits, tau = expected.step(x, "paper", 1e-7, 0.01)
+        assert torch.allclose(adapter(x), logits / tau.mean(), rtol=1e-9, atol=1e-12)
+
+
+def test_the_reading_that_became_poise_is_named() -> None:
+    model = small_model()
+    reading: Any = "steady"
+    for make_it in (eq.DEC, partial(eq.create, "dec")):
+        with pytest.raises(
+            eq.errors.OptionError, match=r'the method "poise" now, eq\.Poise\(model, source\)'
+        ):
+            make_it(model, measured(model), reading=reading)
+
+
 def test_the_default_rates_of_the_readings() -> None:
     model = small_model()
     for reading, rate in {"paper": 1e-7, "released": 1e-3}.items():
@@ -150,7 +174,7 @@ def middle(tau: Tensor) -> Tensor:
 def test_tempering_divides_by_the_batch_in_a_stream(tempering: str, divisor: Callable[[Tensor], Any]) -> None:
     model = small_model()
     source = measured(model)
-    adapter = eq.create("dec", model, source, reading="paper", tempering=tempering)
+    adapter = eq.create("dec", model, source, tempering=tempering)
     expected = ByHand(model, source, 1.0, 3.0)
     for x in stream(2, rows=6):
         logits, tau = expected.step(x, "paper", 1e-7, 0.01)
@@ -189,10 +213,7 @@ def held_bytes(adapter: eq.Adapter) -> int:
 
 def test_swapped_and_resident_agree_and_swapped_holds_less() -> None:
     model, source = make()
-    adapters = [
-        eq.DEC(model, source, reading="paper", parameters="norm", teacher=kind)
-        for kind in ("resident", "swapped")
-    ]
+    adapters = [eq.DEC(model, source, parameters="norm", teacher=kind) for kind in ("resident", "swapped")]
     for seed in range(4):
         left, right = (adapter(drifted(8, seed)) for adapter in adapters)
         assert torch.equal(left, right)
@@ -216,7 +237,7 @@ def test_swapped_and_resident_agree_and_swapped_holds_less() -> None:
 )
 def test_only_the_chosen_parameters_move(which: Any, moved: set[str]) -> None:
     model = small_model()
-    adapter = eq.DEC(model, measured(model), parameters=which, reading="paper", learning_rate=0.1)
+    adapter = eq.DEC(model, measured(model), parameters=which, learning_rate=0.1)
     for x in stream(2):
         adapter(x)
     changed = {n for n, p in adapter.student.named_parameters() if not torch.equal(p, model.get_parameter(n))}
@@ -238,7 +259,7 @@ def test_dropout_and_stochastic_depth_stay_off() -> None:
 
 def test_a_batch_of_one_is_normalised_by_running_statistics() -> None:
     model, source = make("batch_norm")
-    adapter = eq.DEC(model, source, tempering="none", reading="paper", learning_rate=0.1, engine="eager")
+    adapter = eq.DEC(model, source, tempering="none", learning_rate=0.1, engine="eager")
     x = drifted(1)
     with torch.no_grad():
         assert torch.equal(adapter(x), model(x))
@@ -251,7 +272,7 @@ def test_a_batch_of_one_is_normalised_by_running_statistics() -> None:
 def test_autocast_sees_every_update() -> None:
     # Autocast caches the cast weights: without care, all batches in one context see those of the first.
     model, source = make("norm_free")
-    inside, outside = (eq.DEC(model, source, reading="paper", learning_rate=1.0) for _ in range(2))
+    inside, outside = (eq.DEC(model, source, learning_rate=1.0) for _ in range(2))
     batches = [drifted(8, seed) for seed in range(3)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside.predict(batches[0])
@@ -275,8 +296,9 @@ def test_autocast_sees_every_update() -> None:
         ({"t_max": None}, "t_max as a number, got None"),
         ({"learning_rate": True}, "learning_rate >= 0, got True"),
         ({"learning_rate": "1e-3"}, "learning_rate >= 0"),
-        ({"reading": "notebook"}, "reading as one of steady, paper, released"),
-        ({"reading": ["paper"]}, "reading as one of steady, paper, released"),
+        ({"reading": "notebook"}, "reading as one of paper, released"),
+        ({"reading": ["paper"]}, "reading as one of paper, released"),
+        ({"parameters": None}, "list of name patterns"),
         ({"teacher": "absent"}, "teacher as one of resident, swapped"),
         ({"parameters": [1]}, "list of name patterns"),
         ({"parameters": 3}, "list of name patterns"),
@@ -288,18 +310,18 @@ def test_autocast_sees_every_update() -> None:
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
     model = small_model()
     with pytest.raises(eq.errors.OptionError, match=message):
-        eq.create("dec", model, measured(model), **{"reading": "paper", **options})
+        eq.create("dec", model, measured(model), **options)
 
 
 def test_norm_only_on_a_model_without_norms_says_what_is_missing() -> None:
     model, source = make("norm_free")
     with pytest.raises(eq.errors.ModelError, match='parameters="all" works'):
-        eq.DEC(model, source, reading="paper", parameters="norm")
+        eq.DEC(model, source, parameters="norm")
 
 
 def test_at_rate_zero_only_statistics_and_temperature_adapt() -> None:
     model = small_model()
-    adapter = eq.DEC(model, measured(model), reading="paper", learning_rate=0)
+    adapter = eq.DEC(model, measured(model), learning_rate=0)
     adapter(stream(1)[0])
     assert adapter.last is not None
     assert (adapter.last.updated, adapter.last.reason) == (False, "the learning rate is 0")
@@ -311,7 +333,7 @@ def test_at_rate_zero_only_statistics_and_temperature_adapt() -> None:
 
 def test_record_of_a_batch() -> None:
     model = small_model()
-    adapter = eq.DEC(model, measured(model), reading="paper", tempering="mean")
+    adapter = eq.DEC(model, measured(model))
     assert adapter.last is None
     logits = adapter(stream(1, rows=9)[0])
     step = adapter.last

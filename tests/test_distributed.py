@@ -85,8 +85,8 @@ def test_two_ranks_adapt_as_one(kind: str) -> None:
 
 def test_bad_samples_are_left_out_of_the_whole_and_a_rank_may_have_none_left() -> None:
     cases = [
+        "poise",
         "dec",
-        "dec, paper",
         "tent",
         "eta, lively",
         "t3a",
@@ -157,7 +157,7 @@ def no_agreement() -> list[bool]:
     same = []
     for lost in ("agree", "gather"):
         model, source = make()
-        adapter = eq.create("dec", model, source, reading="paper", learning_rate=0.1)
+        adapter = eq.create("dec", model, source, learning_rate=0.1)
         adapter(drifted(4, 0))
         before = adapter.state_dict()
         ranks, calls = adapter.ranks, [0]
@@ -199,7 +199,7 @@ def test_an_empty_batch_on_one_rank_is_an_error_on_all() -> None:
 
 def one_dies() -> tuple[str, float, bool]:
     model, source = make()
-    adapter = eq.create("dec", model, source)
+    adapter = eq.create("poise", model, source)
     adapter(drifted(4, 0))
     before = adapter.state_dict()
     if torch.distributed.get_rank() == 1:
@@ -225,7 +225,7 @@ def test_a_lost_rank_raises_and_never_hangs() -> None:
 def one_falls_behind() -> str:
     ranks_module.PATIENCE = type(ranks_module.PATIENCE)(seconds=2)
     model, source = make()
-    adapter = eq.create("dec", model, source)
+    adapter = eq.create("poise", model, source)
     adapter(drifted(4, 0))
     if torch.distributed.get_rank() == 1:
         time.sleep(6)

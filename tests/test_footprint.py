@@ -75,25 +75,18 @@ def test_t3a_with_all_supports_holds_one_sum_a_class() -> None:
 
 @pytest.mark.parametrize("teacher", ["resident", "swapped"])
 def test_dec_holds_two_networks(teacher: str) -> None:
-    held = cnn("dec", teacher=teacher, reading="paper", parameters="all").footprint()
+    held = cnn("dec", teacher=teacher, parameters="all").footprint()
     assert held.paper == held.parameters.numbers == 2 * (PSI + PHI)
     assert held.learned.numbers == PSI + PHI
     assert held.parameters.bytes == 4 * held.parameters.numbers
     for kind in MODELS:
         model, source = make(kind)
-        assert eq.create(
-            "dec", model, source, reading="paper", teacher=teacher
-        ).footprint().paper == 2 * count(model)
+        assert eq.create("dec", model, source, teacher=teacher).footprint().paper == 2 * count(model)
 
 
 def test_dec_on_the_norms_holds_what_adapts_twice_and_the_rest_once_when_swapped() -> None:
-    assert (
-        cnn("dec", teacher="swapped", reading="paper", parameters="norm").footprint().paper
-        == PSI + PHI + CNN_NORMS
-    )
-    assert cnn("dec", teacher="resident", reading="paper", parameters="norm").footprint().paper == 2 * (
-        PSI + PHI
-    )
+    assert cnn("dec", teacher="swapped", parameters="norm").footprint().paper == PSI + PHI + CNN_NORMS
+    assert cnn("dec", teacher="resident", parameters="norm").footprint().paper == 2 * (PSI + PHI)
 
 
 @pytest.mark.parametrize("method", ["tent", "eta", "eata"])
@@ -148,7 +141,7 @@ def test_everything_is_in_the_total_and_in_bytes() -> None:
     source = cnn("source").footprint()
     assert (source.total.numbers, source.total.bytes) == (numbers, size)
     assert source.buffers.numbers == STATISTICS + counters + 1
-    resident = cnn("dec", reading="paper", teacher="resident", tempering="none").footprint()
+    resident = cnn("dec", teacher="resident", tempering="none").footprint()
     assert (resident.total.numbers, resident.total.bytes) == (numbers + model, size + model_size)
     # The source's values of what adapts, Adam's two moments and counter, and a counter of lone samples.
     tent = cnn("tent").footprint()
@@ -177,7 +170,7 @@ def test_what_tempering_has_observed_is_in_the_total(tempering: str) -> None:
     assert tempered.footprint().total.numbers - plain.footprint().total.numbers == more
 
 
-@pytest.mark.parametrize("method", ["source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec"])
+@pytest.mark.parametrize("method", eq.list_methods())
 def test_only_sotta_stores_observations(method: str) -> None:
     model, source = make("batch_norm")
     adapter = eq.create(method, model, source)
@@ -201,7 +194,7 @@ def test_lone_samples_are_stored_where_batch_norm_needs_company(method: str) -> 
     assert not adapter.footprint().stores_observations
 
 
-@pytest.mark.parametrize("method", ["tent", "eta", "eata", "dec", "t3a"])
+@pytest.mark.parametrize("method", ["tent", "eta", "eata", "dec", "poise", "t3a"])
 def test_lone_samples_are_not_stored_without_batch_norm(method: str) -> None:
     model, source = make("layer_norm")
     adapter = eq.create(method, model, source)
@@ -221,6 +214,7 @@ def test_lone_samples_are_not_stored_without_batch_norm(method: str) -> None:
         ("t3a", {"supports": 7}),
         ("sotta", {"confidence": 0.0, "every": 8, "capacity": 10}),
         ("dec", {"teacher": "swapped"}),
+        ("poise", {"teacher": "swapped"}),
     ],
 )
 def test_nothing_grows_with_the_stream(method: str, options: dict[str, Any]) -> None:

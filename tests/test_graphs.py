@@ -81,17 +81,13 @@ def test_a_graph_answers_as_the_plain_step_does(case: str, kind: str, tmp_path: 
         assert_alike(eager, graph, drifted(8, seed).cuda(), tolerance)
 
 
-@pytest.mark.parametrize(
-    "case", ["source", "norm", "tent", "eta", "eata", "t3a", "dec", "dec_paper", "sotta"]
-)
+@pytest.mark.parametrize("case", ["source", "norm", "tent", "eta", "eata", "t3a", "poise", "dec", "sotta"])
 def test_the_host_never_waits(case: str) -> None:
     options: dict[str, dict[str, Any]] = {
-        "dec_paper": {"reading": "paper", "tempering": "mean"},
         "sotta": {"confidence": 0.0, "every": 16, "capacity": 16},
     }
     model, source = make()
-    name = case.removesuffix("_paper")
-    adapter = eq.create(name, model.cuda(), source, engine="graph", **options.get(case, {}))
+    adapter = eq.create(case, model.cuda(), source, engine="graph", **options.get(case, {}))
     batches = [drifted(8, seed).cuda() for seed in range(12)]
     for x in batches:
         adapter(x)
@@ -110,7 +106,7 @@ def test_temperatures_are_alike(tempering: str) -> None:
     assert eager.temper.temperature.running() == pytest.approx(graph.temper.temperature.running(), rel=1e-3)
 
 
-@pytest.mark.parametrize("case", ["tent", "eta", "t3a", "dec", "sotta"])
+@pytest.mark.parametrize("case", ["tent", "eta", "t3a", "poise", "sotta"])
 def test_a_bad_sample_is_set_aside_and_the_state_stays(case: str) -> None:
     _, graph = pair(case)
     for seed in range(4):
@@ -130,7 +126,7 @@ def test_a_bad_sample_is_set_aside_and_the_state_stays(case: str) -> None:
 
 
 def test_a_stream_of_bad_batches_is_looked_at_and_learned_from() -> None:
-    eager, graph = pair("dec", reading="paper", tempering="mean")
+    eager, graph = pair("dec")
     bad = [drifted(8, seed).cuda() for seed in range(12)]
     for x in bad[4:]:
         x[2] = torch.inf
@@ -148,10 +144,9 @@ def test_a_stream_of_bad_batches_is_looked_at_and_learned_from() -> None:
         graph(fine)
 
 
-@pytest.mark.parametrize("case", ["tent", "dec_paper"])
+@pytest.mark.parametrize("case", ["tent", "dec"])
 def test_a_step_that_goes_wrong_is_undone_on_the_device(case: str) -> None:
-    options = {"reading": "paper", "tempering": "mean"} if case == "dec_paper" else {}
-    _, graph = pair(case.removesuffix("_paper"), **options)
+    _, graph = pair(case)
     for seed in range(4):
         graph(drifted(8, seed).cuda())
     before = snapshot(graph)
@@ -188,7 +183,7 @@ def test_a_model_that_waits_runs_without_a_graph_and_says_so() -> None:
 
 
 def test_a_captured_adapter_can_be_copied_and_moved() -> None:
-    _, graph = pair("dec")
+    _, graph = pair("poise")
     for seed in range(4):
         graph(drifted(8, seed).cuda())
     twin = copy.deepcopy(graph)
@@ -200,7 +195,7 @@ def test_a_captured_adapter_can_be_copied_and_moved() -> None:
 def test_bf16_stays_near() -> None:
     model, source = make()
     wide, narrow = (
-        eq.create("dec", copy.deepcopy(model).cuda(), source, precision=p) for p in ("fp32", "bf16")
+        eq.create("poise", copy.deepcopy(model).cuda(), source, precision=p) for p in ("fp32", "bf16")
     )
     for seed in range(6):
         x = drifted(8, seed).cuda()

@@ -242,7 +242,7 @@ def test_a_model_that_changes_its_logits_needs_its_head_named() -> None:
 def test_a_convolution_as_the_head_is_refused_and_other_methods_are_named() -> None:
     model = nn.Sequential(nn.Conv2d(3, CLASSES, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     adapter = eq.create("t3a", model)
-    with pytest.raises(eq.errors.ModelError, match=r"norm, tent, eta and sotta .* dec nothing"):
+    with pytest.raises(eq.errors.ModelError, match=r"norm, tent, eta and sotta .* poise nothing"):
         adapter(drifted(4))
 
 

@@ -20,6 +20,6 @@ def test_small_cnn_takes_raw_images_of_any_type() -> None:
     assert model(raw).shape == (2, 7)
     assert torch.equal(model(raw), model(raw.float()))
     source = eq.SourceStatistics.measure(model, [raw], progress=False)
-    assert eq.DEC(model, source)(raw).shape == (2, 7)
+    assert eq.Poise(model, source)(raw).shape == (2, 7)
     with pytest.raises(eq.errors.ModelError, match=r"expected images of shape \(N, 3, 32, 32\), got \(2, 1,"):
         model(raw[:, :1])

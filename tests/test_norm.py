@@ -157,7 +157,7 @@ def test_the_layers_are_left_in_eval_mode(prior: float) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "able"),
-    [("layer_norm", "tent"), ("group_norm", "tent"), ("norm_free", "dec"), ("norm_free", "t3a")],
+    [("layer_norm", "tent"), ("group_norm", "tent"), ("norm_free", "poise"), ("norm_free", "t3a")],
 )
 def test_a_model_without_batch_norm_is_sent_to_a_method_that_can(kind: str, able: str) -> None:
     model, source = make(kind)

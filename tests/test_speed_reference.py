@@ -24,7 +24,7 @@ PAIRS: dict[str, tuple[str, Mapping[str, object], Made]] = {
     "sotta": ("sotta", {"confidence": 0.3}, lambda model, _: SoTTA(model, CLASSES, 0.3)),
     "dec": (
         "dec",
-        {"reading": "paper", "tempering": "mean", "learning_rate": 1e-2},
+        {"learning_rate": 1e-2},
         lambda model, source: Dec(model, source.h0, source.kappa, 1e-2),
     ),
 }

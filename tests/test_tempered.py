@@ -21,7 +21,8 @@ LIVELY: dict[str, dict[str, Any]] = {
     "eata": {"learning_rate": 0.05, "margin": 1.0, "epsilon": 2.0},
     "t3a": {},
     "sotta": {"confidence": 0.0, "every": 4, "capacity": 6},
-    "dec": {"reading": "paper", "learning_rate": 0.01, "tempering": "none"},
+    "dec": {"learning_rate": 0.01, "tempering": "none"},
+    "poise": {"tempering": "none"},
 }
 every_method = pytest.mark.parametrize("method", list(LIVELY))
 scalars = pytest.mark.parametrize("tempering", ["mean", "median"])
@@ -108,19 +109,19 @@ def test_the_source_forward_is_shared_where_the_method_makes_it(method: str, tem
     model = Counting(inner)
     source = measured(model, [images(16)])
     options = {"every": 1000} if method == "sotta" else {}
-    shares = method in ("source", "t3a", "dec")
+    shares = method in ("source", "t3a", "dec", "poise")
     raw = create(method, model, source, **options)
     by_option = create(method, model, source, tempering=tempering, **options)
     worn = eq.Tempered(create(method, model, source, **options), source, tempering=tempering)
     more = 0 if shares else 1
     x = drifted(8)
     assert calls(by_option, x) == calls(worn, x) == calls(raw, x) + more
-    assert calls(raw, x) == (2 if method == "dec" else 1)
+    assert calls(raw, x) == (2 if method in ("dec", "poise") else 1)
     asks = 1 if tempering == "sample" and method not in ("source", "t3a") else 0
     assert calls(by_option.predict, x) == calls(worn.predict, x) == calls(raw.predict, x) + asks
 
 
-@pytest.mark.parametrize("method", [name for name in LIVELY if name not in ("dec", "eata")])
+@pytest.mark.parametrize("method", [name for name in LIVELY if name not in ("dec", "eata", "poise")])
 def test_source_statistics_are_asked_for_only_where_they_are_needed(method: str) -> None:
     model, source = make()
     adapter = eq.create(method, model)
@@ -136,7 +137,7 @@ def test_source_statistics_are_asked_for_only_where_they_are_needed(method: str)
 @scalars
 def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering, tmp_path: Path) -> None:
     model, source = make()
-    adapter = create(method, model, source, **({"t_max": 2.0} if method == "dec" else {}))
+    adapter = create(method, model, source, **({"t_max": 2.0} if method in ("dec", "poise") else {}))
     worn = eq.Tempered(adapter, source, tempering=tempering, t_max=2.0)
     own = (adapter.temper, adapter.options, adapter.source)
     fresh, untouched = worn.state_dict(), worn.predict(drifted(4))
@@ -167,9 +168,7 @@ def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering,
 
 def test_it_stands_in_for_the_adapters_own_tempering() -> None:
     model, source = make()
-    own, inner = (
-        eq.DEC(model, source, tempering="mean", reading="paper", learning_rate=0.01) for _ in range(2)
-    )
+    own, inner = (eq.DEC(model, source, tempering="mean", learning_rate=0.01) for _ in range(2))
     worn = eq.Tempered(inner, source, tempering="median")
     for x in stream():
         tau = source_tau(model, source, x, 1.0, 3.0)
@@ -207,7 +206,7 @@ class Mute(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("method", [name for name in LIVELY if name != "dec"])
+@pytest.mark.parametrize("method", [name for name in LIVELY if name not in ("dec", "poise")])
 @kinds
 def test_samples_that_the_source_cannot_judge_learn_and_are_answered(
     method: str, tempering: Tempering

@@ -46,7 +46,7 @@ def test_the_median_sketch_has_a_fixed_size_and_bounded_ends() -> None:
 @pytest.mark.parametrize("kind", ["mean", "median", "sample", "agreement", "none"])
 def test_nothing_seen_is_temperature_one(kind: str) -> None:
     model, source = make()
-    adapter = eq.create("dec", model, source, tempering=kind)
+    adapter = eq.create("poise", model, source, tempering=kind)
     x = drifted(6)
     if kind != "sample":
         with torch.no_grad():
@@ -56,8 +56,8 @@ def test_nothing_seen_is_temperature_one(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["mean", "median", "agreement", "none"])
 def test_a_scalar_temperature_leaves_the_classes_alone(kind: str) -> None:
     model, source = make()
-    plain = eq.create("dec", model, source, tempering="none")
-    tempered = eq.create("dec", model, source, tempering=kind)
+    plain = eq.create("poise", model, source, tempering="none")
+    tempered = eq.create("poise", model, source, tempering=kind)
     for seed in range(3):
         x = drifted(8, seed)
         assert torch.equal(plain(x).argmax(1), tempered(x).argmax(1))
@@ -69,7 +69,7 @@ def test_unknown_tempering() -> None:
     with pytest.raises(
         eq.errors.OptionError, match="expected tempering as one of mean, median, sample, agreement, none"
     ):
-        eq.create("dec", model, source, tempering="mode")
+        eq.create("poise", model, source, tempering="mode")
 
 
 def test_agreement_is_where_confidence_meets_what_two_models_find() -> None:

@@ -91,8 +91,7 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
     model(images(4))
     model.eval()
     resident, swapped = (
-        eq.DEC(model, BY_HAND, reading="paper", learning_rate=0.05, teacher=t)
-        for t in ("resident", "swapped")
+        eq.DEC(model, BY_HAND, learning_rate=0.05, teacher=t) for t in ("resident", "swapped")
     )
     fresh = snapshot(swapped)
     for seed in range(3):
@@ -102,7 +101,7 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
     moved = [n for n, p in swapped.student.named_parameters() if not torch.equal(p, model.get_parameter(n))]
     assert any("weight" in name or "original" in name for name in moved)
     assert torch.allclose(swapped.detach()(drifted(4)), swapped.predict(drifted(4)), atol=1e-6)
-    restored = eq.DEC(model, BY_HAND, reading="paper", learning_rate=0.05, teacher="swapped")
+    restored = eq.DEC(model, BY_HAND, learning_rate=0.05, teacher="swapped")
     restored.load_state_dict(swapped.state_dict())
     assert same(snapshot(restored), snapshot(swapped))
     swapped.reset()
@@ -111,9 +110,7 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
 
 def test_swapped_weights_and_autocast_do_not_mix() -> None:
     model, source = make("norm_free")
-    adapters = [
-        eq.DEC(model, source, reading="paper", learning_rate=1.0, teacher=t) for t in ("resident", "swapped")
-    ]
+    adapters = [eq.DEC(model, source, learning_rate=1.0, teacher=t) for t in ("resident", "swapped")]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for seed in range(3):
             left, right = (adapter(drifted(8, seed)) for adapter in adapters)
@@ -144,7 +141,7 @@ def test_tokens_masks_and_mappings(sparse: bool) -> None:
     model = Tokens(sparse)
     loader = [UserDict(input_ids=ids, mask=mask)]  # as the batches of tokenizers are
     source = eq.SourceStatistics.measure(model, loader, progress=False)
-    adapter = eq.DEC(model, source, reading="paper", learning_rate=0.1).adapt(loader, progress=False)
+    adapter = eq.DEC(model, source, learning_rate=0.1).adapt(loader, progress=False)
     assert adapter.last is not None
     assert (adapter.last.used, adapter.last.set_aside) == (3, 0)
     assert adapter(scale=torch.tensor(2.0), input_ids=ids, mask=mask).shape == (3, 5)
@@ -165,7 +162,7 @@ def test_a_model_that_refuses_bad_frames_never_sees_one() -> None:
             logits: Tensor = self.head(x.flatten(1))
             return logits
 
-    for adapter in (eq.DEC(Refusing().bfloat16(), BY_HAND), eq.create("source", Refusing().bfloat16())):
+    for adapter in (eq.Poise(Refusing().bfloat16(), BY_HAND), eq.create("source", Refusing().bfloat16())):
         answer = adapter(torch.full((1, 3, 6, 6), torch.nan, dtype=torch.bfloat16))
         assert answer.shape == (1, 5)
         assert answer.dtype == torch.bfloat16
@@ -183,7 +180,7 @@ def test_parameters_that_the_loss_does_not_reach() -> None:
             return logits
 
     patterns: Any = (name for name in ["spare.*"])
-    adapter = eq.DEC(Spare(), BY_HAND, reading="paper", parameters=patterns)
+    adapter = eq.DEC(Spare(), BY_HAND, parameters=patterns)
     assert adapter(drifted(4)).shape == (4, 5)
     assert adapter.last is not None
     assert adapter.last.reason == "the loss depends on no parameter that adapts"
@@ -194,7 +191,6 @@ def test_numbers_from_numpy_and_torch_are_saved_as_numbers(tmp_path: Any) -> Non
 
     model, source = make()
     options: dict[str, Any] = {
-        "reading": "paper",
         "t_min": np.float32(1.5),
         "learning_rate": torch.tensor(1e-3),
         "parameters": ("8.*",),
@@ -209,7 +205,7 @@ def test_numbers_from_numpy_and_torch_are_saved_as_numbers(tmp_path: Any) -> Non
 
 def test_pickles_like_a_module() -> None:
     model, source = make()
-    adapter = eq.DEC(model, source, teacher="swapped")
+    adapter = eq.Poise(model, source, teacher="swapped")
     adapter(drifted(8))
     twin = pickle.loads(pickle.dumps(adapter))
     assert torch.equal(twin(drifted(8, 1)), adapter(drifted(8, 1)))
@@ -217,7 +213,7 @@ def test_pickles_like_a_module() -> None:
 
 def test_the_callers_graph_is_left_alone() -> None:
     model, source = make()
-    adapter = eq.DEC(model, source)
+    adapter = eq.Poise(model, source)
     scale = torch.tensor(2.0, requires_grad=True)
     x = drifted(8) * scale
     assert not adapter(x).requires_grad
@@ -247,7 +243,7 @@ def test_detached_modules_export_with_a_dynamic_batch(form: str, strict: bool) -
             logits: Tensor = self.head(image.flatten(1))
             return logits
 
-    adapter = eq.DEC(Named(), BY_HAND)
+    adapter = eq.Poise(Named(), BY_HAND)
     adapter(drifted(8))
     module = adapter.detach()
     dynamic = {0: torch.export.Dim("batch")}

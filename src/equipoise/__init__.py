@@ -5,6 +5,7 @@ from equipoise.adapter import Adapter
 from equipoise.errors import EquipoiseError
 from equipoise.footprint import Footprint
 from equipoise.methods.dec import DEC
+from equipoise.methods.poise import Poise
 from equipoise.record import Step
 from equipoise.registry import create, list_methods, load, register
 from equipoise.source import SourceStatistics
@@ -16,6 +17,7 @@ __all__ = [
     "Adapter",
     "EquipoiseError",
     "Footprint",
+    "Poise",
     "SourceStatistics",
     "Step",
     "Tempered",

@@ -54,7 +54,7 @@ class GradientAdapter(Adapter):
         optimizer: OptimizerName = "sgd",
         momentum: float | None = None,
         steps: int = 1,
-        parameters: Parameters | None = "norm",
+        parameters: Parameters = "norm",
         norm_momentum: float = 0.1,
         **shared: Any,
     ) -> None:
@@ -67,11 +67,11 @@ class GradientAdapter(Adapter):
             optimizer: "sgd" or "adam".
             momentum: of "sgd", or Adam's β₁; None: the method's default for "sgd", .9 for "adam".
             steps: how many steps a batch.
-            parameters: which parameters learn, as in `layers.Parameters`; None: none.
+            parameters: which parameters learn, as in `layers.Parameters`.
             norm_momentum: how fast the running statistics follow the stream, in PyTorch's sense.
             shared: the options of every adapter.
         """
-        choice = None if parameters is None else checked_choice(parameters)
+        choice = checked_choice(parameters)
         one_of("optimizer", optimizer, self.default_rates)
         super().__init__(model, source, choice, **shared)
         if momentum is None:

@@ -87,7 +87,7 @@ def find_head(calls: Calls, logits: Tensor) -> str:
     raise ModelError(
         f"t3a needs a linear head, an nn.Linear whose output is the model's output, and none of the "
         f"{len(calls)} linear layers that ran is one; name the layer with head=..., or use a method that "
-        "needs no head: norm, tent, eta and sotta need normalisation layers, dec nothing"
+        "needs no head: norm, tent, eta and sotta need normalisation layers, poise nothing"
     )
 
 

@@ -48,7 +48,7 @@ def select_parameters(model: nn.Module, which: str | list[str]) -> dict[str, nn.
                 'parameters="norm" needs normalisation layers with weights (batch, layer, group, instance '
                 'or RMS norm, of torch\'s own types; others go by name, parameters=["*norm*"]) and the model '
                 'has none; parameters="all" works on any model, and so does the '
-                'method "dec"; "t3a" needs but a linear head'
+                'method "poise"; "t3a" needs but a linear head'
             )
         return {name: p for name, p in everything.items() if id(p) in chosen}
     unmatched = [pattern for pattern in which if not any(_matches(name, pattern) for name in everything)]

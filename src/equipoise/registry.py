@@ -51,8 +51,8 @@ def create(name: str, model: nn.Module, source: SourceStatistics | None = None, 
     Args:
         name: one of `list_methods()`.
         model: a classifier that returns (N, C) logits, or an object with `.logits`. It is copied.
-        source: its statistics on the source domain (`SourceStatistics.measure`): for "dec", "eata" and any
-            `tempering`; others do without.
+        source: its statistics on the source domain (`SourceStatistics.measure`): for "dec", "eata", "poise"
+            and any `tempering`; others do without.
         options: those of the method; `help(equipoise.methods.tent.TENT)` and the like tell them.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))

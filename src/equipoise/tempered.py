@@ -22,7 +22,7 @@ class Tempered(nn.Module):
     """Divides an adapter's answers by the certainty regulariser, in place of the adapter's own tempering.
 
     tau comes from the source model's logits for the same batch: a forward more, unless the method makes it
-    anyway (source, t3a, dec). It calls the adapter passed in, which learns as it would by itself; the
+    anyway (source, t3a, dec, poise). It calls the adapter passed in, which learns as it would by itself; the
     answers' order, and with it the accuracy, stays as it was ("sample" too: it divides each row by one
     number; only in half precision may two answers round to one).
     `eq.create(name, model, source, tempering=...)` makes an adapter that does the same.

@@ -57,7 +57,7 @@ class Norm(Adapter):
         if not pooling_layers(self.student):
             raise ModelError(
                 "norm needs batch-normalisation layers with running statistics, and the model has none; "
-                "tent adapts other normalisation layers, t3a needs but a linear head, and dec works on any "
+                "tent adapts other normalisation layers, t3a needs but a linear head, and poise works on any "
                 "model"
             )
         self.prior = number("prior", prior, low=0)

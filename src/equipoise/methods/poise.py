@@ -1,0 +1,133 @@
+"""Poise: statistics and prototypes follow the stream, without gradient steps; then temper."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.adapter import Adapter
+from equipoise.batch import Batch
+from equipoise.errors import StateError
+from equipoise.head import head_of, watched, with_head
+from equipoise.layers import steady_statistics
+from equipoise.options import number
+from equipoise.outcome import Check, Outcome, SourceView, first_broken
+from equipoise.pooled import pooled_following
+from equipoise.prototypes import TALLY, blend, blended_head, learn
+from equipoise.registry import register
+from equipoise.source import SourceStatistics
+from equipoise.supports import SUMS
+from equipoise.teacher import Residence
+from equipoise.tempering import Tempering
+
+
+@register
+class Poise(Adapter):
+    """Follows the stream and stays calibrated, without gradient steps: best calibrated of what was measured.
+
+    Normalisation statistics follow the stream, whatever the size of batches (`layers.following_statistics`);
+    where the model ends in a linear layer, prototypes of the stream help it (`prototypes.blend`, the DEC
+    paper's combination with T3A); and the logits are divided by the temperature at which they are as
+    confident as student and source model find them on average (`tempering.agreement_temperature`), which
+    begins at DEC's certainty regulariser tau. Two forwards a batch, no backward (docs/results.md).
+
+    Args:
+        model: a classifier that returns (N, C) logits, or an object with `.logits`.
+        source: its statistics on the source domain.
+        norm_momentum: how fast the normalisation statistics follow the stream: the share that 50 samples have
+            in them. .05 to .4 were tried (docs/results.md).
+        tempering: "agreement" (see above); "mean", "median", "sample" or "none", as in every method.
+        t_min: lower end of the range of t in tau.
+        t_max: its upper end; raise both if the shift is expected to be large.
+        teacher: "resident" (a second copy) or "swapped" (the source's weights wait in the host's memory).
+        shared: `engine`, `precision`, `memory_format` and `distributed`, as in every method.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    >>> source = SourceStatistics.measure(model, [torch.randn(16, 3, 4)], progress=False)
+    >>> adapter = Poise(model, source)
+    >>> adapter(torch.randn(8, 3, 4)).shape
+    torch.Size([8, 3])
+    >>> adapter.last.used
+    8
+    """
+
+    name = "poise"
+    needs_source = True
+    asks_source = True
+    arriving = (SUMS, TALLY)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: SourceStatistics,
+        *,
+        t_min: float = 1.0,
+        t_max: float = 3.0,
+        norm_momentum: float = 0.1,
+        tempering: Tempering = "agreement",
+        teacher: Residence = "resident",
+        **shared: Any,
+    ) -> None:
+        super().__init__(
+            model, source, tempering=tempering, t_min=t_min, t_max=t_max, teacher=teacher, **shared
+        )
+        self.norm_momentum = number("norm_momentum", norm_momentum, low=0, high=1)
+        self._head: str | None = None  # the name of the model's linear head; known after a forward
+        self.resolve(norm_momentum=self.norm_momentum)
+
+    @property
+    def hooked(self) -> bool:
+        """To see what the head gets, and to let statistics follow."""
+        return True
+
+    def step(self, batch: Batch, source: SourceView | None) -> Outcome:
+        """Statistics and prototypes follow the batch."""
+        with torch.no_grad(), pooled_following(self.student, self.norm_momentum, self.ranks, self.counts):
+            logits, head, features = self._look(batch)
+            checks = (self.unspoilt(),)
+            if broken := first_broken(checks):
+                return Outcome(logits, reason=broken.otherwise, failed=True)
+            everyones = self.everyones(logits)
+            used = everyones.isfinite().all(1).sum()
+            if head is not None:
+                theirs = self.everyones(features, "features")
+                self.kept.update(learn(self.kept, self._linear(head), theirs, everyones))
+            some = Check(used > 0, "non-finite logits", undoes=False)
+            return Outcome(self._blended(logits, head, features), used=used, checks=(*checks, some))
+
+    def answer(self, batch: Batch, source: SourceView | None) -> Tensor:
+        """The student's logits in eval mode, with the prototypes as they are."""
+        with torch.no_grad(), steady_statistics(self.student):
+            return self._blended(*self._look(batch))
+
+    def detached_model(self) -> nn.Module:
+        """A copy of the student, with the prototypes in its head."""
+        if SUMS not in self.kept:
+            return super().detached_model()
+        if self._head is None:
+            raise StateError("poise looks at the head in a forward: answer a batch before detach()")
+        return with_head(self.student, self._head, *blended_head(self.kept, self._linear(self._head)))
+
+    def check_kept(self, kept: Mapping[str, Tensor]) -> None:
+        """Refuse prototypes without their tally, or of another number of classes."""
+        shapes = [tuple(kept[name].shape) for name in (SUMS, TALLY) if name in kept]
+        fits = len(shapes) == 2 and len(shapes[0]) == 2 and shapes[1] == (3,)
+        if shapes and not (fits and shapes[0][0] == self._classes):
+            raise StateError("the state's prototypes are not those of this model's head")
+
+    def _look(self, batch: Batch) -> tuple[Tensor, str | None, Tensor]:
+        """The student's logits, the name of its linear head if it has one, and the features that it got."""
+        with watched(self.student, None) as calls:
+            logits = self.logits(batch)
+        self._head = head_of(calls, logits)
+        return logits, self._head, logits if self._head is None else calls[self._head].features
+
+    def _blended(self, logits: Tensor, head: str | None, features: Tensor) -> Tensor:
+        return logits if head is None or SUMS not in self.kept else blend(self.kept, logits, features)
+
+    def _linear(self, name: str) -> nn.Linear:
+        layer = self.student.get_submodule(name)
+        if not isinstance(layer, nn.Linear):
+            raise RuntimeError(f"expected a linear layer, got {type(layer).__name__}")
+        return layer
