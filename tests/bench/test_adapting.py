@@ -23,7 +23,7 @@ from equipoise.source import SourceStatistics
 
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
 
-METHODS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec")
+METHODS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "poise")
 
 
 @pytest.fixture(scope="module")

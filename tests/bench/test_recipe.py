@@ -35,7 +35,7 @@ def test_recipes_have_the_papers_settings(name: str) -> None:
     assert recipe.methods["sotta"].options == {"confidence": confidence, "rho": 0.05, "capacity": 64}
     assert recipe.methods["t3a"].options == {"supports": None}  # M = infinity
     batches = {label: entry.batch_size for label, entry in recipe.methods.items()}
-    assert batches["dec"] == batches["dec-released"] == 50
+    assert batches["dec"] == batches["dec-released"] == batches["poise"] == 50
     assert (batches["eta"], batches["t3a"], batches["sotta"]) == (64, 32, 64)
     assert batches["tent"] == (200 if small else 64)
     sizes = {entry.input_size for entry in recipe.backbones.values()}
