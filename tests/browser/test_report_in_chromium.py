@@ -61,7 +61,7 @@ def demo() -> str:
     rows = [
         handmade.method("no adaptation"),
         handmade.method("no adaptation", "median", ece=0.3),
-        *handmade.dec(),
+        *handmade.poise(),
     ]
     pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
     return demo_page(handmade.results(*rows), dict.fromkeys(handmade.DOMAINS, pixel))

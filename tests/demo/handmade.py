@@ -49,12 +49,12 @@ def method(
     )
 
 
-def dec(ece: float = 0.2, mean_ece: float = 0.1, median_ece: float = 0.1) -> list[MethodResult]:
-    """DEC's three rows: raw, and its two temperings."""
+def poise(ece: float = 0.2, mean_ece: float = 0.1, median_ece: float = 0.1) -> list[MethodResult]:
+    """Poise's three rows: raw, and its two temperings."""
     return [
-        method("dec", label="dec (raw)", ece=ece),
-        method("dec", "agreement", label="dec", ece=mean_ece, nll=1.5),
-        method("dec", "median", ece=median_ece, nll=1.5),
+        method("poise", label="poise (raw)", ece=ece),
+        method("poise", "agreement", label="poise", ece=mean_ece, nll=1.5),
+        method("poise", "median", ece=median_ece, nll=1.5),
     ]
 
 

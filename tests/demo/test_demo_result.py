@@ -28,8 +28,8 @@ def row(results: Results, label: str) -> MethodResult:
     return found
 
 
-def assert_dec_is_better_calibrated(results: Results) -> None:
-    before, after = row(results, "no adaptation")["mean"], row(results, "dec")["mean"]
+def assert_poise_is_better_calibrated(results: Results) -> None:
+    before, after = row(results, "no adaptation")["mean"], row(results, "poise")["mean"]
     assert after["ece"] < before["ece"]
     assert after["nll"] < before["nll"]
 
@@ -51,8 +51,8 @@ def quick_results(quick_demo: tuple[Path, str]) -> Results:
     return results
 
 
-def test_dec_is_better_calibrated_than_no_adaptation(quick_results: Results) -> None:
-    assert_dec_is_better_calibrated(quick_results)
+def test_poise_is_better_calibrated_than_no_adaptation(quick_results: Results) -> None:
+    assert_poise_is_better_calibrated(quick_results)
 
 
 def test_every_method_is_scored_on_every_domain(quick_results: Results) -> None:
@@ -67,7 +67,7 @@ def test_every_method_is_scored_on_every_domain(quick_results: Results) -> None:
 def test_every_method_is_there_raw_and_tempered(quick_results: Results) -> None:
     found = {(method["method"], method["tempering"]) for method in quick_results["methods"]}
     both = {(name, tempering) for name in eq.list_methods() for tempering in ("none", "median")}
-    assert found == both | {("dec", "agreement")}
+    assert found == both | {("dec", "mean"), ("poise", "agreement")}
     assert len(found) == len(quick_results["methods"])
 
 
@@ -76,8 +76,9 @@ def test_labels_say_what_differs_from_the_defaults(quick_results: Results) -> No
     assert labels["source", "none"] == quick_results["methods"][0]["label"] == "no adaptation"
     assert labels["source", "median"] == "no adaptation (median)"
     assert (labels["tent", "none"], labels["tent", "median"]) == ("tent", "tent (median)")
-    dec = [labels["dec", tempering] for tempering in ("none", "agreement", "median")]
-    assert dec == ["dec (raw)", "dec", "dec (median)"]
+    for name, own in {"dec": "mean", "poise": "agreement"}.items():
+        found = [labels[name, tempering] for tempering in ("none", own, "median")]
+        assert found == [f"{name} (raw)", name, f"{name} (median)"]
     assert row(quick_results, "sotta")["options"] == {"confidence": 0.33}
     assert row(quick_results, "eata (median)")["options"] == {"epsilon": 0.4, "fisher_alpha": 1.0}
 
@@ -120,7 +121,7 @@ def test_the_full_demo_shows_the_same_in_time(tmp_path: Path) -> None:
     started = time.perf_counter()
     results = run(tmp_path, quick=False)
     assert time.perf_counter() - started < FULL_DEMO_SECONDS
-    assert_dec_is_better_calibrated(results)
+    assert_poise_is_better_calibrated(results)
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def test_one_run_gives_what_adapters_of_every_tempering_give(
     medians = answer_online(model, source, Contestant("source"), "median", stream, 0, steps_to(steps))[1]
     answers, own = answer_online(model, source, row, row.own, stream, 0, steps_to(steps))
     assert len(steps) == 2 * len(stream)
-    temperatures = {"none": [1.0] * len(stream), "median": medians, "agreement": own}
+    temperatures = {row.own: own, "none": [1.0] * len(stream), "median": medians}
     for tempering in row.temperings:
         adapter = eq.create(row.method, model, source, tempering=tempering, **row.options)
         expected = torch.cat([adapter(images) for images in stream])
@@ -70,4 +70,5 @@ def test_the_contestants_are_all_methods_raw_and_tempered() -> None:
     assert sorted(row.method for row in rows) == eq.list_methods()
     for row in rows:
         assert {"none", "median"} <= set(row.temperings)
-        assert ("agreement" in row.temperings) == (row.method == "dec")
+        assert ("mean" in row.temperings) == (row.method == "dec")
+        assert ("agreement" in row.temperings) == (row.method == "poise")

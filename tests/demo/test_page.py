@@ -4,11 +4,11 @@ from html.parser import HTMLParser
 import pytest
 
 from equipoise.demo.page import page
-from tests.demo.handmade import DOMAINS, dec, method, results
+from tests.demo.handmade import DOMAINS, method, poise, results
 
 PIXEL = "data:image/png;base64,AAAA"
 STRANGE = "<script>x</script> & co"
-PAIRS = ("no adaptation", "dec", "dec (median)", "&lt;script&gt;x&lt;/script&gt; &amp; co")
+PAIRS = ("no adaptation", "poise", "poise (median)", "&lt;script&gt;x&lt;/script&gt; &amp; co")
 VOID = {"meta", "img", "br", "link", "input"}
 
 
@@ -39,7 +39,7 @@ def html() -> str:
     rows = [
         method("no adaptation"),
         method("no adaptation", "median", ece=0.3),
-        *dec(),
+        *poise(),
         method(STRANGE, options={"epsilon": 0.4}),
         method(STRANGE, "median", nll=0.5),
     ]
@@ -80,7 +80,7 @@ def test_a_method_has_one_colour_everywhere(html: str) -> None:
 
 def test_the_page_says_what_is_divided_by_and_which_options(html: str) -> None:
     assert (
-        "Tempered: divided by the median of tau over the batch; dec by a temperature from its agreement"
+        "Tempered: divided by the median of tau over the batch; poise by a temperature from its agreement"
         in html
     )
     assert "co has epsilon=0.4" in html

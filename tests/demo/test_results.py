@@ -15,7 +15,7 @@ from equipoise.demo.results import (
     to_json,
 )
 from equipoise.metrics import reliability_bins
-from tests.demo.handmade import dec, method, reliability, results
+from tests.demo.handmade import method, poise, reliability, results
 
 
 def test_pooled_bins_are_weighted_by_their_counts() -> None:
@@ -55,9 +55,9 @@ def test_best_is_high_accuracy_and_low_error() -> None:
 
 
 def test_a_pair_is_a_method_raw_and_tempered() -> None:
-    rows = [method("a"), method("a", "median", ece=0.1), *dec(mean_ece=0.3, median_ece=0.4)]
+    rows = [method("a"), method("a", "median", ece=0.1), *poise(mean_ece=0.3, median_ece=0.4)]
     found = pairs(results(*rows))
-    assert [pair.label for pair in found] == ["a", "dec", "dec (median)"]
+    assert [pair.label for pair in found] == ["a", "poise", "poise (median)"]
     assert [(p.scores()[0]["ece"], p.scores("mnist")[1]["ece"]) for p in found] == [
         (0.2, 0.1),
         (0.2, 0.3),

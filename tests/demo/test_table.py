@@ -7,12 +7,12 @@ from rich.table import Table
 
 from equipoise.demo.results import Results
 from equipoise.demo.table import domain_table, mean_table
-from tests.demo.handmade import dec, method, results
+from tests.demo.handmade import method, poise, results
 
 RESULTS = results(
     method("no adaptation", accuracy=0.6),
     method("no adaptation", "median", accuracy=0.6, ece=0.15, entropy=2.5, nll=1.7),
-    *dec(ece=0.3, mean_ece=0.05, median_ece=0.1),
+    *poise(ece=0.3, mean_ece=0.05, median_ece=0.1),
 )
 
 
@@ -36,8 +36,8 @@ def test_a_row_has_accuracy_once_and_the_rest_raw_and_tempered() -> None:
         "1.80 → 1.70",
         "1.50 → 2.50",
     ]
-    assert cells(lines, "dec  ")[1:4] == ["0.500", "0.300 → 0.050★", "1.80 → 1.50★"]
-    assert cells(lines, "dec (median)")[2:4] == ["0.300 → 0.100", "1.80 → 1.50★"]
+    assert cells(lines, "poise  ")[1:4] == ["0.500", "0.300 → 0.050★", "1.80 → 1.50★"]
+    assert cells(lines, "poise (median)")[2:4] == ["0.300 → 0.100", "1.80 → 1.50★"]
 
 
 def test_raw_can_be_best() -> None:
@@ -46,7 +46,7 @@ def test_raw_can_be_best() -> None:
 
 
 def test_domains_have_accuracy_and_ece() -> None:
-    assert cells(printed(domain_table(RESULTS)), "dec  ")[1:] == ["0.500  0.300→0.050"] * 3
+    assert cells(printed(domain_table(RESULTS)), "poise  ")[1:] == ["0.500 0.300→0.050"] * 3
 
 
 @pytest.mark.parametrize("table", [mean_table, domain_table])

@@ -2,7 +2,7 @@ import pytest
 
 from equipoise.demo.results import MethodResult
 from equipoise.demo.words import adapting, calibration, certainty, comparison, findings, options_note
-from tests.demo.handmade import dec, method, results
+from tests.demo.handmade import method, poise, results
 
 BASELINE = method("no adaptation", accuracy=0.5, ece=0.2, entropy=1.5, nll=1.8)
 CALMED = method("no adaptation", "median", ece=0.1, entropy=2.5, nll=1.5)
@@ -13,19 +13,19 @@ def told(*rows: MethodResult) -> str:
 
 
 def test_a_win_is_called_a_win() -> None:
-    told = comparison(method("dec", ece=0.1, nll=1.5), BASELINE)
+    told = comparison(method("poise", ece=0.1, nll=1.5), BASELINE)
     assert "ECE down from 0.200 to 0.100" in told
     assert "better calibrated by both ECE and NLL" in told
 
 
 def test_a_loss_is_called_a_loss() -> None:
-    losing = method("dec", "agreement", label="dec", accuracy=0.4, ece=0.3, entropy=2.0, nll=2.5)
+    losing = method("poise", "agreement", label="poise", accuracy=0.4, ece=0.3, entropy=2.0, nll=2.5)
     told = comparison(losing, BASELINE)
     assert "accuracy down from 0.500 to 0.400" in told
     assert "ECE up from 0.200 to 0.300" in told
     assert "not better calibrated" in told
     assert "ECE is up on optical, mnist and rendered" in told
-    raw = method("dec", label="dec (raw)", accuracy=0.4, ece=0.3, nll=2.5)
+    raw = method("poise", label="poise (raw)", accuracy=0.4, ece=0.3, nll=2.5)
     assert (
         "Lowest ECE: no adaptation. Lowest NLL: no adaptation."
         in findings(results(BASELINE, raw, losing)).pop()
@@ -33,11 +33,11 @@ def test_a_loss_is_called_a_loss() -> None:
 
 
 def test_a_mixed_result_is_called_mixed() -> None:
-    assert "do not both say" in comparison(method("dec", ece=0.1, nll=2.5), BASELINE)
+    assert "do not both say" in comparison(method("poise", ece=0.1, nll=2.5), BASELINE)
 
 
 def test_a_difference_that_is_not_shown_is_not_told() -> None:
-    told = comparison(method("dec", ece=0.20001, nll=1.8), BASELINE)
+    told = comparison(method("poise", ece=0.20001, nll=1.8), BASELINE)
     assert "ECE unchanged at 0.200" in told
     assert "not better calibrated" in told
 
@@ -112,23 +112,23 @@ def test_a_domain_of_its_own_is_told_though_the_mean_falls() -> None:
     ("median", "said"), [(0.05, "down from 0.100 to 0.050"), (0.1, "unchanged"), (0.2, "up from 0.100")]
 )
 def test_decs_temperings_are_compared(median: float, said: str) -> None:
-    found = told(BASELINE, CALMED, *dec(mean_ece=0.1, median_ece=median))
-    assert "dec, compared with no adaptation: accuracy unchanged at 0.500, ECE down from 0.200" in found
-    assert f"dec (median), compared with dec: ECE {said}" in found
+    found = told(BASELINE, CALMED, *poise(mean_ece=0.1, median_ece=median))
+    assert "poise, compared with no adaptation: accuracy unchanged at 0.500, ECE down from 0.200" in found
+    assert f"poise (median), compared with poise: ECE {said}" in found
 
 
 def test_the_best_are_named_and_ties_are_shared() -> None:
-    found = findings(results(BASELINE, CALMED, *dec(mean_ece=0.05, median_ece=0.1)))[-1]
-    assert "Highest accuracy in this run: no adaptation and dec. Lowest ECE: dec." in found
-    assert "Lowest NLL: no adaptation (median), dec and dec (median)." in found
-    assert "the median: lowest ECE no adaptation and dec, lowest NLL no adaptation and dec." in found
+    found = findings(results(BASELINE, CALMED, *poise(mean_ece=0.05, median_ece=0.1)))[-1]
+    assert "Highest accuracy in this run: no adaptation and poise. Lowest ECE: poise." in found
+    assert "Lowest NLL: no adaptation (median), poise and poise (median)." in found
+    assert "the median: lowest ECE no adaptation and poise, lowest NLL no adaptation and poise." in found
 
 
 def test_the_best_with_the_same_tempering_may_be_others() -> None:
     rows = [method("norm", ece=0.15), method("norm", "median", ece=0.08, nll=1.7)]
-    found = findings(results(BASELINE, CALMED, *dec(ece=0.12, mean_ece=0.05, median_ece=0.1), *rows))[-1]
-    assert "Lowest ECE: dec." in found
-    assert "the median: lowest ECE norm, lowest NLL no adaptation and dec." in found
+    found = findings(results(BASELINE, CALMED, *poise(ece=0.12, mean_ece=0.05, median_ece=0.1), *rows))[-1]
+    assert "Lowest ECE: poise." in found
+    assert "the median: lowest ECE norm, lowest NLL no adaptation and poise." in found
 
 
 def test_a_baseline_alone_has_no_comparisons() -> None:

@@ -8,9 +8,9 @@ import equipoise as eq
 BASELINE = "source"
 BASELINE_LABEL = "no adaptation"
 
-Tempering = Literal["none", "agreement", "median"]
+Tempering = Literal["none", "agreement", "mean", "median"]
 """What the demo divides the logits of a batch by: nothing, what the source model's agreement suggests, or the
-median of the certainty regulariser tau."""
+mean or median of the certainty regulariser tau."""
 
 # Defaults are for ImageNet or tuned for other data; these are the published values nearest to our digits.
 OPTIONS: dict[str, dict[str, float]] = {
@@ -18,7 +18,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "eta": {"epsilon": 0.4},  # the same
     "sotta": {"confidence": 0.33},  # the DEC paper's value for digits
 }
-TEMPERED_BY_DEFAULT: dict[str, Tempering] = {"dec": "agreement"}
+TEMPERED_BY_DEFAULT: dict[str, Tempering] = {"dec": "mean", "poise": "agreement"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Contestant:
 
 
 def contestants() -> list[Contestant]:
-    """Every registered method raw and with the median, the baseline first; DEC as it is by default, too."""
+    """Every registered method raw, with the median and as it is by default; the baseline first."""
     names = sorted(eq.list_methods(), key=lambda name: (name != BASELINE, name))
+    own = TEMPERED_BY_DEFAULT
     return [
-        Contestant(name, ("none", "agreement", "median")) if name == "dec" else Contestant(name)
-        for name in names
+        Contestant(name, ("none", own[name], "median")) if name in own else Contestant(name) for name in names
     ]

@@ -99,7 +99,7 @@ def score_held_out(
     for row in contestants():
         with stages.stage(f"{prefix} answering, {row.name}", len(stream)) as after_batch:
             answers, own = answer_online(model, source, row, row.own, stream, seed, after_batch)
-        temperatures = {"none": [1.0] * len(stream), "median": medians, "agreement": own}
+        temperatures = {row.own: own, "none": [1.0] * len(stream), "median": medians}
         for tempering in row.temperings:
             divided = tempered(answers, temperatures[tempering])
             scores[row.label(tempering)] = score(divided, labels)

@@ -39,7 +39,7 @@ import equipoise as eq
 source = eq.SourceStatistics.measure(model, training_loader)  # once, before deployment
 source.save("source.safetensors")
 
-adapter = eq.create("dec", model, source)  # or eq.create("tent", model, source, tempering="median")
+adapter = eq.create("poise", model, source)  # or eq.create("tent", model, source, tempering="median")
 for x in stream:  # batches of inputs, no labels
     logits = adapter(x)  # calibrated, and the adapter has learned from x
     confidence = logits.softmax(dim=1).amax(dim=1)

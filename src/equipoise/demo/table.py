@@ -44,7 +44,7 @@ def domain_table(results: Results) -> Table:
         for domain in results["domains"]:
             raw, tempered = pair.scores(domain)
             change = "→".join(shown(scores["ece"], "ece") for scores in (raw, tempered))
-            cells.append(f"{shown(raw['accuracy'], 'accuracy')}  {change}")
+            cells.append(f"{shown(raw['accuracy'], 'accuracy')} {change}")
         table.add_row(Text(pair.label), *cells)
     return table
 

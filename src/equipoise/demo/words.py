@@ -23,10 +23,11 @@ ABOUT_EQUAL = 0.02
 COMMON = "median"
 """The tempering that every method is shown with."""
 OWN = "agreement"
-"""The tempering that DEC has by default."""
+"""The tempering that poise has by default."""
 DIVISORS = {
     COMMON: "the median of tau over the batch",
     OWN: "a temperature from its agreement with the source model",
+    "mean": "the mean of tau over the batch",
 }
 
 
@@ -45,7 +46,7 @@ class Change(NamedTuple):
 
 
 def findings(results: Results) -> list[str]:
-    """What this run shows: no adaptation, what adapting changes, what tempering changes, DEC, the best."""
+    """What this run shows: no adaptation, what adapting changes, what tempering changes, poise, the best."""
     baseline, *others = results["methods"]
     raw = [row for row in others if row["tempering"] == RAW]
     common = [pair for pair in pairs(results) if pair.tempered["tempering"] == COMMON]
@@ -54,7 +55,7 @@ def findings(results: Results) -> list[str]:
         sentences += [adapting(raw, baseline, "accuracy"), calibration(raw, baseline)]
     if common:
         sentences.append(tempering(common))
-    sentences += dec(others, baseline)
+    sentences += poise(others, baseline)
     return [*sentences, best_methods(results)] if others else sentences
 
 
@@ -118,9 +119,9 @@ def tempering(rows: Sequence[Pair]) -> str:
     return f"{sentence} By domain, it raises ECE {'; '.join(raised_on)}." if raised_on else sentence
 
 
-def dec(rows: Sequence[MethodResult], baseline: MethodResult) -> list[str]:
-    """DEC as it is by default against no adaptation, and its other tempering against that."""
-    own = {row["tempering"]: row for row in rows if row["method"] == "dec" and row["tempering"] != RAW}
+def poise(rows: Sequence[MethodResult], baseline: MethodResult) -> list[str]:
+    """Poise as it is by default against no adaptation, and its other tempering against that."""
+    own = {row["tempering"]: row for row in rows if row["method"] == "poise" and row["tempering"] != RAW}
     if OWN not in own:
         return []
     sentence = comparison(own[OWN], baseline)
