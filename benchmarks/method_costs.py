@@ -25,7 +25,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "eata": {"margin": 1.0, "epsilon": 1.0},
     "t3a": {},
     "sotta": {"confidence": 0.0},
-    "dec": {"reading": "paper"},
+    "dec": {},
+    "poise": {},
 }
 
 

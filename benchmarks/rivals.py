@@ -29,8 +29,6 @@ def options_of(method: str, data: str) -> dict[str, Any]:
     """What differs from a method's defaults."""
     if method in ("eta", "eata"):
         return {"epsilon": EPSILON[data]}
-    if method == "dec":
-        return {"reading": "paper"}
     return {"confidence": 0.33} if method == "sotta" else {}
 
 

@@ -22,7 +22,7 @@ def measure(model: nn.Module, x: Tensor, teacher: str) -> tuple[float, float, fl
     """MiB held, MiB at the peak of a step, milliseconds a step (median of 20)."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
-    adapter = eq.create("dec", model, eq.SourceStatistics(0.5, 10.0, 1000), reading="paper", teacher=teacher)
+    adapter = eq.create("dec", model, eq.SourceStatistics(0.5, 10.0, 1000), teacher=teacher)
     adapter(x)
     held = torch.cuda.memory_allocated() - before
     torch.cuda.reset_peak_memory_stats()

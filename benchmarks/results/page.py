@@ -20,11 +20,11 @@ HERE = Path(__file__).parent
 ACCURACY, ECE, ENTROPY, NLL, CONFIDENCE = 0, 1, 2, 3, 5
 NAMES = {"digits": "Digits", "pacs": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
 NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobilenet_v1": "MobileNet v1"}
-LABELS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "dec-released", "dec-steady")
+LABELS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "dec-released", "poise")
 RIVALS = ("tent", "eta", "t3a", "sotta")
 TEMPERINGS = ("none", "mean", "median", "agreement")
 PRINTED: tuple[Metric, ...] = ("accuracy", "ece", "nll", "entropy")
-OURS = ("dec-steady", "agreement")
+OURS = ("poise", "agreement")
 SIZES = {"digits": 9, "pacs": 4, "tiny-imagenet-c": 15}
 CHOSEN_ON = {
     "digits": ("mnist", "usps"),
@@ -177,7 +177,7 @@ def told(value: float, reached: bool) -> str:
 
 
 def halves(results: Results) -> str:
-    """The default on the shifts that it was chosen on, and on the others."""
+    """Poise on the shifts that it was chosen on, and on the others."""
     rows = []
     for place in results.places():
         runs = results.runs(place, *_ours())
@@ -200,7 +200,7 @@ def _ours() -> tuple[str, str]:
 
 
 def domains(results: Results) -> str:
-    """The default and no adaptation by domain."""
+    """Poise and no adaptation by domain."""
     rows = []
     for place in results.places():
         runs = results.runs(place, *_ours())
@@ -214,7 +214,7 @@ def domains(results: Results) -> str:
                 scores[CONFIDENCE] - scores[ACCURACY] for s, scores in runs.items() if s[0] == target
             )
             rows.append([*row, f"{ours:+.3f}"])
-    head = ["", "target", "no adaptation: acc", "ECE", "NLL", "default: acc", "ECE", "NLL"]
+    head = ["", "target", "no adaptation: acc", "ECE", "NLL", "poise: acc", "ECE", "NLL"]
     return table([*head, "confidence less accuracy"], rows)
 
 
@@ -284,7 +284,7 @@ def norms(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def search(lines: Sequence[dict[str, Any]]) -> str:
-    """What was tried on the half that the default was chosen on."""
+    """What was tried on the half that poise was chosen on."""
     groups = list(dict.fromkeys(line["group"] for line in lines))
     parts = []
     for about, wanted in SEARCHES.items():
@@ -316,10 +316,10 @@ SEARCHES: dict[str, Callable[[str, str], bool]] = {
         lambda variant, _rule: variant in ("none: the source model", "statistics: following .1")
     ),
     "*Prototypes and agreement together*: fewer images, on two CPU cores; tin-eff was not run.": (
-        lambda variant, _rule: variant.startswith("head") or variant == "the default"
+        lambda variant, _rule: variant.startswith("head") or variant == "poise"
     ),
-    "*Robustness to t_min and t_max*: the default, and the same divided by the mean or median of tau.": (
-        lambda variant, _rule: variant == "the default, range of t"
+    "*Robustness to t_min and t_max*: poise, and the same divided by the mean or median of tau.": (
+        lambda variant, _rule: variant == "poise, range of t"
     ),
 }
 
@@ -342,7 +342,7 @@ def main() -> None:
         "bar": bar(results),
         "halves": halves(results),
         "domains": domains(results),
-        "significance-default": significance(results, OURS, TEMPERINGS),
+        "significance-poise": significance(results, OURS, TEMPERINGS),
         "significance-paper": significance(results, ("dec", "mean"), ("none",)),
         "norms": norms(read("streams.jsonl")),
         "search": search(read("search.jsonl")),
@@ -353,7 +353,7 @@ def main() -> None:
 
 
 def robustness(lines: Sequence[dict[str, Any]]) -> str:
-    """The default under streams that break other methods."""
+    """Poise under streams that break other methods."""
     rows = [
         [
             line["model"],
@@ -362,7 +362,7 @@ def robustness(lines: Sequence[dict[str, Any]]) -> str:
         ]
         for line in lines
     ]
-    head = ["model → target", "stream", "no adaptation: acc", "default: acc", "ECE", "NLL"]
+    head = ["model → target", "stream", "no adaptation: acc", "poise: acc", "ECE", "NLL"]
     return table([*head, "acc afterwards, shuffled"], rows)
 
 

@@ -1,4 +1,4 @@
-"""The default DEC under streams that break other methods: any size of batches, sorted by class, ten passes.
+"""Poise under streams that break other methods: any size of batches, sorted by class, ten passes.
 
     python benchmarks/results/robust.py OUT RECIPE DATA --targets svhn --images 2000 >> robust.jsonl
 
@@ -41,7 +41,7 @@ def measured(run: RunPlan, trained: SourceModel, pixels: Tensor, labels: Tensor)
     cell = run.any_cell
     tier = "" if cell["tier"] is None else f"/{cell['tier']}"
     for stream, (size, in_order, passes) in STREAMS.items():
-        adapter = eq.DEC(trained.model, trained.source)
+        adapter = eq.Poise(trained.model, trained.source)
         order = by_class if in_order else torch.arange(len(labels))
         for _ in range(passes):
             logits = answered(adapter, pixels[order], size)

@@ -1,4 +1,4 @@
-"""The search for DEC's default: ways to adapt, and what to divide by, on some streams of a finished run.
+"""The search that led to poise: ways to adapt, and what to divide by, on some streams of a finished run.
 
     python benchmarks/results/search.py OUT RECIPE DATA --targets mnist usps --images 2000 >> search.jsonl
 

@@ -182,8 +182,8 @@ METHODS = {
             {"confidence": 0.0},
             every=reference.SoTTA.every,
         ),
-        Method("dec-paper", "dec", _dec, 4, {"reading": "paper", "tempering": "mean"}),
-        Method("dec", "dec", _dec, 3),
+        Method("dec", "dec", _dec, 4),
+        Method("poise", "poise", _dec, 3),
     )
 }
 PLAIN, REFERENCE, RIVAL = "plain", "reference", "tent"
@@ -207,7 +207,7 @@ def engines(case: Case) -> list[str]:
 
 
 def variants(case: Case, method: Method, names: list[str]) -> dict[str, Callable[[], Step]]:
-    """What is timed in turn: the plain forward, the reference, for DEC also TENT's, and ours by engine."""
+    """What is timed in turn: the plain forward, the reference, TENT's for DEC and poise, and ours by engine."""
 
     def official(each: Method) -> Step:
         made = each.reference(case)
@@ -217,7 +217,7 @@ def variants(case: Case, method: Method, names: list[str]) -> dict[str, Callable
         PLAIN: lambda: reference.Source(case.network()).step,
         REFERENCE: lambda: official(method),
     }
-    if method.name == "dec":
+    if method.name in ("dec", "poise"):
         made[RIVAL] = lambda: official(METHODS[RIVAL])
     # Answers are compared with the eager ones: on a GPU both in the layout that "auto" picks.
     layout = {"memory_format": "channels_last"} if case.device == "cuda" else {}

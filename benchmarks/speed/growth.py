@@ -94,11 +94,11 @@ def metrics_cost(case: Case, label: str, seconds: float) -> dict[str, Any]:
 def swapped_memory(case: Case) -> dict[str, Any]:
     """Peak bytes of a step of TENT, and of the paper's DEC with its teacher swapped and resident."""
     images, peaks = case.prepare(), {}
-    tent, dec = METHODS["tent"], METHODS["dec-paper"]
+    tent, dec = METHODS["tent"], METHODS["dec"]
     for name, method, options in (
         ("tent", tent, {}),
-        ("dec-paper swapped", dec, {"teacher": "swapped"}),
-        ("dec-paper resident", dec, {"teacher": "resident"}),
+        ("dec swapped", dec, {"teacher": "swapped"}),
+        ("dec resident", dec, {"teacher": "resident"}),
     ):
         for engine in ("eager", "auto"):
             with Memory(case.device) as memory:

@@ -203,6 +203,6 @@ def too_long(case: Case, method: Method, limit: float) -> str:
     passes = method.period(case) * (WARM_UP[case.device] + FEWEST_ROUNDS)
     if method.windowed and method.period(case) > 1:
         passes *= method.period(case)  # each forward is one of the whole window
-    many = 1 + len(engines(case)) + (method.name == "dec")
+    many = 1 + len(engines(case)) + (method.name in ("dec", "poise"))
     expected = _forward_seconds(case) * method.forwards * passes * many
     return f"would take about {expected:.0f} s, more than {limit:.0f} s" if expected > limit else ""

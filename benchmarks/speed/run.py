@@ -57,9 +57,9 @@ def plan(backbones: list[str], quick: bool) -> Iterator[Cell]:
     small = "smallcnn" in backbones
     yield from steps([name for name in backbones if name in PAPER], 50)
     if "efficientnet_b0" in backbones:
-        yield Cell("memory", "efficientnet_b0", 50, BACKBONES["efficientnet_b0"].classes, "dec-paper")
+        yield Cell("memory", "efficientnet_b0", 50, BACKBONES["efficientnet_b0"].classes, "dec")
     if small:
-        yield from (Cell("metrics", "smallcnn", 50, 10, label) for label in ("tent", "dec", "dec-paper"))
+        yield from (Cell("metrics", "smallcnn", 50, 10, label) for label in ("tent", "poise", "dec"))
     if not quick:
         yield from steps([name for name in backbones if name not in PAPER], 50)
         for batch in (1, 8, 200):
@@ -70,8 +70,7 @@ def plan(backbones: list[str], quick: bool) -> Iterator[Cell]:
             yield from (Cell("classes", "smallcnn", 50, classes, label) for label in METHODS)
     for name in () if quick else [name for name in backbones if name in PAPER]:
         yield from (
-            Cell("compile", name, 50, BACKBONES[name].classes, label)
-            for label in ("dec-paper", "tent", "dec")
+            Cell("compile", name, 50, BACKBONES[name].classes, label) for label in ("dec", "tent", "poise")
         )
 
 
