@@ -207,7 +207,7 @@ def engines(case: Case) -> list[str]:
 
 
 def variants(case: Case, method: Method, names: list[str]) -> dict[str, Callable[[], Step]]:
-    """What is timed in turn: the plain forward, the reference, TENT's for DEC and poise, and ours by engine."""
+    """What is timed in turn: the plain forward, the reference, TENT's for DEC and poise, ours by engine."""
 
     def official(each: Method) -> Step:
         made = each.reference(case)
