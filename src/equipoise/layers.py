@@ -170,7 +170,7 @@ def blended_statistics(
     later: dict[int, Tensor] = {}  # what the running statistics will be, while they hold the blend
 
     def blend(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
-        rows, each, mean, var = measure(_input(args, kwargs))
+        rows, each, mean, var = measure(input_of(args, kwargs))
         share = rows / (prior + rows)
         prefix = f"{named[id(layer)]}." if named[id(layer)] else ""
         for name, moment in {"running_mean": mean, "running_var": var}.items():
@@ -196,38 +196,6 @@ def blended_statistics(
             handle.remove()
 
 
-FOLLOWED = 50
-"""The samples that a momentum of `following_statistics` is for."""
-
-
-@contextmanager
-def following_statistics(model: nn.Module, momentum: float, measure: Measure = moments) -> Iterator[None]:
-    """Normalise with the running statistics, which the batch has joined just before.
-
-    A batch of n samples has the share a = 1 − (1 − momentum)^(n / 50) in them, so that what they remember
-    does not depend on the size of batches, and a single sample can do little harm:
-
-        mean ← mean + a · d,  var ← (1 − a) · var + a · var_batch + a · (1 − a) · d²,  d = mean_batch − mean,
-
-    which is the variance of both together. No gradient flows through them.
-    """
-
-    def join(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
-        rows, _, centre, fresh = measure(_input(args, kwargs))
-        share = 1 - (1 - momentum) ** (rows / FOLLOWED)
-        mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
-        apart = centre - mean
-        wide = var.to(fresh)  # itself, unless it is in half precision
-        var.copy_(wide.lerp_(fresh, share).addcmul_(apart, apart, value=share * (1 - share)))
-        mean.add_(apart.to(mean), alpha=share)
-
-    handles = [layer.register_forward_pre_hook(join, with_kwargs=True) for layer in pooling_layers(model)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _input(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Tensor:
+def input_of(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Tensor:
+    """The input that a layer got, by position or by keyword."""
     return args[0] if args else next(iter(kwargs.values()))

@@ -19,13 +19,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
+from equipoise.following import Followed, Jumps, following_statistics
 from equipoise.functional import at_least_single
 from equipoise.layers import (
     Measure,
     Moments,
     batch_statistics,
     blended_statistics,
-    following_statistics,
     moments,
 )
 from equipoise.ranks import Ranks
@@ -174,11 +174,15 @@ def pooled_statistics(
 
 @contextmanager
 def pooled_following(
-    model: nn.Module, momentum: float, ranks: Ranks, counts: Sequence[int]
-) -> Iterator[None]:
-    """`layers.following_statistics` where the batch is that of all ranks, `counts` their numbers of rows."""
-    with following_statistics(model, momentum, _measure(ranks, counts)), _pooled(model, ranks, counts):
-        yield
+    model: nn.Module, momentum: float, ranks: Ranks, counts: Sequence[int], jumps: Jumps | None = None
+) -> Iterator[Followed]:
+    """`following.following_statistics` where the batch is that of all ranks, `counts` their numbers of rows."""
+    measure = _measure(ranks, counts)
+    with (
+        following_statistics(model, momentum, measure, jumps) as followed,
+        _pooled(model, ranks, counts),
+    ):
+        yield followed
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -17,12 +18,14 @@ from equipoise.batch import batches, checked_logits
 from equipoise.errors import ModelError, OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.fisher import Fisher
+from equipoise.following import SampleMoments
 from equipoise.functional import at_least_single, entropy
 from equipoise.layers import Parameters, checked_choice, steady_statistics
 from equipoise.version import __version__
 
+_TENSORS = ("norm_limits", "fisher")
 _KIND, _VERSION = "equipoise source statistics", 1
-_FISHER = "source.fisher."
+_FISHER, _LIMITS = "source.fisher.", "source.norm_limits"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class SourceStatistics:
         model_fingerprint: a hash of the weights they belong to; statistics made by hand may leave it empty
             and are then taken on trust.
         library_fingerprint: the versions that measured them.
+        norm_limits: how far batches of source data are from the model's batch-norm statistics at most, by layer
+            and size of batch (`following.SampleMoments`): what is further is a jump of the inputs. Empty for a
+            model without batch norm.
         fisher: how much each parameter matters, by name (`fisher.Fisher`); empty unless asked for.
 
     >>> model = nn.Linear(3, 2)
@@ -55,6 +61,7 @@ class SourceStatistics:
     num_samples: int = 0
     model_fingerprint: str = ""
     library_fingerprint: str = ""
+    norm_limits: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False, compare=False)
     fisher: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +100,7 @@ class SourceStatistics:
         if fisher is True:
             fisher = "norm"
         importance = None if fisher is False else Fisher(model, checked_choice(fisher))
+        moments = SampleMoments(model)
         norms: list[torch.Tensor] = []
         total, seen, left_out, classes, probabilities = 0.0, 0, 0, 0, True
         modes = [(module, module.training) for module in model.modules()]
@@ -103,10 +111,14 @@ class SourceStatistics:
                 for batch in batches(loader, device_of(model), progress=title):
                     if max_samples is not None and seen + batch.rows > max_samples:
                         batch = batch.select(torch.arange(batch.rows) < max_samples - seen)
-                    logits = checked_logits(model(*batch.args, **batch.kwargs), batch.rows, classes or None)
+                    with nullcontext() if moments.full else moments.gathering():
+                        output = model(*batch.args, **batch.kwargs)
+                    logits = checked_logits(output, batch.rows, classes or None)
                     classes = logits.shape[1]
                     finite = logits.isfinite().all(1)
                     good = at_least_single(logits[finite])
+                    if not moments.full:
+                        moments.name(logits.argmax(1), finite)
                     if importance is not None and len(good):
                         importance.observe(batch.select(finite))
                     total += float(entropy(good).double().sum())
@@ -138,6 +150,7 @@ class SourceStatistics:
             num_samples=len(kept),
             model_fingerprint=fingerprint(model),
             library_fingerprint=f"equipoise {__version__}, torch {torch.__version__}",
+            norm_limits=moments.limits(),
             fisher={} if importance is None else importance.result(),
         )
 
@@ -165,18 +178,19 @@ class SourceStatistics:
 
     def to_json(self) -> str:
         """Everything but the tensors, as text."""
-        parts = {name: value for name, value in vars(self).items() if name != "fisher"}
-        return json.dumps(parts)
+        return json.dumps({name: value for name, value in vars(self).items() if name not in _TENSORS})
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors, under names of their own in a file."""
-        return {_FISHER + name: tensor for name, tensor in self.fisher.items()}
+        limits = {_LIMITS: self.norm_limits} if self.norm_limits.numel() else {}
+        return {**limits, **{_FISHER + name: tensor for name, tensor in self.fisher.items()}}
 
     @classmethod
     def from_parts(cls, text: str, tensors: Mapping[str, Tensor]) -> "SourceStatistics":
         """The inverse of `to_json` and `tensors`; entries of other names are left alone."""
         fisher = {name.removeprefix(_FISHER): t for name, t in tensors.items() if name.startswith(_FISHER)}
-        return cls(**json.loads(text), fisher=fisher)
+        limits = tensors.get(_LIMITS, torch.zeros(0))
+        return cls(**json.loads(text), norm_limits=limits, fisher=fisher)
 
     def agrees_with(self, other: "SourceStatistics") -> bool:
         """Whether both describe the same model, up to the rounding of another batch size or device."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch
 from equipoise.errors import StateError
+from equipoise.following import SETTLED, Jumps
 from equipoise.head import head_of, watched, with_head
 from equipoise.layers import steady_statistics
 from equipoise.options import number
@@ -20,6 +21,9 @@ from equipoise.source import SourceStatistics
 from equipoise.supports import SUMS
 from equipoise.teacher import Residence
 from equipoise.tempering import Tempering
+
+AGE = "age"
+"""Samples since the last jump of the inputs."""
 
 
 @register
@@ -53,6 +57,7 @@ class Poise(Adapter):
     """
 
     name = "poise"
+    norm_limits: Tensor
     needs_source = True
     asks_source = True
     arriving = (SUMS, TALLY)
@@ -73,6 +78,7 @@ class Poise(Adapter):
             model, source, tempering=tempering, t_min=t_min, t_max=t_max, teacher=teacher, **shared
         )
         self.norm_momentum = number("norm_momentum", norm_momentum, low=0, high=1)
+        self.register_buffer("norm_limits", source.norm_limits.to(self.device), persistent=False)
         self._head: str | None = None  # the name of the model's linear head; known after a forward
         self.resolve(norm_momentum=self.norm_momentum)
 
@@ -81,9 +87,15 @@ class Poise(Adapter):
         """To see what the head gets, and to let statistics follow."""
         return True
 
+    def initial(self) -> dict[str, Tensor]:
+        """The age of the statistics, where jumps can be seen."""
+        return {AGE: torch.full((), SETTLED, device=self.device)} if len(self.norm_limits) else {}
+
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Statistics and prototypes follow the batch."""
-        with torch.no_grad(), pooled_following(self.student, self.norm_momentum, self.ranks, self.counts):
+        jumps = Jumps(self.norm_limits, self.kept[AGE]) if len(self.norm_limits) else None
+        following = pooled_following(self.student, self.norm_momentum, self.ranks, self.counts, jumps)
+        with torch.no_grad(), following as followed:
             logits, head, features = self._look(batch)
             checks = (self.unspoilt(),)
             if broken := first_broken(checks):
@@ -93,6 +105,8 @@ class Poise(Adapter):
             if head is not None:
                 theirs = self.everyones(features, "features")
                 self.kept.update(learn(self.kept, self._linear(head), theirs, everyones))
+            if followed.age is not None:
+                self.kept[AGE] = followed.age
             some = Check(used > 0, "non-finite logits", undoes=False)
             return Outcome(self._blended(logits, head, features), used=used, checks=(*checks, some))
 

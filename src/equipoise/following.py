@@ -1,0 +1,193 @@
+"""Normalisation statistics that follow a stream: slowly while it stays as it is, at once when it jumps."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import log
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from equipoise.functional import at_least_single
+from equipoise.layers import Measure, input_of, moments, pooling_layers
+
+FOLLOWED = 50
+"""The samples that a momentum of `following_statistics` is for."""
+
+SIZES = (1, 2, 5, 10, 25, 50)
+"""The sizes of batches that limits are measured for; between them they are interpolated, beyond them kept."""
+
+WATCHED = 8
+"""The first batch norms, which see changes of the inputs and little of the classes: those that are watched."""
+
+SETTLED = 1e6
+"""The age of statistics that nothing has disturbed: those of the source model."""
+
+MARGIN = 3.0
+"""How far above the divergences of source batches a jump is; 2 to 4 were tried (docs/rehearsal.md)."""
+
+FEWEST = 16
+"""The samples that statistics take, at least, to be replaced after a jump."""
+
+
+def divergence(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor, eps: float) -> Tensor:
+    """Average over the last dimension (channels) of ln(1 + KL(p‖q) + KL(q‖p)) of normal distributions p and q.
+
+    KL(p‖q) + KL(q‖p) = ½ · ((v + δ²) / w + (w + δ²) / v) − 1 with v, w the variances, each with `eps` added,
+    and δ the distance of the means. The logarithm keeps single channels from deciding for all.
+    """
+    v, w, apart = var + eps, other_var + eps, (mean - other_mean).square()
+    return (((v + apart) / w + (w + apart) / v) / 2).log().mean(-1)
+
+
+class Jumps(NamedTuple):
+    """What is needed to see a jump of the inputs.
+
+    Attributes:
+        limits: for each watched layer (rows) and size of batches (columns), the divergence of a batch from the
+            running statistics that source data, sorted by class, stays below; (layers, len(SIZES)).
+        age: samples since the last jump, a single number.
+    """
+
+    limits: Tensor
+    age: Tensor
+
+    def limit(self, place: int, rows: int) -> Tensor:
+        """The limit of the layer in a place for batches of some size, interpolated over the log of the size."""
+        after = next((at for at, size in enumerate(SIZES) if size >= rows), len(SIZES) - 1)
+        before = max(after - 1, 0)
+        span = log(SIZES[after] / SIZES[before]) if after > before else 1.0
+        part = min(log(rows / SIZES[before]) / span, 1.0) if after > before else 0.0
+        return torch.lerp(self.limits[place, before], self.limits[place, after], part)
+
+
+class Followed:
+    """The age of the statistics after what happened in a block of `following_statistics`."""
+
+    def __init__(self, age: Tensor | None) -> None:
+        self.age = age
+
+
+@contextmanager
+def following_statistics(
+    model: nn.Module, momentum: float, measure: Measure = moments, jumps: Jumps | None = None
+) -> Iterator[Followed]:
+    """Normalise with the running statistics, which the batch has joined just before.
+
+    A batch of n samples has the share a = 1 − (1 − momentum)^(n / 50) in them, so that what they remember
+    does not depend on the size of batches, and a single sample can do little harm:
+
+        mean ← mean + a · d,  var ← (1 − a) · var + a · var_batch + a · (1 − a) · d²,  d = mean_batch − mean,
+
+    which is the variance of both together. No gradient flows through them.
+
+    With `jumps`, a batch that is further from the running statistics of one of the first layers than its
+    limit starts the average anew from that layer on: with m samples since then, the share is n / max(m + n, 16)
+    until that falls below a. Every decision is made on the device.
+    """
+    layers = pooling_layers(model)
+    places = {id(layer): place for place, layer in enumerate(layers)}
+    followed = Followed(None if jumps is None else jumps.age)
+    watched = 0 if jumps is None else len(jumps.limits)
+    known: dict[str, Tensor] = {}
+
+    def share_of(layer: _BatchNorm, rows: int, centre: Tensor, fresh: Tensor) -> Tensor | float:
+        slow: float = 1 - (1 - momentum) ** (rows / FOLLOWED)
+        if jumps is None:
+            return slow
+        place = places[id(layer)]
+        if place < watched or not known:
+            jumped = known.get("jumped", torch.zeros((), dtype=torch.bool, device=centre.device))
+            if place < watched:
+                mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
+                far = divergence(centre, fresh, mean.to(centre), var.to(fresh), layer.eps)
+                jumped = jumped | (far > jumps.limit(place, rows).to(far))
+            age = torch.where(jumped, 0.0, jumps.age.to(centre.device)) + rows
+            known.update(jumped=jumped, share=(rows / age.clamp(min=FEWEST)).clamp(min=slow))
+            followed.age = age.clamp(max=SETTLED)
+        return known["share"].to(centre.device)
+
+    def join(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        rows, _, centre, fresh = measure(input_of(args, kwargs))
+        mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
+        share = share_of(layer, rows, centre, fresh)
+        apart = centre - mean
+        wide = var.to(fresh)  # itself, unless it is in half precision
+        var.copy_(torch.lerp(wide, fresh, share).add_(apart.square().mul_(share * (1 - share))))
+        mean.add_((apart * share).to(mean))
+
+    handles = [layer.register_forward_pre_hook(join, with_kwargs=True) for layer in layers]
+    try:
+        yield followed
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class SampleMoments:
+    """The first and second moments of each sample in the first batch norms of a model, gathered in forwards.
+
+    Args:
+        model: the model, in eval mode.
+        most: samples after which no more are gathered.
+    """
+
+    def __init__(self, model: nn.Module, most: int = 1000) -> None:
+        self.layers, self._most = pooling_layers(model)[:WATCHED], most
+        self._firsts: list[list[Tensor]] = [[] for _ in self.layers]
+        self._seconds: list[list[Tensor]] = [[] for _ in self.layers]
+        self._classes: list[Tensor] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether no more samples are needed."""
+        return not self.layers or sum(len(part) for part in self._classes) >= self._most
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Note the inputs of the layers in forwards of this block."""
+        handles = [
+            layer.register_forward_pre_hook(self._noting(place), with_kwargs=True)
+            for place, layer in enumerate(self.layers)
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def name(self, classes: Tensor, good: Tensor) -> None:
+        """Note the classes of the samples of the last forward, and forget those that are not good."""
+        good = good.cpu()
+        for parts in (*self._firsts, *self._seconds):
+            parts[-1] = parts[-1][good]
+        self._classes.append(classes.cpu()[good])
+
+    def _noting(self, place: int) -> Callable[..., None]:
+        def note(_: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+            x = at_least_single(input_of(args, kwargs).detach())
+            over = tuple(range(2, x.ndim))
+            self._firsts[place].append((x.mean(over) if over else x).cpu())
+            self._seconds[place].append((x.square().mean(over) if over else x.square()).cpu())
+
+        return note
+
+    def limits(self) -> Tensor:
+        """The largest divergences of batches of samples that are sorted by class, for each layer and size.
+
+        Times `MARGIN`: after one class, the running statistics are further from another than from all.
+        """
+        if not self.layers:
+            return torch.zeros(0, len(SIZES))
+        order = torch.cat(self._classes).argsort(stable=True)
+        found = torch.zeros(len(self.layers), len(SIZES))
+        for place, layer in enumerate(self.layers):
+            first, second = torch.cat(self._firsts[place])[order], torch.cat(self._seconds[place])[order]
+            own = layer.get_buffer("running_mean").float().cpu(), layer.get_buffer("running_var").float().cpu()
+            for column, size in enumerate(SIZES):
+                whole = max(len(order) // size, 1)
+                groups = [part[: whole * size].unflatten(0, (whole, -1)).mean(1) for part in (first, second)]
+                mean, var = groups[0], (groups[1] - groups[0].square()).clamp(min=0)
+                found[place, column] = MARGIN * divergence(mean, var, *own, layer.eps).max()
+        return found

@@ -1,0 +1,277 @@
+"""Made-up shifts of inputs that a model is rehearsed on; none of them is one of the 15 benchmark corruptions."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import affine_grid, avg_pool2d, conv2d, grid_sample, interpolate, pad
+
+Shift: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
+"""Changes a batch of inputs; everything random comes from the generator, which is on the CPU."""
+
+NO_SHIFT = "none"
+"""The name of the shift that changes nothing."""
+
+
+class Scale(NamedTuple):
+    """The values of inputs, one of each for every channel or feature, shaped to broadcast over a batch.
+
+    Attributes:
+        low: smallest values.
+        high: largest values.
+        mean: mean values.
+        spread: standard deviations.
+    """
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    spread: Tensor
+
+
+def scale_of(inputs: Tensor) -> Scale:
+    """Measure (N, C, H, W) inputs channel by channel, and all others feature by feature (their last dimension).
+
+    One common range serves channels that are constant, so that nothing is divided by zero.
+    """
+    over = (0, 2, 3) if inputs.ndim == 4 else tuple(range(inputs.ndim - 1))
+    wide = inputs.double()
+    low, high = wide.amin(over, keepdim=True), wide.amax(over, keepdim=True)
+    flat = high <= low
+    low, high = torch.where(flat, wide.min(), low), torch.where(flat, wide.max(), high)
+    high = torch.where(high <= low, low + 1, high)
+    spread = wide.std(over, correction=0, keepdim=True).clamp(min=1e-12)
+    return Scale(low.float(), high.float(), wide.mean(over, keepdim=True).float(), spread.float())
+
+
+def image_shifts(scale: Scale, channels: int) -> dict[str, Shift]:
+    """Geometric, occluding, mixing, colour, texture and frequency changes of (N, C, H, W) images.
+
+    The order alternates between the kinds, so that the first few are a fair choice of all. Values stay
+    between the lowest and the highest of each channel, which `scale` has: normalised images work, too.
+    """
+    plain: dict[str, Shift] = {
+        "rotate 25": partial(_affine, degrees=25),
+        "cut .4": partial(_cut, side=0.4),
+        "mix .2": partial(_mix, share=0.2),
+        "invert": lambda x, _: 1 - x,
+        "convolve 3": partial(_convolve, size=3),
+        "zoom in .75": partial(_affine, zoom=0.75),
+        "fourier .5": partial(_fourier, share=0.5),
+        "shuffle 2x2": partial(_shuffle, tiles=2),
+        "rotate 12": partial(_affine, degrees=12),
+        "posterise": lambda x, _: (x * 3).round() / 3,
+        "zoom out 1.5": partial(_affine, zoom=1.5),
+        "gamma 2.5": lambda x, _: x**2.5,
+        "smooth 3": partial(_smooth, size=3),
+        "shear .3": partial(_affine, shear=0.3),
+        "grain .2": partial(_grain, strength=0.2),
+        "cut .6": partial(_cut, side=0.6),
+        "rotate 45": partial(_affine, degrees=45),
+        "solarise": lambda x, _: torch.where(x > 0.5, 1 - x, x),
+        "fourier 1": partial(_fourier, share=1.0),
+        "zoom in .55": partial(_affine, zoom=0.55),
+        "convolve 7": partial(_convolve, size=7),
+        "sharpen": _sharpen,
+        "shear .7": partial(_affine, shear=0.7),
+        "shuffle 4x4": partial(_shuffle, tiles=4),
+        "zoom out 2.2": partial(_affine, zoom=2.2),
+        "grain .5": partial(_grain, strength=0.5),
+        "gamma .4": lambda x, _: x**0.4,
+        "rotate 90": partial(_affine, degrees=90),
+        "cut .75": partial(_cut, side=0.75),
+        "smooth 5": partial(_smooth, size=5),
+    }
+    if channels > 1:
+        plain["grey"] = lambda x, _: x.mean(1, keepdim=True).expand_as(x)
+        plain["permute channels"] = _permute_channels
+        plain["convolve 1"] = partial(_convolve, size=1)
+    return {name: partial(_in_unit_range, shift=shift, scale=scale) for name, shift in plain.items()}
+
+
+def generic_shifts(scale: Scale, steps: bool) -> dict[str, Shift]:
+    """Changes of any float inputs, (N, F) or (N, …, F): noise, mixing, dropping, scaling, moving, permuting.
+
+    They are measured in the spread of each feature, which `scale` has. `steps` says whether there are
+    dimensions between samples and features, such as time, that can be permuted.
+    """
+    plain: dict[str, Shift] = {
+        "noise .5": partial(_noise, strength=0.5),
+        "mix .2": partial(_mix, share=0.2),
+        "drop .1": partial(_drop, share=0.1),
+        "scale .5": lambda x, _: 0.5 * x,
+        "move .5": partial(_move, strength=0.5),
+        "permute .1": partial(_permute_features, share=0.1),
+        "round": lambda x, _: x.round(),
+        "noise 1": partial(_noise, strength=1.0),
+        "mix .35": partial(_mix, share=0.35),
+        "drop .3": partial(_drop, share=0.3),
+        "scale 2": lambda x, _: 2 * x,
+        "stretch .5": partial(_stretch, strength=0.5),
+        "saturate": lambda x, _: x.clamp(-1, 1),
+        "permute .3": partial(_permute_features, share=0.3),
+        "noise .25": partial(_noise, strength=0.25),
+        "drop .5": partial(_drop, share=0.5),
+        "move 1": partial(_move, strength=1.0),
+        "mix .45": partial(_mix, share=0.45),
+        "stretch 1": partial(_stretch, strength=1.0),
+        "invert": lambda x, _: -x,
+        "noise 2": partial(_noise, strength=2.0),
+        "drop .7": partial(_drop, share=0.7),
+        "move 2": partial(_move, strength=2.0),
+        "permute .6": partial(_permute_features, share=0.6),
+    }
+    if steps:
+        plain["reverse"] = lambda x, _: x.flip(1)
+        plain["permute steps"] = _permute_steps
+    return {name: partial(_in_units_of_spread, shift=shift, scale=scale) for name, shift in plain.items()}
+
+
+# ---------------------------------------------------------------------- units
+
+
+def _in_unit_range(x: Tensor, generator: torch.Generator, *, shift: Shift, scale: Scale) -> Tensor:
+    low, high = scale.low.to(x.device), scale.high.to(x.device)
+    unit = ((x.float() - low) / (high - low)).clamp(0, 1)
+    changed = low + shift(unit, generator).clamp(0, 1) * (high - low)
+    return changed.to(x.dtype) if x.is_floating_point() else changed.round().to(x.dtype)
+
+
+def _in_units_of_spread(x: Tensor, generator: torch.Generator, *, shift: Shift, scale: Scale) -> Tensor:
+    mean, spread = scale.mean.to(x.device), scale.spread.to(x.device)
+    return (mean + shift((x.float() - mean) / spread, generator) * spread).to(x.dtype)
+
+
+def _drawn(generator: torch.Generator, *shape: int, like: Tensor) -> Tensor:
+    return torch.rand(shape, generator=generator).to(like.device)
+
+
+# ---------------------------------------------------------------------- images, with values from 0 to 1
+
+
+def _affine(
+    x: Tensor, generator: torch.Generator, *, degrees: float = 0, zoom: float = 1, shear: float = 0
+) -> Tensor:
+    """Rotate and shear, each image either way round, and look at `zoom` of its side."""
+    way = torch.where(_drawn(generator, len(x), like=x) < 0.5, -1.0, 1.0)
+    angle = way * math.radians(degrees)
+    cos, sin, none = zoom * angle.cos(), zoom * angle.sin(), torch.zeros_like(angle)
+    rows = torch.stack([cos, -sin + way * shear, none], 1), torch.stack([sin, cos, none], 1)
+    grid = affine_grid(torch.stack(rows, 1), list(x.shape), align_corners=False)
+    return grid_sample(x, grid, align_corners=False)
+
+
+def _cut(x: Tensor, generator: torch.Generator, *, side: float) -> Tensor:
+    """Replace a square, somewhere in each image, by the image's mean."""
+    places = []
+    for dim in (2, 3):
+        size = x.shape[dim]
+        start = (_drawn(generator, len(x), like=x) * (1 - side) * size).unsqueeze(1)
+        at = torch.arange(size, device=x.device)
+        places.append((at >= start) & (at < start + side * size))
+    inside = (places[0].unsqueeze(2) & places[1].unsqueeze(1)).unsqueeze(1)
+    return torch.where(inside, x.mean((2, 3), keepdim=True), x)
+
+
+def _mix(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
+    """Let another sample of the batch show through; the neighbour in a random ring, so never itself."""
+    order = torch.randperm(len(x), generator=generator)
+    partner = torch.empty_like(order)
+    partner[order] = order.roll(1)
+    return torch.lerp(x, x[partner.to(x.device)], share)
+
+
+def _shuffle(x: Tensor, generator: torch.Generator, *, tiles: int) -> Tensor:
+    """Cut all images of the batch into tiles × tiles patches, and put them together in another order."""
+    height, width = x.shape[2] // tiles * tiles, x.shape[3] // tiles * tiles
+    even = interpolate(x, (height, width), mode="bilinear") if x.shape[2:] != (height, width) else x
+    patches = even.unflatten(3, (tiles, -1)).unflatten(2, (tiles, -1))  # N, C, tile, row, tile, column
+    order = torch.randperm(tiles * tiles, generator=generator).to(x.device)
+    listed = patches.transpose(3, 4).flatten(2, 3)[:, :, order].unflatten(2, (tiles, tiles))
+    whole = listed.transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    return interpolate(whole, x.shape[2:], mode="bilinear") if whole.shape != x.shape else whole
+
+
+def _convolve(x: Tensor, generator: torch.Generator, *, size: int) -> Tensor:
+    """Random convolution of all channels, stretched so that each image of the batch fills the range again.
+
+    Random convolutions change texture and colour and keep shapes (Xu et al., ICLR 2021).
+    """
+    channels = x.shape[1]
+    kernel = torch.randn((channels, channels, size, size), generator=generator).to(x.device)
+    kernel = kernel / (channels * size * size) ** 0.5
+    around = size // 2
+    changed = conv2d(pad(x, (around,) * 4, mode="replicate"), kernel)
+    low, high = changed.amin((1, 2, 3), keepdim=True), changed.amax((1, 2, 3), keepdim=True)
+    return (changed - low) / (high - low).clamp(min=1e-6)
+
+
+def _fourier(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
+    """Take a share of the Fourier amplitudes from another image of the batch, and keep the phases."""
+    order = torch.randperm(len(x), generator=generator)
+    partner = torch.empty_like(order)
+    partner[order] = order.roll(1)
+    spectrum = torch.fft.rfft2(x)
+    amplitude = spectrum.abs()
+    mixed = torch.lerp(amplitude, amplitude[partner.to(x.device)], share)
+    return torch.fft.irfft2(torch.polar(mixed, spectrum.angle()), s=x.shape[2:])
+
+
+def _smooth(x: Tensor, _: torch.Generator, *, size: int) -> Tensor:
+    """Take the median of size × size pixels around each, which leaves edges and removes texture."""
+    around = pad(x, (size // 2,) * 4, mode="replicate")
+    return around.unfold(2, size, 1).unfold(3, size, 1).flatten(4).median(4).values
+
+
+def _sharpen(x: Tensor, _: torch.Generator) -> Tensor:
+    """Add what a mean of 3 × 3 pixels takes away, twice."""
+    return x + 2 * (x - avg_pool2d(pad(x, (1,) * 4, mode="replicate"), 3, 1))
+
+
+def _grain(x: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
+    """Multiply by the grain of a film: smooth random spots of about four pixels, the same in all channels."""
+    coarse = (len(x), 1, max(2, x.shape[2] // 4), max(2, x.shape[3] // 4))
+    spots = interpolate(torch.randn(coarse, generator=generator).to(x.device), x.shape[2:], mode="bilinear")
+    return x + strength * spots * (0.25 + x)
+
+
+def _permute_channels(x: Tensor, _: torch.Generator) -> Tensor:
+    return x.roll(1, 1)
+
+
+# ---------------------------------------------------------------------- any floats, in units of their spread
+
+
+def _noise(x: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
+    return x + strength * torch.randn(x.shape, generator=generator).to(x.device)
+
+
+def _drop(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
+    """Set a share of the values to their mean."""
+    return torch.where(_drawn(generator, *x.shape, like=x) < share, 0.0, x)
+
+
+def _move(x: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
+    """Add an offset of its own to each feature, the same for the whole batch."""
+    return x + strength * torch.randn(x.shape[-1], generator=generator).to(x.device)
+
+
+def _stretch(x: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
+    """Multiply each feature by a factor of its own, the same for the whole batch."""
+    return x * (strength * torch.randn(x.shape[-1], generator=generator)).exp().to(x.device)
+
+
+def _permute_features(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
+    """Let a share of the features, at least two of them, change places."""
+    features = x.shape[-1]
+    some = torch.randperm(features, generator=generator)[: max(2, round(share * features))]
+    order = torch.arange(features)
+    order[some] = some.roll(1)
+    return x[..., order.to(x.device)]
+
+
+def _permute_steps(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x[:, torch.randperm(x.shape[1], generator=generator).to(x.device)]
