@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.layers import following_statistics
+from equipoise.following import following_statistics
 from equipoise.prototypes import blend, blended_head, learn
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.errors import OptionError, StateError, UnknownOptionError
-from equipoise.layers import following_statistics
+from equipoise.following import following_statistics
 from equipoise.prototypes import blend, learn
 from tests.toys import Counting, drifted, make
 

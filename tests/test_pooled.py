@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from equipoise.layers import batch_statistics, following_statistics
+from equipoise.following import following_statistics
+from equipoise.layers import batch_statistics
 from equipoise.pooled import pooled_batch_norm, pooled_following, pooled_statistics
 from equipoise.ranks import Ranks
 from tests.processes import in_processes

@@ -2,12 +2,14 @@
 
 from equipoise import errors, functional, methods, metrics, models
 from equipoise.adapter import Adapter
+from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.errors import EquipoiseError
 from equipoise.footprint import Footprint
 from equipoise.methods.dec import DEC
 from equipoise.methods.poise import Poise
 from equipoise.record import Step
 from equipoise.registry import create, list_methods, load, register
+from equipoise.rehearsing.rehearse import rehearse
 from equipoise.source import SourceStatistics
 from equipoise.tempered import Tempered
 from equipoise.version import __version__
@@ -16,8 +18,10 @@ __all__ = [
     "DEC",
     "Adapter",
     "EquipoiseError",
+    "Estimate",
     "Footprint",
     "Poise",
+    "Rehearsal",
     "SourceStatistics",
     "Step",
     "Tempered",
@@ -31,4 +35,5 @@ __all__ = [
     "metrics",
     "models",
     "register",
+    "rehearse",
 ]

@@ -4,19 +4,21 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.batch import Batch, batches
+from equipoise.calibration.rehearsal import Estimate
 from equipoise.detached import with_temperature
 from equipoise.errors import OptionError, SourceError
-from equipoise.execution import Engine, Execution, MemoryFormat, Precision
+from equipoise.execution import RUN_BY, Engine, Execution, MemoryFormat, Precision
 from equipoise.files import write_tensors
 from equipoise.footprint import Footprint, measure_footprint
 from equipoise.graphs import StepGraphs
 from equipoise.keeping import part, prefixed
+from equipoise.options import one_of
 from equipoise.ranks import Ranks
 from equipoise.record import Record, Step
 from equipoise.responder import Responder
@@ -27,6 +29,9 @@ from equipoise.tempering import Temper, Tempering, divide
 
 HERE = ("engine", "distributed")
 """Options that belong to a machine and not to the state."""
+
+UNREHEARSED = (*RUN_BY, "tempering", "teacher", "falls_back", "seed", "head")
+"""Options that a rehearsal does not depend on."""
 
 STATE_KIND, STATE_VERSION = "equipoise adapter", 1
 _Self = TypeVar("_Self", bound="Adapter")
@@ -71,7 +76,9 @@ class Adapter(Responder):
             choice: which parameters learn, as `checked_choice` gives it; None where none does.
             tempering: what the logits are divided by: the "mean" of the certainty regulariser tau over the
                 batch (over all samples since the last reset in `predict`), its "median", each "sample"'s own,
-                by "agreement" with the source model (`tempering.agreement_temperature`), or nothing, "none".
+                by "agreement" with the source model (`tempering.agreement_temperature`), by what a rehearsal
+                of the method gives for the recent stream, "rehearsed" (`equipoise.rehearse`), or nothing,
+                "none".
             t_min: lower end of the regulariser's range of t.
             t_max: its upper end.
             teacher: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
@@ -85,15 +92,18 @@ class Adapter(Responder):
                 them: all call at once, each with its part of a batch.
         """
         check_module(model)
-        temper = Temper(tempering, source, t_min, t_max)
+        one_of("tempering", tempering, get_args(Tempering))
         if source is None and (self.needs_source or tempering != "none"):
             asker = self.name if self.needs_source else f"tempering={tempering!r}"
             raise SourceError(f"{asker} needs source statistics: {self.measuring}")
+        rehearsal = source.rehearsal_of(self.name) if source and tempering == "rehearsed" else None
+        temper = Temper(tempering, source, t_min, t_max, rehearsal, self.compares and self.asks_source)
         execution = Execution.checked(engine, precision, memory_format, device_of(model))
         super().__init__(temper, model, source, choice, teacher, execution, Ranks.found(bool(distributed)))
         self.resolve(t_min=temper.t_min, t_max=temper.t_max, memory_format=execution.memory_format)
         self._graphs = StepGraphs()
         self._last: Record | Step | None = None
+        self._fitting: Temper | None = None  # the one whose rehearsal is known to be of these options
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch; the adapter learns from it as it answers.
@@ -111,6 +121,7 @@ class Adapter(Responder):
             _fresh_autocast_cache(),
         ):
             batch = Batch.of(args, kwargs).learnable()
+            self._check_rehearsed()
             for parameter in self.learned.values():
                 parameter.requires_grad_()
             run = self._graphs.run if self._captures else Adapter.respond
@@ -152,7 +163,8 @@ class Adapter(Responder):
         """Calibrated logits of a batch with the adapter as it stands; nothing is learned.
 
         The student in eval mode with its running statistics, divided by the temperature of everything seen
-        since the last reset (T = 1 before the first batch). One forward, and for tempering="sample" one more
+        since the last reset (T = 1 before the first batch), or with tempering="rehearsed" of the recent
+        stream; or the source model, where that answers now. One forward, and for tempering="sample" one more
         of the source model, unless the method uses just that.
         """
         batch = Batch.of(args, kwargs)
@@ -160,13 +172,56 @@ class Adapter(Responder):
             return self._laid_out(lambda: self._wide(self._predict(batch)))
 
     def _predict(self, batch: Batch) -> Tensor:
+        self._check_rehearsed()
+        if self._source_answers:
+            return divide(self.ask_source(batch)[0], self.temper.temperature.level())
         if self.temper.kind != "sample":
             return divide(self.answer(batch, None), self.temper.temperature.level())
         view = self.view(batch)
         logits = self.answer(batch, view)
         if self.asks_source:
             return divide(logits, view.tau.unsqueeze(1))
-        return self.temper.divide(logits, view)[0]
+        return self.temper.divide(logits, view).logits
+
+    @property
+    def _source_answers(self) -> bool:
+        return self.temper.rehearsed is not None and self.temper.rehearsed.trusts_source
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """The accuracy of the answers, estimated without labels over the recent stream.
+
+        Before the first batch it is that of the source data. None unless tempering="rehearsed".
+        """
+        own, theirs = self._estimates
+        return theirs if self._source_answers else own
+
+    @property
+    def source_accuracy(self) -> Estimate | None:
+        """The accuracy of the source model, likewise; None where it is not asked about each batch."""
+        return self._estimates[1]
+
+    @property
+    def _estimates(self) -> tuple[Estimate | None, Estimate | None]:
+        return (None, None) if self.temper.rehearsed is None else self.temper.rehearsed.estimates()
+
+    @property
+    def rehearsed_options(self) -> dict[str, Any]:
+        """The options that a rehearsal depends on, as they came out."""
+        return {name: value for name, value in self.options.items() if name not in UNREHEARSED}
+
+    def _check_rehearsed(self) -> None:
+        """SourceError if a rehearsal was made with other options than these."""
+        if self.temper.rehearsed is None or self.temper is self._fitting:
+            return
+        rehearsal, own = self.temper.rehearsed.rehearsal, self.rehearsed_options
+        if json.dumps(rehearsal.options, sort_keys=True) != json.dumps(own, sort_keys=True):
+            given = ", ".join(f"{name}={value!r}" for name, value in own.items())
+            raise SourceError(
+                f"{self.name} was rehearsed with {rehearsal.options}, and has {own}: rehearse it as it runs, "
+                f"equipoise.rehearse(model, held_out_loader, method={self.name!r}, {given})"
+            )
+        self._fitting = self.temper
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
@@ -213,9 +268,10 @@ class Adapter(Responder):
         if self.temper.kind == "sample":
             raise OptionError(
                 'tempering="sample" asks the source model about each input and cannot be detached; '
-                'use "mean", "median" or "none"'
+                "use another one"
             )
-        return with_temperature(self.detached_model(), self.temper.temperature.running())
+        adapted = self.source_model() if self._source_answers else self.detached_model()
+        return with_temperature(adapted, self.temper.temperature.running())
 
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """A copy of everything that adaptation changes: a flat dict of tensors, detached from the adapter."""

@@ -41,6 +41,14 @@ class SourceError(EquipoiseError, ValueError):
     """Source statistics that are missing or belong to another model."""
 
 
+class RehearsalError(EquipoiseError, ValueError):
+    """A rehearsal that cannot teach anything: labels, samples or shifts are missing or wrong."""
+
+
+class RehearsalWarning(UserWarning):
+    """What a rehearsal would give is missing."""
+
+
 class StateError(EquipoiseError, ValueError):
     """A state that cannot be read, or is of another method, version or model."""
 

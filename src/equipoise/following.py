@@ -16,10 +16,10 @@ FOLLOWED = 50
 """The samples that a momentum of `following_statistics` is for."""
 
 SIZES = (1, 2, 5, 10, 25, 50)
-"""The sizes of batches that limits are measured for; between them they are interpolated, beyond them kept."""
+"""The sizes of batches that limits are measured for; between them limits are interpolated."""
 
 WATCHED = 8
-"""The first batch norms, which see changes of the inputs and little of the classes: those that are watched."""
+"""The number of batch norms that are watched: the first see changes of inputs, and little of classes."""
 
 SETTLED = 1e6
 """The age of statistics that nothing has disturbed: those of the source model."""
@@ -32,7 +32,7 @@ FEWEST = 16
 
 
 def divergence(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor, eps: float) -> Tensor:
-    """Average over the last dimension (channels) of ln(1 + KL(p‖q) + KL(q‖p)) of normal distributions p and q.
+    """Average over channels (the last dimension) of ln(1 + KL(p‖q) + KL(q‖p)), p and q normal.
 
     KL(p‖q) + KL(q‖p) = ½ · ((v + δ²) / w + (w + δ²) / v) − 1 with v, w the variances, each with `eps` added,
     and δ the distance of the means. The logarithm keeps single channels from deciding for all.
@@ -45,8 +45,8 @@ class Jumps(NamedTuple):
     """What is needed to see a jump of the inputs.
 
     Attributes:
-        limits: for each watched layer (rows) and size of batches (columns), the divergence of a batch from the
-            running statistics that source data, sorted by class, stays below; (layers, len(SIZES)).
+        limits: for each watched layer (rows) and size of batches (columns), the divergence of a batch from
+            the running statistics that source data, sorted by class, stays below; (layers, len(SIZES)).
         age: samples since the last jump, a single number.
     """
 
@@ -54,7 +54,7 @@ class Jumps(NamedTuple):
     age: Tensor
 
     def limit(self, place: int, rows: int) -> Tensor:
-        """The limit of the layer in a place for batches of some size, interpolated over the log of the size."""
+        """The limit of the layer in a place for batches of some size, interpolated over its logarithm."""
         after = next((at for at, size in enumerate(SIZES) if size >= rows), len(SIZES) - 1)
         before = max(after - 1, 0)
         span = log(SIZES[after] / SIZES[before]) if after > before else 1.0
@@ -83,8 +83,8 @@ def following_statistics(
     which is the variance of both together. No gradient flows through them.
 
     With `jumps`, a batch that is further from the running statistics of one of the first layers than its
-    limit starts the average anew from that layer on: with m samples since then, the share is n / max(m + n, 16)
-    until that falls below a. Every decision is made on the device.
+    limit starts the average anew from that layer on: with m samples since then, the share is
+    n / max(m + n, 16) until that falls below a. Every decision is made on the device.
     """
     layers = pooling_layers(model)
     places = {id(layer): place for place, layer in enumerate(layers)}
@@ -184,7 +184,10 @@ class SampleMoments:
         found = torch.zeros(len(self.layers), len(SIZES))
         for place, layer in enumerate(self.layers):
             first, second = torch.cat(self._firsts[place])[order], torch.cat(self._seconds[place])[order]
-            own = layer.get_buffer("running_mean").float().cpu(), layer.get_buffer("running_var").float().cpu()
+            own = (
+                layer.get_buffer("running_mean").float().cpu(),
+                layer.get_buffer("running_var").float().cpu(),
+            )
             for column, size in enumerate(SIZES):
                 whole = max(len(order) // size, 1)
                 groups = [part[: whole * size].unflatten(0, (whole, -1)).mean(1) for part in (first, second)]

@@ -19,7 +19,7 @@ from equipoise.layers import running_statistics, select_parameters, steady_stati
 from equipoise.outcome import Check, Outcome, SourceView, all_hold
 from equipoise.ranks import Ranks
 from equipoise.source import SourceStatistics, device_of, fingerprint
-from equipoise.teacher import Residence, ResidentTeacher, make_teacher
+from equipoise.teacher import Residence, ResidentTeacher, make_teacher, named_tensors
 
 _Self = TypeVar("_Self", bound="Learner")
 
@@ -29,7 +29,8 @@ class Learner(Configured, nn.Module, ABC):
 
     Attributes:
         needs_source: whether the method needs source statistics, tempered or not.
-        asks_source: whether `step` needs the source model's view of each batch.
+        asks_source: whether the source model is asked about each batch, for `step` or to compare with it.
+        compares: whether a rehearsal compares the method with the source model, which may then answer.
         moves_statistics: whether the normalisation layers' running statistics follow the stream.
         stores_observations: whether the method keeps samples as they came.
         arriving: patterns of the names in `kept` that come with the first batch and are not there before it.
@@ -42,7 +43,8 @@ class Learner(Configured, nn.Module, ABC):
     """
 
     needs_source: ClassVar[bool] = False
-    asks_source: ClassVar[bool] = False
+    asks_source: bool = False
+    compares: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
     stores_observations: ClassVar[bool] = False
     arriving: ClassVar[tuple[str, ...]] = ()
@@ -157,6 +159,15 @@ class Learner(Configured, nn.Module, ABC):
     def detached_model(self) -> nn.Module:
         """A copy of the adapted model."""
         return frozen_copy(self.student)
+
+    def source_model(self) -> nn.Module:
+        """A copy of the source model."""
+        copy = frozen_copy(self.student)
+        named = named_tensors(copy)
+        with torch.no_grad():
+            for name, value in self.teacher.tensors(list(self.adapting)).items():
+                named[name].copy_(value)
+        return copy
 
     # ------------------------------------------------------------------ what it stands on
 

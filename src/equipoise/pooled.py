@@ -176,7 +176,7 @@ def pooled_statistics(
 def pooled_following(
     model: nn.Module, momentum: float, ranks: Ranks, counts: Sequence[int], jumps: Jumps | None = None
 ) -> Iterator[Followed]:
-    """`following.following_statistics` where the batch is that of all ranks, `counts` their numbers of rows."""
+    """`following.following_statistics` where the batch is that of all ranks, `counts` their rows."""
     measure = _measure(ranks, counts)
     with (
         following_statistics(model, momentum, measure, jumps) as followed,

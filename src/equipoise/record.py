@@ -1,10 +1,13 @@
 """What an adapter did with a batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from equipoise.calibration.rehearsal import Estimate, Rehearsal
+from equipoise.calibration.rehearsed import TRUSTS, WINDOWS
 from equipoise.functional import entropy
 from equipoise.outcome import Check
 
@@ -27,6 +30,11 @@ class Step:
         temperature: what the logits were divided by (the mean over samples for tempering="sample").
         tau_quantiles: the 5, 25, 50, 75 and 95 % quantiles of the certainty regulariser tau over the batch;
             None where the method needs none.
+        accuracy: that of the answers, estimated without labels over the last few hundred samples; None
+            without a rehearsal.
+        source_accuracy: that of the source model, likewise; None where it is not asked.
+        answered_by: "student", the adapted model, or "source", the source model, where adapting is estimated
+            to be worse.
     """
 
     samples: int
@@ -38,6 +46,9 @@ class Step:
     entropy: float | None
     temperature: float | None
     tau_quantiles: tuple[float, float, float, float, float] | None
+    accuracy: Estimate | None = None
+    source_accuracy: Estimate | None = None
+    answered_by: Literal["student", "source"] = "student"
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,8 @@ class Record:
         loss: the loss of the step.
         tau: the certainty regulariser of the samples, some of them perhaps not finite.
         temperature: what the logits were divided by.
+        rehearsal: of the method, where the temperature comes from one.
+        contents: what that temperature has seen, the batch included.
     """
 
     samples: int
@@ -69,6 +82,8 @@ class Record:
     loss: Tensor | None = None
     tau: Tensor | None = None
     temperature: Tensor | None = None
+    rehearsal: Rehearsal | None = None
+    contents: dict[str, Tensor] = field(default_factory=dict)
 
     def read(self) -> Step:
         """Look at it."""
@@ -83,6 +98,10 @@ class Record:
             told.append("a captured step learns from whole batches")
         bits = entropy(self.answer)
         bits = bits[bits.isfinite()]
+        trusts = bool(self.contents[TRUSTS]) if self.rehearsal else False
+        own, theirs = (
+            self.rehearsal.estimates(self.contents[WINDOWS][:, 0]) if self.rehearsal else (None, None)
+        )
         return Step(
             samples=self.samples,
             used=used,
@@ -93,6 +112,9 @@ class Record:
             entropy=float(bits.mean()) if len(bits) else None,
             temperature=None if self.temperature is None else float(self.temperature.mean()),
             tau_quantiles=None if self.tau is None else _quantiles(self.tau[self.tau.isfinite()]),
+            accuracy=theirs if trusts else own,
+            source_accuracy=theirs,
+            answered_by="source" if trusts else "student",
         )
 
 

@@ -15,7 +15,7 @@ from equipoise.learner import Learner
 from equipoise.outcome import Outcome, SourceView
 from equipoise.record import Record
 from equipoise.source import device_of
-from equipoise.tempering import Temper
+from equipoise.tempering import OF_TAU, Divided, Temper
 from equipoise.triage import Triage
 
 
@@ -73,8 +73,12 @@ class Responder(Learner):
         return device_of(self.student)
 
     @property
+    def _tempers(self) -> bool:
+        return self._wants_view or self.temper.rehearsed is not None
+
+    @property
     def _wants_view(self) -> bool:
-        return self.asks_source or self.temper.kind != "none"
+        return self.asks_source or self.temper.kind in OF_TAU
 
     def respond(self, batch: Batch) -> tuple[Tensor, Record]:
         """Answer a batch and learn from it; samples that nobody can judge are set aside."""
@@ -100,15 +104,15 @@ class Responder(Learner):
             answer = triage.complete(self._unanswered(batch))
             return answer, Record(batch.rows, answer.clone(), set_aside=batch.rows, silent=triage.silent)
         outcome = self.undoable_step(triage.rest_or_stand_in(), view)
-        logits, temperature = self._wide(outcome.logits.detach()), None
-        if view is not None:
-            divided, temperature = self.temper.divide(self.everyones(logits), view)
-            logits = self.own(divided)
+        logits, divided = self._wide(outcome.logits.detach()), None
+        if self._tempers:
+            divided = self.temper.divide(self.everyones(logits), view)
+            logits = self.own(divided.logits)
             if not outcome.failed:
-                self.temper.temperature.observe(view.tau, temperature)
+                self.temper.temperature.contents = divided.contents
         answer = triage.complete(self.mine(logits))
         tau = None if view is None else view.tau
-        return answer, _record(batch, answer, triage.set_aside, triage.silent, outcome, tau, temperature)
+        return answer, self._record(batch, answer, triage.set_aside, triage.silent, outcome, tau, divided)
 
     def respond_guarded(self, batch: Batch) -> tuple[Tensor, Record, Tensor]:
         """The same without a look; also returns whether every sample was fine.
@@ -126,18 +130,47 @@ class Responder(Learner):
                 good = good & view.tau.isfinite()
         clean = good.all()
         outcome, stands = self.guarded_step(filled, view, clean)
-        logits, tau, temperature = self._wide(outcome.logits.detach()), None, None
+        logits, tau, divided = self._wide(outcome.logits.detach()), None, None
         if view is not None:
             tau = torch.where(good, view.tau, torch.nan)
-            logits, temperature = self.temper.divide(logits, view._replace(tau=tau))
+            view = view._replace(tau=tau)
+        if self._tempers:
             heat = self.temper.temperature
-            before = heat.contents
-            heat.observe(tau, temperature)
-            heat.contents = chosen(stands, heat.contents, before)
+            divided = self.temper.divide(logits, view, good)
+            logits = divided.logits
+            heat.contents = chosen(stands, divided.contents, heat.contents)
         fill = torch.where(silent, 0.0, torch.nan).to(logits.dtype).unsqueeze(1)
         answer = torch.where(good.unsqueeze(1), logits, fill)
         aside = (~good).sum()
-        return answer, _record(batch, answer, aside, silent.sum(), outcome, tau, temperature, True), clean
+        return answer, self._record(batch, answer, aside, silent.sum(), outcome, tau, divided, True), clean
+
+    def _record(
+        self,
+        batch: Batch,
+        answer: Tensor,
+        set_aside: int | Tensor,
+        silent: int | Tensor,
+        outcome: Outcome,
+        tau: Tensor | None,
+        divided: Divided | None,
+        whole: bool = False,
+    ) -> Record:
+        rehearsed = self.temper.rehearsed
+        return Record(
+            batch.rows,
+            answer if whole else answer.clone(),  # the caller may write into the answer; a graph's is its own
+            set_aside,
+            silent,
+            outcome.used,
+            outcome.reason,
+            outcome.checks,
+            whole,
+            outcome.loss,
+            tau,
+            None if divided is None else divided.temperature,
+            None if rehearsed is None else rehearsed.rehearsal,
+            {} if divided is None or rehearsed is None else divided.contents,
+        )
 
     def _wide(self, logits: Tensor) -> Tensor:
         """Answers are not in bfloat16 because it was asked for inside; a model's own type they keep."""
@@ -158,28 +191,3 @@ def _trying_kernels() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-def _record(
-    batch: Batch,
-    answer: Tensor,
-    set_aside: int | Tensor,
-    silent: int | Tensor,
-    outcome: Outcome,
-    tau: Tensor | None,
-    temperature: Tensor | None,
-    whole: bool = False,
-) -> Record:
-    return Record(
-        batch.rows,
-        answer if whole else answer.clone(),  # the caller may write into the answer; a graph's is its own
-        set_aside,
-        silent,
-        outcome.used,
-        outcome.reason,
-        outcome.checks,
-        whole,
-        outcome.loss,
-        tau,
-        temperature,
-    )

@@ -15,17 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.batch import batches, checked_logits
+from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.errors import ModelError, OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.fisher import Fisher
 from equipoise.following import SampleMoments
 from equipoise.functional import at_least_single, entropy
+from equipoise.keeping import part
 from equipoise.layers import Parameters, checked_choice, steady_statistics
 from equipoise.version import __version__
 
-_TENSORS = ("norm_limits", "fisher")
+_TENSORS = ("norm_limits", "fisher", "rehearsals")
 _KIND, _VERSION = "equipoise source statistics", 1
-_FISHER, _LIMITS = "source.fisher.", "source.norm_limits"
+_FISHER, _LIMITS, _REHEARSAL = "source.fisher.", "source.norm_limits", "source.rehearsal."
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,12 @@ class SourceStatistics:
         model_fingerprint: a hash of the weights they belong to; statistics made by hand may leave it empty
             and are then taken on trust.
         library_fingerprint: the versions that measured them.
-        norm_limits: how far batches of source data are from the model's batch-norm statistics at most, by layer
-            and size of batch (`following.SampleMoments`): what is further is a jump of the inputs. Empty for a
-            model without batch norm.
+        norm_limits: how far batches of source data are from the model's batch-norm statistics at most, by
+            layer and size of batch (`following.SampleMoments`): what is further is a jump of the inputs.
+            Empty for a model without batch norm.
         fisher: how much each parameter matters, by name (`fisher.Fisher`); empty unless asked for.
+        rehearsals: how accurate methods on this model are, seen from their answers, by their names; made by
+            `equipoise.rehearse`.
 
     >>> model = nn.Linear(3, 2)
     >>> source = SourceStatistics.measure(model, [torch.randn(8, 3), torch.randn(8, 3)], progress=False)
@@ -63,6 +67,7 @@ class SourceStatistics:
     library_fingerprint: str = ""
     norm_limits: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False, compare=False)
     fisher: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    rehearsals: Mapping[str, Rehearsal] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse numbers that no classifier can have."""
@@ -154,6 +159,23 @@ class SourceStatistics:
             fisher={} if importance is None else importance.result(),
         )
 
+    @property
+    def rehearsal(self) -> Rehearsal:
+        """The rehearsal, where there is one; of several, that of the recommended method, "poise"."""
+        name = "poise" if "poise" in self.rehearsals or not self.rehearsals else next(iter(self.rehearsals))
+        return self.rehearsal_of(name)
+
+    def rehearsal_of(self, method: str) -> Rehearsal:
+        """The rehearsal of a method; SourceError, with the call that makes one, where there is none."""
+        if method not in self.rehearsals:
+            have = ", ".join(self.rehearsals) or "none"
+            raise SourceError(
+                f"these source statistics hold no rehearsal of {method!r} (of {have}); make one with "
+                f"source = equipoise.rehearse(model, held_out_loader, method={method!r}, source=source), "
+                "where the loader yields (inputs, labels) that the model was not trained on"
+            )
+        return self.rehearsals[method]
+
     def check_fits(self, model_fingerprint: str) -> None:
         """Raise SourceError if these statistics were measured on a model with another fingerprint."""
         if self.model_fingerprint and self.model_fingerprint != model_fingerprint:
@@ -178,19 +200,29 @@ class SourceStatistics:
 
     def to_json(self) -> str:
         """Everything but the tensors, as text."""
-        return json.dumps({name: value for name, value in vars(self).items() if name not in _TENSORS})
+        parts = {name: value for name, value in vars(self).items() if name not in _TENSORS}
+        return json.dumps({**parts, "rehearsals": {n: r.to_json() for n, r in self.rehearsals.items()}})
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors, under names of their own in a file."""
         limits = {_LIMITS: self.norm_limits} if self.norm_limits.numel() else {}
-        return {**limits, **{_FISHER + name: tensor for name, tensor in self.fisher.items()}}
+        rehearsed = {
+            f"{_REHEARSAL}{method}.{name}": tensor
+            for method, rehearsal in self.rehearsals.items()
+            for name, tensor in rehearsal.tensors().items()
+        }
+        return {**limits, **rehearsed, **{_FISHER + name: tensor for name, tensor in self.fisher.items()}}
 
     @classmethod
     def from_parts(cls, text: str, tensors: Mapping[str, Tensor]) -> "SourceStatistics":
         """The inverse of `to_json` and `tensors`; entries of other names are left alone."""
-        fisher = {name.removeprefix(_FISHER): t for name, t in tensors.items() if name.startswith(_FISHER)}
+        parts = json.loads(text)
+        rehearsals = {
+            method: Rehearsal.from_parts(told, part(tensors, f"{_REHEARSAL}{method}."))
+            for method, told in dict(parts.pop("rehearsals", {})).items()
+        }
         limits = tensors.get(_LIMITS, torch.zeros(0))
-        return cls(**json.loads(text), norm_limits=limits, fisher=fisher)
+        return cls(**parts, norm_limits=limits, fisher=part(tensors, _FISHER), rehearsals=rehearsals)
 
     def agrees_with(self, other: "SourceStatistics") -> bool:
         """Whether both describe the same model, up to the rounding of another batch size or device."""

@@ -30,7 +30,8 @@ class Tempered(nn.Module):
     Args:
         adapter: the adapter that answers and learns.
         source: the statistics of the model it was made from.
-        tempering: "median" of tau, "mean", "sample" or "agreement".
+        tempering: "median" of tau, "mean", "sample" or "agreement"; or "rehearsed", where `source` holds a
+            rehearsal of the adapter's method.
         t_min: lower end of the regulariser's range of t; None: the adapter's own.
         t_max: its upper end; likewise. DEC's range is that of its loss, and cannot be another here.
 
@@ -59,7 +60,10 @@ class Tempered(nn.Module):
         source.check_fits(adapter.model_fingerprint)
         own = adapter.temper
         t_min, t_max = own.t_min if t_min is None else t_min, own.t_max if t_max is None else t_max
-        self.adapter, self.temper = adapter, Temper(tempering, source, t_min, t_max)
+        rehearsal = source.rehearsal_of(adapter.name) if tempering == "rehearsed" else None
+        compares = adapter.compares and adapter.asks_source
+        self.adapter = adapter
+        self.temper = Temper(tempering, source, t_min, t_max, rehearsal, compares)
         if adapter.asks_source and (t_min, t_max) != (own.t_min, own.t_max):
             raise OptionError(
                 f"expected t_min={own.t_min} and t_max={own.t_max}, with which {adapter.name} learns, got "
@@ -67,7 +71,8 @@ class Tempered(nn.Module):
             )
         if adapter.asks_source and not (adapter.source and adapter.source.agrees_with(source)):
             raise SourceError(f"expected the source statistics with which {adapter.name} learns, got others")
-        self._source = replace(source, fisher=adapter.source.fisher) if adapter.source else source
+        fisher = adapter.source.fisher if adapter.source else source.fisher
+        self._source = replace(source, fisher=fisher)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch; the adapter learns from it as it answers."""

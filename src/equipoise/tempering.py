@@ -1,20 +1,26 @@
 """Temperatures from the certainty regulariser: one number for a batch, and for all that was seen."""
 
 import math
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
+from equipoise.calibration.rehearsal import Rehearsal
+from equipoise.calibration.rehearsed import RehearsedTemperature
 from equipoise.errors import SourceError
 from equipoise.functional import at_least_single, certainty_regularizer, check_range
 from equipoise.options import number, one_of
 from equipoise.outcome import SourceView
 from equipoise.source import SourceStatistics
 
-Tempering: TypeAlias = Literal["mean", "median", "sample", "agreement", "none"]
+Tempering: TypeAlias = Literal["mean", "median", "sample", "agreement", "rehearsed", "none"]
 """How logits are divided: by the mean of tau (the paper), its median, each sample's own tau, what the source
-model's agreement with the answers suggests (`agreement_temperature`), or not."""
+model's agreement with the answers suggests (`agreement_temperature`), what a rehearsal suggests
+(`calibration.rehearsed`), or not."""
+
+OF_TAU: tuple[Tempering, ...] = ("mean", "median", "sample", "agreement")
+"""Those that need the source model's logits for each batch."""
 
 _WIDEST = 16.0  # how far from its start the search for a temperature goes, as a ratio
 _FINEST = 2**14  # into how many parts it divides that range, which leaves an interval of .03 %
@@ -119,8 +125,8 @@ class Temperature:
             found = agreement_temperature(logits, view.logits, view.t, view.tau, known)
         return torch.where(known.any(), found, self.level().to(found))
 
-    def observe(self, tau: Tensor, temperature: Tensor) -> None:
-        """Take a batch into the running temperature: the tau of its samples, and what it was divided by.
+    def after(self, tau: Tensor, temperature: Tensor) -> dict[str, Tensor]:
+        """The contents after a batch: the tau of its samples, and what it was divided by.
 
         A tau that is not finite does not count.
         """
@@ -140,7 +146,7 @@ class Temperature:
             cells = (torch.where(finite, seen, 1.0) / _LOWEST).log() / _GROWTH
             places = cells.long().clamp(0, _CELLS - 1)
             news["sketch"] = torch.zeros_like(state["sketch"]).scatter_add(0, places, finite.long())
-        self.contents = {name: old + news[name] for name, old in state.items()}
+        return {name: old + news[name] for name, old in state.items()}
 
     def running(self) -> float:
         """The temperature over all samples observed; 1 before the first, and where none applies to all."""
@@ -172,26 +178,53 @@ class Temperature:
         }
 
 
-class Temper:
-    """What a stream of logits is divided by: the certainty regulariser, and a temperature made of it.
+class Divided(NamedTuple):
+    """Answers after tempering.
 
-    Args:
-        kind: how the temperature comes from tau.
-        source: the statistics tau is measured against; None where nothing is tempered.
-        t_min: lower end of the regulariser's range of t.
-        t_max: its upper end.
+    Attributes:
+        logits: the answers.
+        temperature: what they were divided by.
+        contents: what the temperature will have seen when the batch counts.
     """
 
-    def __init__(self, kind: Tempering, source: SourceStatistics | None, t_min: float, t_max: float) -> None:
-        self.temperature = Temperature(kind)
-        self.source = source
+    logits: Tensor
+    temperature: Tensor | None
+    contents: dict[str, Tensor]
+
+
+class Temper:
+    """What a stream of logits is divided by: a temperature from the certainty regulariser or a rehearsal.
+
+    Args:
+        kind: how the temperature is found.
+        source: the statistics tau is measured against, with the rehearsal; None where nothing is tempered.
+        t_min: lower end of the regulariser's range of t.
+        t_max: its upper end.
+        rehearsal: of the method, for "rehearsed".
+        compares: whether the source model is asked about each batch, and may answer in place of the method.
+    """
+
+    def __init__(
+        self,
+        kind: Tempering,
+        source: SourceStatistics | None,
+        t_min: float,
+        t_max: float,
+        rehearsal: Rehearsal | None = None,
+        compares: bool = False,
+    ) -> None:
+        one_of("tempering", kind, get_args(Tempering))
+        self.kind, self.source = kind, source
+        self.temperature: Temperature | RehearsedTemperature = (
+            Temperature(kind) if rehearsal is None else RehearsedTemperature(rehearsal, compares)
+        )
         self.t_min, self.t_max = number("t_min", t_min), number("t_max", t_max)
         check_range(self.t_min, self.t_max)
 
     @property
-    def kind(self) -> Tempering:
-        """How the temperature comes from tau."""
-        return self.temperature.kind
+    def rehearsed(self) -> RehearsedTemperature | None:
+        """The temperature, where it comes from a rehearsal."""
+        return self.temperature if isinstance(self.temperature, RehearsedTemperature) else None
 
     def regularize(self, source_logits: Tensor) -> tuple[Tensor, Tensor]:
         """The certainty regulariser (t, tau) of each sample, from the source model's logits."""
@@ -199,17 +232,30 @@ class Temper:
             raise SourceError("tempering needs source statistics")
         return certainty_regularizer(source_logits, self.source.h0, self.source.kappa, self.t_min, self.t_max)
 
-    def divide(self, logits: Tensor, view: SourceView) -> tuple[Tensor, Tensor]:
-        """The logits of a batch over its temperature, and that.
+    def divide(self, logits: Tensor, view: SourceView | None, good: Tensor | None = None) -> Divided:
+        """The logits of a batch over its temperature; only `good` samples (None: all) have a say in it.
 
-        Samples that the source model cannot judge (its logits are not finite, or zero) have no say in it, nor
-        have answers that are not finite; where each sample has its own, theirs is the largest of the others'.
+        Nor have samples that the source model cannot judge (its logits are not finite, or zero), or answers
+        that are not finite; where each sample has its own temperature, theirs is the largest of the others'.
         """
-        judged = view.tau.isfinite()
+        sound = logits.isfinite().all(1) if good is None else good & logits.isfinite().all(1)
+        if isinstance(self.temperature, RehearsedTemperature):
+            if view is not None:
+                sound = sound & view.logits.isfinite().all(1)
+            contents, judged = self.temperature.after(logits, None if view is None else view.logits, sound)
+            first, last = judged.temperatures[0], judged.temperatures[-1]
+            temperature = torch.where(judged.trusts, last, first)
+            if view is not None:
+                logits = torch.where(judged.trusts, view.logits.to(logits), logits)
+            return Divided(divide(logits, temperature), temperature, contents)
+        if view is None:
+            return Divided(logits, None, self.temperature.contents)
+        known = view.tau.isfinite()
         if self.kind == "agreement":
-            judged = judged & (view.tau > 0) & logits.isfinite().all(1)
-        temperature = self.temperature.of_batch(logits, view, judged)
-        return divide(logits, temperature), temperature
+            known = known & (view.tau > 0) & sound
+        temperature = self.temperature.of_batch(logits, view, known)
+        contents = self.temperature.after(view.tau, temperature)
+        return Divided(divide(logits, temperature), temperature, contents)
 
 
 def divide(logits: Tensor, temperature: Tensor | float) -> Tensor:

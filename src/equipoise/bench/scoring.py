@@ -63,9 +63,9 @@ class Divider:
     def online(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers to the next batch of the stream."""
         for temper in self._tempers:
-            divided, temperature = temper.divide(logits, view)
-            yield temper.kind, divided
-            temper.temperature.observe(view.tau[view.tau.isfinite()], temperature)
+            divided = temper.divide(logits, view)
+            yield temper.kind, divided.logits
+            temper.temperature.contents = divided.contents
         for kind, fixed in self._fixed.items():
             yield kind, logits / fixed
 
@@ -73,7 +73,7 @@ class Divider:
         """The answers of `predict` when all of the stream has been seen."""
         for temper in self._tempers:
             if temper.kind == "sample":
-                yield temper.kind, temper.divide(logits, view)[0]
+                yield temper.kind, temper.divide(logits, view).logits
             else:
                 yield temper.kind, divide(logits, temper.temperature.running())
         for kind, fixed in self._fixed.items():

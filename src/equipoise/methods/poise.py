@@ -1,5 +1,6 @@
 """Poise: statistics and prototypes follow the stream, without gradient steps; then temper."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
 from equipoise.batch import Batch
-from equipoise.errors import StateError
+from equipoise.errors import RehearsalWarning, StateError
 from equipoise.following import SETTLED, Jumps
 from equipoise.head import head_of, watched, with_head
 from equipoise.layers import steady_statistics
@@ -28,28 +29,32 @@ AGE = "age"
 
 @register
 class Poise(Adapter):
-    """Follows the stream and stays calibrated, without gradient steps: best calibrated of what was measured.
+    """Follows the stream and says how sure it is: the recommended adapter, without gradient steps.
 
-    Normalisation statistics follow the stream, whatever the size of batches (`layers.following_statistics`);
-    where the model ends in a linear layer, prototypes of the stream help it (`prototypes.blend`, the DEC
-    paper's combination with T3A); and the logits are divided by the temperature at which they are as
-    confident as student and source model find them on average (`tempering.agreement_temperature`), which
-    begins at DEC's certainty regulariser tau. Two forwards a batch, no backward (docs/results.md).
+    Normalisation statistics follow the stream, whatever the size of batches, and start anew when it jumps
+    (`following.following_statistics`); where the model ends in a linear layer, prototypes of the stream help
+    it (`prototypes.blend`, the DEC paper's combination with T3A). With a rehearsal (`equipoise.rehearse`)
+    the answers are tempered so that they are as confident as they are estimated to be accurate, and the
+    source model answers where adapting is estimated to be worse (`calibration.rehearsed`). Two forwards a
+    batch then, else one; no backward. docs/rehearsal.md has what was measured.
 
     Args:
         model: a classifier that returns (N, C) logits, or an object with `.logits`.
-        source: its statistics on the source domain.
-        norm_momentum: how fast the normalisation statistics follow the stream: the share that 50 samples have
-            in them. .05 to .4 were tried (docs/results.md).
-        tempering: "agreement" (see above); "mean", "median", "sample" or "none", as in every method.
-        t_min: lower end of the range of t in tau.
-        t_max: its upper end; raise both if the shift is expected to be large.
-        teacher: "resident" (a second copy) or "swapped" (the source's weights wait in the host's memory).
+        source: its statistics on the source domain, with a rehearsal of "poise".
+        norm_momentum: how fast normalisation statistics follow: the share that 50 samples have in them.
+        tempering: by default "rehearsed" where `source` holds a rehearsal of "poise", and else "none": every
+            temperature without labels that was tried harms some model that is already honest.
+        falls_back: whether the source model may answer, which costs a forward of it for each batch; sorted
+            streams are where it pays.
+        t_min: lower end of the range of t, for temperings from tau.
+        t_max: its upper end.
+        teacher: "resident" (a second copy) or "swapped" (one module that alternates weights; the source's
+            wait in the host's memory).
         shared: `engine`, `precision`, `memory_format` and `distributed`, as in every method.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     >>> source = SourceStatistics.measure(model, [torch.randn(16, 3, 4)], progress=False)
-    >>> adapter = Poise(model, source)
+    >>> adapter = Poise(model, source, tempering="none")
     >>> adapter(torch.randn(8, 3, 4)).shape
     torch.Size([8, 3])
     >>> adapter.last.used
@@ -57,30 +62,41 @@ class Poise(Adapter):
     """
 
     name = "poise"
-    norm_limits: Tensor
     needs_source = True
-    asks_source = True
+    compares = True
+    measuring = "equipoise.rehearse(model, held_out_loader)"
     arriving = (SUMS, TALLY)
+    norm_limits: Tensor
 
     def __init__(
         self,
         model: nn.Module,
         source: SourceStatistics,
         *,
+        norm_momentum: float = 0.1,
+        tempering: Tempering | None = None,
+        falls_back: bool = True,
         t_min: float = 1.0,
         t_max: float = 3.0,
-        norm_momentum: float = 0.1,
-        tempering: Tempering = "agreement",
         teacher: Residence = "resident",
         **shared: Any,
     ) -> None:
-        super().__init__(
-            model, source, tempering=tempering, t_min=t_min, t_max=t_max, teacher=teacher, **shared
-        )
+        held = isinstance(source, SourceStatistics) and self.name in source.rehearsals
+        chosen: Tempering = tempering or ("rehearsed" if held else "none")
+        if tempering is None and not held and isinstance(source, SourceStatistics):
+            warnings.warn(
+                "poise has no rehearsal: its answers are not tempered, its accuracy is not estimated; both "
+                "come with source = equipoise.rehearse(model, held_out_loader, source=source) on labelled "
+                'source data that the model was not trained on; tempering="none" says that none is wanted',
+                RehearsalWarning,
+                stacklevel=2,
+            )
+        self.asks_source = bool(falls_back) and chosen == "rehearsed"
+        super().__init__(model, source, tempering=chosen, t_min=t_min, t_max=t_max, teacher=teacher, **shared)
         self.norm_momentum = number("norm_momentum", norm_momentum, low=0, high=1)
         self.register_buffer("norm_limits", source.norm_limits.to(self.device), persistent=False)
         self._head: str | None = None  # the name of the model's linear head; known after a forward
-        self.resolve(norm_momentum=self.norm_momentum)
+        self.resolve(norm_momentum=self.norm_momentum, tempering=chosen, falls_back=bool(falls_back))
 
     @property
     def hooked(self) -> bool:

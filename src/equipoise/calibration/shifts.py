@@ -1,4 +1,4 @@
-"""Made-up shifts of inputs that a model is rehearsed on; none of them is one of the 15 benchmark corruptions."""
+"""Made-up shifts of inputs that a model is rehearsed on; none is one of the 15 benchmark corruptions."""
 
 import math
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(inputs: Tensor) -> Scale:
-    """Measure (N, C, H, W) inputs channel by channel, and all others feature by feature (their last dimension).
+    """Measure (N, C, H, W) inputs channel by channel, all others feature by feature (their last dimension).
 
     One common range serves channels that are constant, so that nothing is divided by zero.
     """
@@ -177,11 +177,16 @@ def _cut(x: Tensor, generator: torch.Generator, *, side: float) -> Tensor:
 
 
 def _mix(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
-    """Let another sample of the batch show through; the neighbour in a random ring, so never itself."""
+    """Let another sample of the batch show through."""
+    return torch.lerp(x, x[_partners(x, generator)], share)
+
+
+def _partners(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Another sample of the batch for each: the neighbour in a random ring, so never itself."""
     order = torch.randperm(len(x), generator=generator)
-    partner = torch.empty_like(order)
-    partner[order] = order.roll(1)
-    return torch.lerp(x, x[partner.to(x.device)], share)
+    partners = torch.empty_like(order)
+    partners[order] = order.roll(1)
+    return partners.to(x.device)
 
 
 def _shuffle(x: Tensor, generator: torch.Generator, *, tiles: int) -> Tensor:
@@ -211,19 +216,18 @@ def _convolve(x: Tensor, generator: torch.Generator, *, size: int) -> Tensor:
 
 def _fourier(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
     """Take a share of the Fourier amplitudes from another image of the batch, and keep the phases."""
-    order = torch.randperm(len(x), generator=generator)
-    partner = torch.empty_like(order)
-    partner[order] = order.roll(1)
-    spectrum = torch.fft.rfft2(x)
+    spectrum: Tensor = torch.fft.rfft2(x)
     amplitude = spectrum.abs()
-    mixed = torch.lerp(amplitude, amplitude[partner.to(x.device)], share)
-    return torch.fft.irfft2(torch.polar(mixed, spectrum.angle()), s=x.shape[2:])
+    mixed = torch.lerp(amplitude, amplitude[_partners(x, generator)], share)
+    changed: Tensor = torch.fft.irfft2(torch.polar(mixed, spectrum.angle()), s=x.shape[2:])
+    return changed
 
 
 def _smooth(x: Tensor, _: torch.Generator, *, size: int) -> Tensor:
     """Take the median of size × size pixels around each, which leaves edges and removes texture."""
     around = pad(x, (size // 2,) * 4, mode="replicate")
-    return around.unfold(2, size, 1).unfold(3, size, 1).flatten(4).median(4).values
+    middle: Tensor = around.unfold(2, size, 1).unfold(3, size, 1).flatten(4).median(4).values
+    return middle
 
 
 def _sharpen(x: Tensor, _: torch.Generator) -> Tensor:

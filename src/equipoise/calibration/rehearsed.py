@@ -1,0 +1,145 @@
+"""The temperature that a rehearsal gives, batch by batch, and whether the source model had better answer."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration import window
+from equipoise.calibration.rehearsal import Estimate, Rehearsal
+from equipoise.calibration.ridge import Ridge
+
+PRIOR = 50
+"""The samples that the rehearsed "no shift" counts for before the first batch; 25 to 100 were tried."""
+
+ENTER, LEAVE = 0.05, 0.02
+"""How much more accurate the source model must be estimated to be to answer, and to go on answering."""
+
+SHARE_OF_DOUBT = 0.5
+"""The part of the regression's doubt that keeps answers as they are: it favours models that are honest."""
+
+WINDOWS, TRUSTS = "windows", "trusts_source"
+
+
+class Judgement(NamedTuple):
+    """What follows from windows.
+
+    Attributes:
+        temperatures: of each model.
+        trusts: whether the source model answers.
+    """
+
+    temperatures: Tensor
+    trusts: Tensor
+
+
+class _Constants(NamedTuple):
+    student: Ridge
+    gap: Ridge | None
+    hottest: Tensor
+
+
+class RehearsedTemperature:
+    """Estimates accuracy from a window of the stream, and matches confidence to it.
+
+    With â the logit of the estimated accuracy of a model and c the logit of its mean confidence, the
+    temperature is where the window's mean confidence is
+
+        sigmoid(c + (â − c) · (â − c)² / ((â − c)² + (doubt / 2)²)),
+
+    so that a difference smaller than the regression's own doubt changes little; from 1 (it never sharpens) to
+    the highest that was right in rehearsal. Every number stays on the device.
+
+    Args:
+        rehearsal: of the method on this model.
+        compares: whether the source model's logits come with each batch, and it may answer.
+
+    Attributes:
+        contents: the windows of the answers and the source model, slow and fast, and who answers; replaced
+            and never written into.
+    """
+
+    kind = "rehearsed"
+    contents: dict[str, Tensor]
+
+    def __init__(self, rehearsal: Rehearsal, compares: bool) -> None:
+        self.rehearsal = rehearsal
+        self.compares = compares and rehearsal.gap is not None
+        self._constants: dict[torch.device, _Constants] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every sample: only the rehearsed "no shift" is left."""
+        models = 2 if self.compares else 1
+        prior = self.rehearsal.prior[:models].float() * PRIOR
+        self.contents = {
+            WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1),
+            TRUSTS: torch.zeros((), dtype=torch.bool),
+        }
+
+    def after(
+        self, logits: Tensor, source: Tensor | None, good: Tensor
+    ) -> tuple[dict[str, Tensor], Judgement]:
+        """The contents after a batch, and what follows from them for it; `good` samples count."""
+        before = {name: tensor.to(logits.device) for name, tensor in self.contents.items()}
+        answers = (
+            torch.stack([logits, source.to(logits)]) if self.compares and source is not None else logits[None]
+        )
+        windows = window.after(before[WINDOWS], window.sums(answers, good))
+        judged = self.judge(windows[:, 0], before[TRUSTS])
+        return {WINDOWS: windows, TRUSTS: judged.trusts}, judged
+
+    def judge(self, slow: Tensor, trusted: Tensor) -> Judgement:
+        """Temperatures of the models in windows (models, width), and whether the source model answers now."""
+        student, gap, hottest = self._on(slow.device)
+        x = window.features(slow)
+        value = student(x[0])
+        values, trusts = value[None], torch.zeros_like(trusted)
+        if self.compares and gap is not None:
+            values = torch.stack([value, value + gap(torch.cat([x[0], x[1]]))])
+            ahead = values.sigmoid()
+            trusts = ahead[1] - ahead[0] > torch.where(trusted, LEAVE, ENTER)
+        apart = values - x[:, 0]
+        held = (SHARE_OF_DOUBT * student.doubt).square() + 1e-9
+        aim = (x[:, 0] + apart * apart.square() / (apart.square() + held)).sigmoid()
+        found = window.temperature_for(slow, aim)
+        return Judgement(found.clamp(min=1.0).minimum(hottest[: len(found)]), trusts)
+
+    def level(self) -> Tensor:
+        """The temperature of the model that answers now."""
+        judged = self.judge(self.contents[WINDOWS][:, 0], self.contents[TRUSTS])
+        temperatures = judged.temperatures
+        return torch.where(self.contents[TRUSTS], temperatures[-1], temperatures[0])
+
+    def running(self) -> float:
+        """The same as a number."""
+        return float(self.level())
+
+    @property
+    def trusts_source(self) -> bool:
+        """Whether the source model answers now."""
+        return bool(self.contents[TRUSTS])
+
+    def estimates(self) -> tuple[Estimate, Estimate | None]:
+        """The accuracy of the adapted model and of the source model, as far as the window goes."""
+        return self.rehearsal.estimates(self.contents[WINDOWS][:, 0])
+
+    def _on(self, device: torch.device) -> _Constants:
+        """The regressions on a device; copied there once."""
+        if device not in self._constants:
+            own = self.rehearsal
+            gap = None if own.gap is None else own.gap.to(device)
+            self._constants[device] = _Constants(
+                own.student.to(device), gap, own.hottest.to(device, torch.float32)
+            )
+        return self._constants[device]
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of what was seen, on the CPU."""
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.contents.items()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take over what another one of the same rehearsal saw."""
+        self.contents = {
+            name: state[name].to(old.device, old.dtype, copy=True) for name, old in self.contents.items()
+        }

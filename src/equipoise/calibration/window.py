@@ -1,0 +1,120 @@
+"""What answers look like without labels, over a window of a stream that forgets, in constant memory.
+
+A window is a vector of sums over samples, each with the weight that it has left: the number of samples, their
+confidence max p, its square, their entropy in nats, their confidence at each temperature of `GRID`, and their
+probabilities, p = softmax(z). All of it is linear, so windows can be added, and forget by a factor.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from equipoise.functional import at_least_single
+
+HALF_LIFE = 300.0
+"""The samples after which a sample counts half; 150 to 600 were tried, with little difference."""
+
+FAST_HALF_LIFE = 50.0
+"""The same of a second window, beside which a change of the stream shows."""
+
+CHANGED = 4.0
+"""How many standard errors apart the confidence of both windows is after a change of the stream."""
+
+GRID = tuple(2 ** (step / 4) for step in range(21))
+"""Temperatures from 1 to 32 at which confidence is known; between them it is interpolated."""
+
+COUNT, CONFIDENCE, SQUARE, ENTROPY = range(4)
+_CURVE = slice(4, 4 + len(GRID))
+_SHARES = slice(4 + len(GRID), None)
+AT_ONCE = 2**22  # numbers up to which all temperatures are tried in one go, for fewer kernels
+
+FEATURES = ("confidence", "entropy ratio", "spread ratio", "class balance")
+_TINY = 1e-6
+
+
+def width(classes: int) -> int:
+    """How many numbers a window has."""
+    return 4 + len(GRID) + classes
+
+
+def sums(logits: Tensor, good: Tensor) -> Tensor:
+    """The window of a batch of (…, N, C) logits, (…, width): samples that are `good` (N) count, once each."""
+    z = at_least_single(logits)
+    z = torch.where(good.unsqueeze(-1), z, 0.0)
+    z = z - z.amax(-1, keepdim=True)
+    exponentials = z.exp()
+    p = exponentials / exponentials.sum(-1, keepdim=True)
+    confidence = p.amax(-1)
+    entropy = -(p * p.clamp(min=torch.finfo(p.dtype).tiny).log()).sum(-1)
+    ones = torch.ones_like(confidence)
+    rows = torch.stack([ones, confidence, confidence.square(), entropy], -1)
+    counted = torch.cat([rows, confidences(z), p], -1)
+    return (counted * good.unsqueeze(-1)).sum(-2).float()
+
+
+def confidences(behind: Tensor) -> Tensor:
+    """The max of softmax(z / T) for each T of the grid, (…, N, grid), from logits less their largest."""
+    steps = torch.arange(len(GRID), dtype=behind.dtype, device=behind.device)  # a CUDA graph cannot have GRID
+    grid = torch.exp2(steps / 4)
+    if behind.numel() * len(GRID) <= AT_ONCE:
+        return 1 / (behind.unsqueeze(-2) / grid.unsqueeze(-1)).exp().sum(-1)
+    return torch.stack([1 / (behind / t).exp().sum(-1) for t in grid], -1)
+
+
+def after(windows: Tensor, fresh: Tensor) -> Tensor:
+    """Windows (models, 2, width) after a batch with the sums `fresh` (models, width) has come.
+
+    Both forget by 2^(−n / half-life) for n samples and add the batch. Where the confidence of the first model
+    in the fast window is further from that in the slow one than 4 standard errors, the stream has changed,
+    and the slow windows start anew from the fast ones.
+    """
+    rows = fresh[0, COUNT]
+    kept = torch.stack([torch.exp2(-rows / HALF_LIFE), torch.exp2(-rows / FAST_HALF_LIFE)])
+    joined = windows * kept.view(1, 2, 1) + fresh.unsqueeze(1)
+    slow, fast = joined[0, 0], joined[0, 1]
+    mean = slow[CONFIDENCE] / slow[COUNT].clamp(min=_TINY)
+    variance = (slow[SQUARE] / slow[COUNT].clamp(min=_TINY) - mean.square()).clamp(min=1e-4)
+    apart = fast[CONFIDENCE] / fast[COUNT].clamp(min=_TINY) - mean
+    changed = apart.square() * fast[COUNT] > CHANGED**2 * variance
+    anew = joined[:, 1:].expand(-1, 2, -1)
+    return torch.where(changed, anew, joined)
+
+
+def features(window: Tensor) -> Tensor:
+    """What accuracy is estimated from, (…, 4), of windows (…, width).
+
+    With c the mean confidence, v its variance, H the mean entropy and q the mean probabilities:
+
+        logit c,  ln(H / (1 − c)),  ln(v / (c · (1 − c))),  H(q) / ln C.
+
+    The two ratios tell doubt that is spread over all samples from doubt about some of them.
+    """
+    count = window[..., COUNT].clamp(min=_TINY)
+    c = (window[..., CONFIDENCE] / count).clamp(1e-3, 1 - 1e-3)
+    v = (window[..., SQUARE] / count - (window[..., CONFIDENCE] / count).square()).clamp(min=_TINY)
+    shares = window[..., _SHARES]
+    q = shares / shares.sum(-1, keepdim=True).clamp(min=_TINY)
+    balance = -(q * q.clamp(min=1e-12).log()).sum(-1) / math.log(shares.shape[-1])
+    ratio = (window[..., ENTROPY] / count).clamp(min=_TINY) / (1 - c)
+    return torch.stack([c.logit(), ratio.log(), (v / (c * (1 - c))).log(), balance], -1)
+
+
+def confidence_at(confidences: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """The confidences (N) at temperature 1 and at another, from those at all of the grid (N, grid)."""
+    place = (temperature.log() / math.log(GRID[1])).clamp(0, len(GRID) - 1)
+    low = place.floor().long().clamp(max=len(GRID) - 2)
+    return confidences[:, 0], torch.lerp(confidences[:, low], confidences[:, low + 1], float(place - low))
+
+
+def temperature_for(window: Tensor, confidence: Tensor) -> Tensor:
+    """The temperature from 1 to 32 at which the samples of a window have this mean confidence.
+
+    Linear between the temperatures of the grid, over their logarithms; the ends where none has it.
+    """
+    curve = window[..., _CURVE] / window[..., COUNT, None].clamp(min=_TINY)
+    above = (curve > confidence.unsqueeze(-1)).sum(-1, keepdim=True).clamp(1, len(GRID) - 1)
+    high, low = curve.gather(-1, above - 1).squeeze(-1), curve.gather(-1, above).squeeze(-1)
+    part = ((high - confidence) / (high - low).clamp(min=1e-9)).clamp(0, 1)
+    step = math.log(GRID[1])
+    return ((above.squeeze(-1) - 1 + part) * step).exp()

@@ -1,0 +1,150 @@
+"""Labelled samples for a rehearsal, taken from a loader and checked."""
+
+from collections.abc import Iterable, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from equipoise.errors import RehearsalError
+
+FEWEST = 100
+"""Samples below which a rehearsal would learn noise."""
+
+Inputs: TypeAlias = Tensor | dict[str, Tensor]
+"""Inputs of a model, by position or by keyword, a row for each sample."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Samples with labels, on the CPU.
+
+    Attributes:
+        inputs: a row for each sample.
+        labels: the classes.
+    """
+
+    inputs: Inputs
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, rows: Tensor) -> "Labelled":
+        """The samples of these rows, in their order."""
+        return Labelled(mapped(self.inputs, lambda tensor: tensor[rows]), self.labels[rows])
+
+
+def mapped(inputs: Inputs, function: Any) -> Inputs:
+    """Inputs with a function applied to each tensor."""
+    if isinstance(inputs, Tensor):
+        changed: Tensor = function(inputs)
+        return changed
+    return {name: function(tensor) for name, tensor in inputs.items()}
+
+
+def tensors_of(inputs: Inputs) -> list[Tensor]:
+    """The tensors of inputs."""
+    return [inputs] if isinstance(inputs, Tensor) else list(inputs.values())
+
+
+def take(loader: Iterable[Any], samples: int, seed: int, progress: bool) -> Labelled:
+    """Up to `samples` labelled samples of a loader, in random order.
+
+    A loader of known length is read to its end and every sample has the same chance (a data set may be sorted
+    by class); one without is read until there are enough.
+    """
+    if isinstance(loader, (Tensor, Mapping)) or not isinstance(loader, Iterable):
+        raise RehearsalError(
+            f"expected a loader of (inputs, labels), got {type(loader).__name__} (put a data set into a "
+            "DataLoader)"
+        )
+    draw, taken, seen = torch.Generator().manual_seed(seed), _Reservoir(samples), 0
+    bar = tqdm(loader, desc="reading labelled samples", unit="batch", leave=False) if progress else loader
+    for item in bar:
+        part = _checked(item)
+        seen += len(part)
+        taken.add(part, draw)
+        if seen >= samples and not isinstance(loader, Sized):
+            break
+    if seen < FEWEST:
+        raise RehearsalError(
+            f"expected at least {FEWEST} labelled samples, better 1,000 to 2,000, got {seen}"
+            + ("" if seen else " (an iterator already used up?)")
+        )
+    found = taken.result()
+    found = found.select(torch.randperm(len(found), generator=draw))
+    if len(found.labels.unique()) < 2:
+        raise RehearsalError(
+            f"expected samples of at least two classes, got class {int(found.labels[0])} alone; is the "
+            "loader sorted by class? Use shuffle=True"
+        )
+    return found
+
+
+def _checked(item: Any) -> Labelled:
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise RehearsalError(
+            f"expected the loader to yield (inputs, labels), got {_told(item)}: a rehearsal needs labels"
+        )
+    inputs, labels = item
+    if isinstance(inputs, Mapping):
+        inputs = {str(name): tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
+    if not isinstance(inputs, (Tensor, dict)) or not tensors_of(inputs):
+        raise RehearsalError(f"expected inputs as a tensor or a dict of tensors, got {type(inputs).__name__}")
+    labels = torch.as_tensor(labels)
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise RehearsalError(
+            f"expected labels as whole numbers of shape (N,), got {labels.dtype} {tuple(labels.shape)}"
+        )
+    for tensor in tensors_of(inputs):
+        if tensor.ndim < 1 or len(tensor) != len(labels):
+            raise RehearsalError(
+                f"expected a row of inputs for each of {len(labels)} labels, got shape {tuple(tensor.shape)}"
+            )
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise RehearsalError("expected finite inputs, got some that are NaN or infinite")
+    return Labelled(mapped(inputs, lambda tensor: tensor.detach().cpu()), labels.long().cpu())
+
+
+def _told(item: Any) -> str:
+    return f"{len(item)} of them" if isinstance(item, (tuple, list)) else type(item).__name__
+
+
+class _Reservoir:
+    """A uniform choice of rows that come batch by batch (Vitter's algorithm R)."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._seen = most, 0
+        self._rows: list[Labelled] = []
+
+    def add(self, part: Labelled, draw: torch.Generator) -> None:
+        for row in range(len(part)):
+            one = part.select(torch.tensor([row]))
+            self._seen += 1
+            if len(self._rows) < self._most:
+                self._rows.append(one)
+                continue
+            place = int(torch.randint(self._seen, (), generator=draw))
+            if place < self._most:
+                self._rows[place] = one
+
+    def result(self) -> Labelled:
+        kinds = [self._rows[0].inputs] if isinstance(self._rows[0].inputs, Tensor) else self._rows[0].inputs
+        try:
+            if isinstance(kinds, list):
+                inputs: Inputs = torch.cat(
+                    [row.inputs for row in self._rows if isinstance(row.inputs, Tensor)]
+                )
+            else:
+                inputs = {n: torch.cat([tensors_by_name(row.inputs)[n] for row in self._rows]) for n in kinds}
+        except (RuntimeError, KeyError) as error:
+            raise RehearsalError(f"expected inputs of one shape in all batches: {error}") from error
+        return Labelled(inputs, torch.cat([row.labels for row in self._rows]))
+
+
+def tensors_by_name(inputs: Inputs) -> dict[str, Tensor]:
+    """Inputs by keyword."""
+    return {} if isinstance(inputs, Tensor) else inputs

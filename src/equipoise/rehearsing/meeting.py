@@ -1,0 +1,157 @@
+"""Streams of made-up shifts, and what the answers of a method to them look like."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from equipoise.adapter import Adapter
+from equipoise.batch import logits_of
+from equipoise.calibration import window
+from equipoise.errors import RehearsalError
+from equipoise.rehearsing.labelled import Inputs, Labelled, mapped, tensors_of
+from equipoise.source import device_of
+
+Shifts: TypeAlias = Mapping[str, Callable[[Any, torch.Generator], Any]]
+"""Names to functions (inputs, generator) → inputs."""
+
+SNAPSHOT = 250
+"""The samples after which a window is noted, again and again."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is rehearsed: a method, the source model where the method compares itself with it, and samples."""
+
+    adapter: Adapter
+    source: nn.Module | None
+    classes: int
+    labelled: Labelled
+    batch_size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Met:
+    """A stream as the method met it.
+
+    Attributes:
+        shift: the name of the shift.
+        order: "shuffled" or "sorted".
+        windows: snapshots (n, models, width) of windows of answers.
+        hits: the share of right answers in each of them, (n, models).
+        whole: the window of all answers, (models, width).
+        confidences: of each answer at each temperature of the grid, (N, grid).
+        right: whether each answer is right, (N).
+        source_right: the share of right answers of the source model, if it was asked.
+    """
+
+    shift: str
+    order: str
+    windows: Tensor
+    hits: Tensor
+    whole: Tensor
+    confidences: Tensor
+    right: Tensor
+    source_right: float | None
+
+
+def meet_all(stage: Stage, shifts: Shifts, progress: bool) -> list[Met]:
+    """Every shift in random order, and every second one, the first among them, sorted by class as well."""
+    plan = [(name, "shuffled") for name in shifts]
+    plan += [(name, "sorted") for place, name in enumerate(shifts) if place % 2 == 0]
+    by_class = stage.labelled.labels.argsort(stable=True)
+    orders = {"shuffled": stage.labelled, "sorted": stage.labelled.select(by_class)}
+    met: list[Met] = []
+    bar = tqdm(plan, desc=f"rehearsing {stage.adapter.name}", unit="stream") if progress else plan
+    try:
+        for name, order in bar:
+            if isinstance(bar, tqdm):
+                bar.set_postfix_str(f"{name}, {order}")
+            met.append(_meet(stage, name, order, shifts[name], orders[order]))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"the rehearsal was stopped after {len(met)} of {len(plan)} streams: nothing was kept, the model "
+            "is as it was; fewer samples= or shifts= take less time"
+        ) from None
+    return met
+
+
+def _meet(stage: Stage, name: str, order: str, shift: Callable[..., Any], labelled: Labelled) -> Met:
+    """One pass of the method over a shift, from a reset."""
+    adapter, device = stage.adapter, device_of(stage.adapter.student)
+    adapter.reset()
+    models = 1 if stage.source is None else 2
+    windows = torch.zeros(models, 2, window.width(stage.classes) + 1)
+    whole = torch.zeros(models, windows.shape[2])
+    snapshots, confidences, right, seen = [], [], [], 0
+    for part in batches_of(labelled, stage.batch_size):
+        with _blaming(name):
+            inputs = _shifted(part.inputs, shift, stage.seed)
+            logits = _answers(adapter, stage.source, mapped(inputs, lambda t: t.to(device)))
+        good = logits.isfinite().all(2).all(0)
+        hits = (logits.argmax(2) == part.labels) & good
+        fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
+        windows, whole = window.after(windows, fresh), whole + fresh
+        behind = logits[0][good] - logits[0][good].amax(1, keepdim=True)
+        confidences.append(window.confidences(behind))
+        right.append(hits[0][good])
+        seen += len(part)
+        if seen // SNAPSHOT > (seen - len(part)) // SNAPSHOT or seen == len(labelled):
+            snapshots.append(windows[:, 0])
+    if not bool(whole[0, window.COUNT] > 0):
+        raise RehearsalError(f"the shift {name!r} left no sample with a finite answer")
+    noted = torch.stack(snapshots).double()
+    return Met(
+        name,
+        order,
+        noted[..., :-1],
+        noted[..., -1] / noted[..., window.COUNT].clamp(min=1e-6),
+        whole[:, :-1].double(),
+        torch.cat(confidences),
+        torch.cat(right),
+        float(whole[1, -1] / whole[1, window.COUNT]) if models == 2 else None,
+    )
+
+
+def _answers(adapter: Adapter, source: nn.Module | None, inputs: Inputs) -> Tensor:
+    """The method's logits, and those of the source model if it is asked; (models, N, C) on the CPU."""
+    args, kwargs = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), inputs)
+    answers = [adapter(*args, **kwargs).detach()]
+    if source is not None:
+        with torch.no_grad():
+            output = source(*args, **kwargs)
+        answers.append(logits_of(output))
+    return torch.stack([answer.float().cpu() for answer in answers])
+
+
+def _shifted(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
+    """Inputs after a shift, with the same random numbers for each batch, so that a stream is one domain."""
+    changed = shift(inputs, torch.Generator().manual_seed(seed))
+    shapes = [(t.shape, t.dtype) for t in tensors_of(inputs)]
+    if not isinstance(changed, (Tensor, dict)):
+        raise RehearsalError(f"expected a tensor or a dict of tensors, got {type(changed).__name__}")
+    if [(t.shape, t.dtype) for t in tensors_of(changed)] != shapes:
+        raise RehearsalError(f"expected inputs of the shapes and types {shapes} again, got others")
+    if not all(bool(t.isfinite().all()) for t in tensors_of(changed) if t.is_floating_point()):
+        raise RehearsalError("expected finite inputs, got some that are NaN or infinite")
+    return changed
+
+
+@contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """An error in a shift, or of the model on it, as one that names the shift."""
+    try:
+        yield
+    except Exception as error:
+        raise RehearsalError(f"the shift {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+def batches_of(labelled: Labelled, size: int) -> Iterator[Labelled]:
+    """The samples in batches, in order."""
+    for rows in torch.arange(len(labelled)).split(size):
+        yield labelled.select(rows)

@@ -1,0 +1,141 @@
+"""Run a method over made-up shifts of labelled source data: how does accuracy follow from its answers?"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.calibration.shifts import NO_SHIFT, Shift, generic_shifts, image_shifts, scale_of
+from equipoise.copying import frozen_copy
+from equipoise.errors import OptionError, RehearsalError
+from equipoise.options import integer
+from equipoise.registry import create
+from equipoise.rehearsing.labelled import Inputs, mapped, take, tensors_of
+from equipoise.rehearsing.learning import learned
+from equipoise.rehearsing.meeting import Shifts, Stage, batches_of, meet_all
+from equipoise.source import SourceStatistics, check_module, device_of
+
+FEWEST_SHIFTS = 8
+"""The shifts below which a regression would learn noise, the one that changes nothing among them."""
+
+
+def rehearse(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    method: str = "poise",
+    shifts: int | Shifts | None = None,
+    source: SourceStatistics | None = None,
+    samples: int = 2000,
+    batch_size: int = 50,
+    seed: int = 0,
+    progress: bool = True,
+    **options: Any,
+) -> SourceStatistics:
+    """Source statistics with a rehearsal: how accurate a method on a model is, seen from its answers alone.
+
+    The method meets each made-up shift of labelled samples from a reset, in random order and half of the
+    shifts sorted by class as well, without tempering. Over windows of its answers (`window.features`), ridge
+    regression fits the logit of their accuracy; in a stream, `tempering="rehearsed"` evaluates it. One shift
+    after another is left out to learn how far off that is. The model and the global random state are left
+    alone.
+
+    Args:
+        model: the classifier to be deployed.
+        loader: yields (inputs, labels) of source data that the model was **not trained on**: on its training
+            data a model is more accurate than it will ever be again. 1,000 to 2,000 samples are enough.
+        method: the method to rehearse, one of `list_methods()`.
+        shifts: how many of the built-in shifts (at least 8; 16 are nearly as good as all), or shifts of your
+            own, names to functions (inputs, generator) → inputs. By default all that fit the inputs: images
+            (N, C, H, W) get geometric, occluding, mixing, colour, texture and frequency changes, other floats
+            noise, mixing, dropping, scaling, moving and permuting. Token inputs need shifts of your own.
+        source: statistics to add the rehearsal to; by default measured on the same samples.
+        samples: how many samples to use at most; they are kept in memory.
+        batch_size: of the streams.
+        seed: of everything random.
+        progress: whether to show bars.
+        options: the method's options, those that it will be deployed with.
+
+    >>> import equipoise as eq
+    >>> model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> held_out = [(torch.randn(50, 6), torch.randint(3, (50,))) for _ in range(4)]
+    >>> source = eq.rehearse(model, held_out, shifts=8, progress=False)
+    >>> adapter = eq.Poise(model, source)
+    >>> adapter(torch.randn(50, 6)).shape
+    torch.Size([50, 3])
+    """
+    check_module(model)
+    samples, batch_size = integer("samples", samples, low=1), integer("batch_size", batch_size, low=1)
+    seed = integer("seed", seed, low=0)
+    for name in ("tempering", "engine", "distributed"):
+        if name in options:
+            raise OptionError(f"{name} is not an option of a rehearsal: it chooses its own")
+    labelled = take(loader, samples, seed, progress)
+    chosen = _chosen_shifts(shifts, labelled.inputs)
+    device = device_of(model)
+    if source is None:
+        batches = (mapped(part.inputs, lambda t: t.to(device)) for part in batches_of(labelled, batch_size))
+        source = SourceStatistics.measure(model, batches, progress=False)
+    top = int(labelled.labels.max())
+    if top >= source.num_classes or int(labelled.labels.min()) < 0:
+        raise RehearsalError(
+            f"expected labels from 0 to {source.num_classes - 1}, the model's classes, got "
+            f"{int(labelled.labels.min())} to {top}"
+        )
+    bare = replace(source, rehearsals={})
+    adapter = create(method, model, bare, tempering="none", distributed=False, **options)
+    other = frozen_copy(model) if adapter.compares else None
+    stage = Stage(adapter, other, source.num_classes, labelled, batch_size, seed)
+    met = meet_all(stage, chosen, progress)
+    found = learned(adapter, met, len(labelled), batch_size, seed)
+    return replace(source, rehearsals={**source.rehearsals, method: found})
+
+
+def _chosen_shifts(shifts: int | Shifts | None, inputs: Inputs) -> Shifts:
+    """The shifts to meet, the one that changes nothing first."""
+    if isinstance(shifts, Mapping):
+        if not all(callable(shift) for shift in shifts.values()):
+            raise OptionError("expected shifts as names to functions (inputs, generator) -> inputs")
+        found: Shifts = dict(shifts)
+    else:
+        found = _built_in(inputs)
+        if shifts is not None:
+            wanted = integer("shifts", shifts, low=FEWEST_SHIFTS)
+            found = dict(list(found.items())[: wanted - 1])
+    found = {NO_SHIFT: lambda x, _: x, **{name: shift for name, shift in found.items() if name != NO_SHIFT}}
+    if len(found) < FEWEST_SHIFTS:
+        raise OptionError(
+            f"expected at least {FEWEST_SHIFTS - 1} shifts, better 16, got {len(found) - 1}: fewer cannot "
+            "tell how accuracy follows from the answers"
+        )
+    return found
+
+
+def _built_in(inputs: Inputs) -> Shifts:
+    floats = {
+        name: tensor
+        for name, tensor in (inputs.items() if isinstance(inputs, dict) else {"": inputs}.items())
+        if tensor.is_floating_point() or (tensor.dtype == torch.uint8 and tensor.ndim == 4)
+    }
+    if len(floats) != 1 or next(iter(floats.values())).ndim < 2:
+        got = ", ".join(f"{t.dtype} {tuple(t.shape[1:])}" for t in tensors_of(inputs))
+        raise OptionError(
+            f"there are no built-in shifts for these inputs ({got}), only for one tensor of images or other "
+            "floats: pass your own, rehearse(..., shifts={name: lambda inputs, generator: changed, ...})"
+        )
+    ((key, tensor),) = floats.items()
+    scale = scale_of(tensor)
+    image = tensor.ndim == 4 and min(tensor.shape[2:]) >= 8
+    plain = image_shifts(scale, tensor.shape[1]) if image else generic_shifts(scale, tensor.ndim > 2)
+    if not key:
+        return plain
+    return {name: partial(_of_entry, key=key, shift=shift) for name, shift in plain.items()}
+
+
+def _of_entry(
+    inputs: dict[str, Tensor], generator: torch.Generator, *, key: str, shift: Shift
+) -> dict[str, Tensor]:
+    return {**inputs, key: shift(inputs[key], generator)}
