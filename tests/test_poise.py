@@ -1,6 +1,7 @@
 """Poise against its parts, put together here: statistics that follow, prototypes, agreement."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import equipoise as eq
 from equipoise.errors import OptionError, StateError, UnknownOptionError
 from equipoise.following import following_statistics
 from equipoise.prototypes import blend, learn
+from equipoise.tempering import Tempering
 from tests.toys import Counting, drifted, make
 
 
@@ -27,10 +29,11 @@ def stream(count: int, rows: int = 10) -> list[torch.Tensor]:
     return [2 * torch.rand(rows, 1, 8, 8, generator=draw) for _ in range(count)]
 
 
-def test_it_is_statistics_prototypes_and_agreement() -> None:
+@pytest.mark.parametrize("tempering", ["none", "agreement"])
+def test_it_is_statistics_and_prototypes(tempering: Tempering) -> None:
     model = small_model()
     source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
-    adapter = eq.Poise(model, source)
+    adapter = eq.Poise(model, replace(source, norm_limits=torch.zeros(0)), tempering=tempering)
     mirror = copy.deepcopy(model)
     head, kept = nn.Linear(4 * 36, 5), dict[str, torch.Tensor]()
     head.load_state_dict(mirror[4].state_dict())
@@ -42,7 +45,8 @@ def test_it_is_statistics_prototypes_and_agreement() -> None:
         kept = learn(kept, head, features, logits)
         assert adapter.last is not None
         raw = blend(kept, logits, features)
-        torch.testing.assert_close(answer * adapter.last.temperature, raw, rtol=1e-4, atol=1e-5)
+        temperature = adapter.last.temperature or 1.0
+        torch.testing.assert_close(answer * temperature, raw, rtol=1e-4, atol=1e-5)
     for name, parameter in adapter.student.named_parameters():
         assert torch.equal(parameter, model.get_parameter(name))  # no gradient steps
 
@@ -67,14 +71,14 @@ def test_a_model_without_a_linear_head_does_without_prototypes() -> None:
     source = eq.SourceStatistics.measure(model, [torch.rand(64, 1, 8, 8)], progress=False)
     adapter = eq.Poise(model, source)
     adapter(stream(1)[0])
-    assert not adapter.kept
+    assert set(adapter.kept) == {"age"}
 
 
 def test_what_belongs_to_gradient_steps_is_unknown() -> None:
     model = small_model()
     source = eq.SourceStatistics.measure(model, [torch.rand(8, 1, 8, 8)], progress=False)
     for option in ("learning_rate", "parameters", "optimizer", "momentum", "steps", "reading"):
-        with pytest.raises(UnknownOptionError, match=f"poise has no option {option}; it has t_min, t_max, "):
+        with pytest.raises(UnknownOptionError, match=f"poise has no option {option}; it has norm_momentum, "):
             eq.create("poise", model, source, **{option: 1})
 
 

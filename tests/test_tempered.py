@@ -109,14 +109,14 @@ def test_the_source_forward_is_shared_where_the_method_makes_it(method: str, tem
     model = Counting(inner)
     source = measured(model, [images(16)])
     options = {"every": 1000} if method == "sotta" else {}
-    shares = method in ("source", "t3a", "dec", "poise")
+    shares = method in ("source", "t3a", "dec")
     raw = create(method, model, source, **options)
     by_option = create(method, model, source, tempering=tempering, **options)
     worn = eq.Tempered(create(method, model, source, **options), source, tempering=tempering)
     more = 0 if shares else 1
     x = drifted(8)
     assert calls(by_option, x) == calls(worn, x) == calls(raw, x) + more
-    assert calls(raw, x) == (2 if method in ("dec", "poise") else 1)
+    assert calls(raw, x) == (2 if method == "dec" else 1)
     asks = 1 if tempering == "sample" and method not in ("source", "t3a") else 0
     assert calls(by_option.predict, x) == calls(worn.predict, x) == calls(raw.predict, x) + asks
 

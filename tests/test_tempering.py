@@ -69,7 +69,8 @@ def test_a_scalar_temperature_leaves_the_classes_alone(kind: str) -> None:
 def test_unknown_tempering() -> None:
     model, source = make()
     with pytest.raises(
-        eq.errors.OptionError, match="expected tempering as one of mean, median, sample, agreement, none"
+        eq.errors.OptionError,
+        match="expected tempering as one of mean, median, sample, agreement, rehearsed, none",
     ):
         eq.create("poise", model, source, tempering="mode")
 

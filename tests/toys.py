@@ -1,6 +1,8 @@
 """Small classifiers of (N, 3, 6, 6) images into 5 classes, one for each kind of normalisation."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +104,24 @@ def measured(model: nn.Module, loader: list[Any]) -> eq.SourceStatistics:
     """Source statistics with all that any method needs."""
     fisher = any(isinstance(module, NORMALISATION) for module in model.modules())
     return eq.SourceStatistics.measure(model, loader, fisher=fisher, progress=False)
+
+
+@lru_cache
+def rehearsal_of(method: str) -> eq.Rehearsal:
+    """A small rehearsal of a method, for any model of `CLASSES` classes."""
+    model, source = make()
+    x = images(120, seed=11)
+    with torch.no_grad():
+        labels = model(x).argmax(1)
+    labels[::4] = (labels[::4] + 1) % CLASSES
+    held_out = list(zip(x.split(20), labels.split(20), strict=True))
+    made = eq.rehearse(model, held_out, method=method, source=source, shifts=8, batch_size=20, progress=False)
+    return made.rehearsal_of(method)
+
+
+def rehearsed(source: eq.SourceStatistics, method: str) -> eq.SourceStatistics:
+    """Source statistics that hold a rehearsal of a method."""
+    return replace(source, rehearsals={method: rehearsal_of(method)})
 
 
 def drifted(rows: int, seed: int = 0) -> Tensor:

@@ -21,7 +21,7 @@ SIZES = (1, 2, 5, 10, 25, 50)
 WATCHED = 8
 """The number of batch norms that are watched: the first see changes of inputs, and little of classes."""
 
-SETTLED = 1e6
+SETTLED = 1_000_000
 """The age of statistics that nothing has disturbed: those of the source model."""
 
 MARGIN = 3.0
@@ -103,7 +103,7 @@ def following_statistics(
                 mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
                 far = divergence(centre, fresh, mean.to(centre), var.to(fresh), layer.eps)
                 jumped = jumped | (far > jumps.limit(place, rows).to(far))
-            age = torch.where(jumped, 0.0, jumps.age.to(centre.device)) + rows
+            age = torch.where(jumped, 0, jumps.age.to(centre.device)) + rows
             known.update(jumped=jumped, share=(rows / age.clamp(min=FEWEST)).clamp(min=slow))
             followed.age = age.clamp(max=SETTLED)
         return known["share"].to(centre.device)

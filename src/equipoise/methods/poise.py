@@ -105,7 +105,7 @@ class Poise(Adapter):
 
     def initial(self) -> dict[str, Tensor]:
         """The age of the statistics, where jumps can be seen."""
-        return {AGE: torch.full((), SETTLED, device=self.device)} if len(self.norm_limits) else {}
+        return {AGE: torch.tensor(SETTLED, device=self.device)} if len(self.norm_limits) else {}
 
     def step(self, batch: Batch, source: SourceView | None) -> Outcome:
         """Statistics and prototypes follow the batch."""
