@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from equipoise.adapter import Adapter
-from equipoise.batch import logits_of
+from equipoise.batch import Batch
 from equipoise.calibration import window
 from equipoise.errors import RehearsalError
 from equipoise.rehearsing.labelled import Inputs, Labelled, mapped, tensors_of
@@ -25,10 +25,9 @@ SNAPSHOT = 250
 
 @dataclass(frozen=True)
 class Stage:
-    """What is rehearsed: a method, the source model where the method compares itself with it, and samples."""
+    """What is rehearsed: a method, without tempering, and labelled samples."""
 
     adapter: Adapter
-    source: nn.Module | None
     classes: int
     labelled: Labelled
     batch_size: int
@@ -85,14 +84,14 @@ def _meet(stage: Stage, name: str, order: str, shift: Callable[..., Any], labell
     """One pass of the method over a shift, from a reset."""
     adapter, device = stage.adapter, device_of(stage.adapter.student)
     adapter.reset()
-    models = 1 if stage.source is None else 2
+    models = 2 if adapter.compares else 1
     windows = torch.zeros(models, 2, window.width(stage.classes) + 1)
     whole = torch.zeros(models, windows.shape[2])
     snapshots, confidences, right, seen = [], [], [], 0
     for part in batches_of(labelled, stage.batch_size):
         with _blaming(name):
             inputs = _shifted(part.inputs, shift, stage.seed)
-            logits = _answers(adapter, stage.source, mapped(inputs, lambda t: t.to(device)))
+            logits = _answers(adapter, mapped(inputs, lambda t: t.to(device)))
         good = logits.isfinite().all(2).all(0)
         hits = (logits.argmax(2) == part.labels) & good
         fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
@@ -118,14 +117,12 @@ def _meet(stage: Stage, name: str, order: str, shift: Callable[..., Any], labell
     )
 
 
-def _answers(adapter: Adapter, source: nn.Module | None, inputs: Inputs) -> Tensor:
-    """The method's logits, and those of the source model if it is asked; (models, N, C) on the CPU."""
+def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
+    """The method's logits, and those of the source model if it compares itself; (models, N, C) on the CPU."""
     args, kwargs = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), inputs)
     answers = [adapter(*args, **kwargs).detach()]
-    if source is not None:
-        with torch.no_grad():
-            output = source(*args, **kwargs)
-        answers.append(logits_of(output))
+    if adapter.compares:
+        answers.append(adapter.ask_source(Batch.of(args, kwargs))[0])
     return torch.stack([answer.float().cpu() for answer in answers])
 
 

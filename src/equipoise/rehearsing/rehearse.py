@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.calibration.shifts import NO_SHIFT, Shift, generic_shifts, image_shifts, scale_of
-from equipoise.copying import frozen_copy
 from equipoise.errors import OptionError, RehearsalError
 from equipoise.options import integer
 from equipoise.registry import create
@@ -87,8 +86,7 @@ def rehearse(
         )
     bare = replace(source, rehearsals={})
     adapter = create(method, model, bare, tempering="none", distributed=False, **options)
-    other = frozen_copy(model) if adapter.compares else None
-    stage = Stage(adapter, other, source.num_classes, labelled, batch_size, seed)
+    stage = Stage(adapter, source.num_classes, labelled, batch_size, seed)
     met = meet_all(stage, chosen, progress)
     found = learned(adapter, met, len(labelled), batch_size, seed)
     return replace(source, rehearsals={**source.rehearsals, method: found})

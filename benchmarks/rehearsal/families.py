@@ -1,0 +1,245 @@
+"""The models and streams of the rehearsal benchmark: trained on part of the source images, met by the rest.
+
+Digits (SmallCNN), PACS and TinyImageNet-C (EfficientNet-B0, MobileNet) are those of the paper's recipes, with
+fewer epochs; SVHN with a batch-norm ResNet, a group-norm ResNet and a small ViT, trained with augmentation and
+weight decay, are models of another kind that are honest to begin with.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from networks import ResNet, ViT
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, cross_entropy, pad
+
+from equipoise.bench.step import TrainingStep, on_device
+from equipoise.data import Reader, open_data_set
+from equipoise.data.corruptions.dispatch import corrupt
+from equipoise.data.images import Images
+from equipoise.models import create_backbone
+
+CORRUPTIONS = (
+    "gaussian_noise shot_noise impulse_noise defocus_blur glass_blur motion_blur zoom_blur snow frost fog "
+    "brightness contrast elastic_transform pixelate jpeg_compression"
+).split()
+TIERS = (1, 2, 3, 4, 5)
+SAMPLES = 2000
+"""The most images of a rehearsal, of unseen source data and of a target."""
+
+NAMES = (
+    *(f"digits {domain}" for domain in ("mnist", "usps", "svhn")),
+    *(
+        f"pacs {network} {domain}"
+        for network in ("efficientnet_b0", "mobilenet_v1")
+        for domain in ("photo", "art_painting", "cartoon", "sketch")
+    ),
+    *(f"tin {network}" for network in ("efficientnet_b0", "mobilenet_v1")),
+    *(f"svhn {kind}" for kind in ("bn", "gn", "vit")),
+)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A trained model with images that it has not seen.
+
+    Attributes:
+        model: in evaluation mode.
+        rehearsal: held-out source images.
+        unseen: other held-out source images.
+        streams: images of the target domain, or of every corruption and tier.
+    """
+
+    model: nn.Module
+    rehearsal: Images
+    unseen: Images
+    streams: dict[str, Images]
+
+
+def load(name: str, data: Path, models: Path, workers: int) -> Family:
+    """Train the model of a name, or read it from `models`, where it is left in half precision."""
+    family, *rest = name.split()
+    domain = rest[-1]
+    torch.manual_seed(0)
+    reader = Reader(workers=4)
+    fit: Callable[[Images], None]
+    if family in ("digits", "svhn"):
+        digits = open_data_set("digits", data)
+        sources = ["svhn"] if family == "svhn" else [d for d in ("mnist", "usps", "svhn") if d != domain]
+        images = Images.join([digits.read(f"{d}/train", None, reader) for d in sources])
+        tests = Images.join([digits.read(f"{d}/test", None, reader) for d in sources])
+        target = tests if family == "svhn" else digits.read(f"{domain}/test", None, reader)
+    elif family == "pacs":
+        pacs = open_data_set("pacs", data)
+        others = [d for d in ("art_painting", "cartoon", "photo", "sketch") if d != domain]
+        images = Images.join([pacs.read(d, None, reader) for d in others])
+        target = pacs.read(domain, None, reader)
+    else:
+        tiny = open_data_set("tiny-imagenet-c", data)
+        images, target = tiny.read("train", None, reader), None
+    share = {"digits": 0.1, "svhn": 0.05, "pacs": 0.15, "tin": 0.1}[family]
+    train, held = split(images.labels, share)
+    if family == "digits":
+        model = create_backbone("smallcnn", 10, in_channels=1)
+        fit = lambda x: fit_recipe(model, x, "adam", 1e-3, 5)  # noqa: E731
+    elif family == "svhn":
+        model = ViT(10) if domain == "vit" else ResNet(10, domain)
+        fit = lambda x: fit_augmented(model, x, 8)  # noqa: E731
+    else:
+        weights = data / "weights" / f"{rest[0]}.safetensors"
+        classes, epochs = (7, 8) if family == "pacs" else (200, 12)
+        size = None if family == "pacs" else 128
+        model = create_backbone(rest[0], classes, weights=weights, input_size=size)
+        fit = lambda x: fit_recipe(model, x, "rmsprop", 2e-4, epochs)  # noqa: E731
+    _train_once(model, fit, images.select(train), models / f"{name.replace(' ', '-')}.pt")
+    if family in ("digits", "svhn"):
+        rehearsal, unseen = images.select(held[:SAMPLES]), shuffled(tests, 1)
+    else:
+        cut = len(held) * 2 // 3 if family == "pacs" else SAMPLES
+        rehearsal, unseen = images.select(held[:cut]), images.select(held[cut : cut + SAMPLES])
+    if family in ("digits", "pacs"):
+        streams = {"target": shuffled(target, 2)}
+    elif family == "svhn":
+        clean = shuffled(target, 2).select(torch.arange(1000))
+        tasks = [(name, tier) for tier in TIERS for name in CORRUPTIONS]
+        made = corrupted(clean.pixels, tasks, workers)
+        streams = {label: Images(pixels, clean.labels) for label, pixels in made.items()}
+    else:
+        made_reader = Reader(workers=workers)
+        labels = [f"{name}/{tier}" for tier in TIERS for name in CORRUPTIONS]
+        streams = {label: shuffled(tiny.read(label, 1000, made_reader), 2) for label in labels}
+    return Family(model, rehearsal, unseen, streams)
+
+
+def shuffled(images: Images, seed: int) -> Images:
+    """At most `SAMPLES` images in random order."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    return images.select(order[:SAMPLES])
+
+
+def split(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows to keep aside, a share of each class, seeded."""
+    draw, held = torch.Generator().manual_seed(0), []
+    for label in labels.unique():
+        rows = (labels == label).nonzero().flatten()
+        rows = rows[torch.randperm(len(rows), generator=draw)]
+        held.append(rows[: round(len(rows) * share)])
+    aside = torch.cat(held)
+    kept = torch.ones(len(labels), dtype=torch.bool)
+    kept[aside] = False
+    return kept.nonzero().flatten(), aside[torch.randperm(len(aside), generator=draw)]
+
+
+def _train_once(model: nn.Module, fit: Callable[[Images], None], images: Images, path: Path) -> None:
+    if not path.exists():
+        fit(images)
+        half = {
+            k: v.half().cpu() if v.is_floating_point() else v.cpu() for k, v in model.state_dict().items()
+        }
+        torch.save(half, path)
+    stored = torch.load(path, weights_only=True)
+    model.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in stored.items()})
+    model.to(DEVICE).eval().requires_grad_(False)
+
+
+def fit_recipe(model: nn.Module, images: Images, optimizer: str, rate: float, epochs: int) -> None:
+    """Train as the paper's recipes do, without augmentation."""
+    on_device(model, DEVICE)
+    parameters, cuda = list(model.parameters()), DEVICE.type == "cuda"
+    descent: torch.optim.Optimizer
+    if optimizer == "adam":
+        descent = torch.optim.Adam(parameters, lr=rate, eps=1e-7, capturable=cuda)
+    else:
+        descent = torch.optim.RMSprop(parameters, lr=rate, alpha=0.9, eps=1e-7, capturable=cuda)
+    model.train()
+    step = TrainingStep(model, descent, images, 64)
+    for epoch in range(epochs):
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(epoch))
+        for rows in order.to(DEVICE).split(64):
+            if len(rows) > 1:
+                step(rows)
+
+
+def fit_augmented(model: nn.Module, images: Images, epochs: int, batch: int = 128) -> None:
+    """Train with random crops, weight decay and one cycle of the learning rate."""
+    model.to(DEVICE).train()
+    pixels, labels = images.pixels.to(DEVICE), images.labels.to(DEVICE)
+    descent = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
+    steps = epochs * (len(labels) // batch)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(descent, 2e-3, total_steps=steps + 1)
+    for epoch in range(epochs):
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch)).to(DEVICE)
+        for rows in order[: len(order) // batch * batch].split(batch):
+            x = pad(pixels[rows].float(), (3,) * 4, mode="replicate")
+            top, left = torch.randint(0, 7, (2,)).tolist()
+            loss = cross_entropy(model(x[:, :, top : top + 32, left : left + 32]), labels[rows])
+            descent.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            descent.step()
+            cycle.step()
+
+
+# ---------------------------------------------------------------------- streams
+
+
+def orders(labels: Tensor) -> dict[str, Tensor]:
+    """Rows in random order, by class, and with class shares over time from a Dirichlet distribution of .1."""
+    draw = torch.Generator().manual_seed(9)
+    slots: list[list[Tensor]] = [[] for _ in range(20)]
+    shares = torch.distributions.Dirichlet(torch.full((20,), 0.1))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        for label in labels.unique():
+            rows = (labels == label).nonzero().flatten()
+            rows = rows[torch.randperm(len(rows), generator=draw)]
+            ends = (shares.sample().cumsum(0) * len(rows)).long().clamp(max=len(rows))
+            ends[-1] = len(rows)
+            for slot, part in zip(slots, rows.tensor_split(ends[:-1]), strict=True):
+                slot.append(part)
+    mixed = [torch.cat(slot) for slot in slots]
+    correlated = torch.cat([slot[torch.randperm(len(slot), generator=draw)] for slot in mixed])
+    return {
+        "shuffled": torch.arange(len(labels)),
+        "sorted": labels.argsort(stable=True),
+        "dirichlet": correlated,
+    }
+
+
+def mild(pixels: Tensor) -> dict[str, Tensor]:
+    """Images dimmed, flattened, blurred and noisy by several strengths, and inverted."""
+    x, draw = pixels.float(), torch.Generator().manual_seed(5)
+    mean, channels = x.mean((1, 2, 3), keepdim=True), x.shape[1]
+    made = {f"dimmed to {k}": x * k for k in (0.6, 0.3)}
+    made |= {f"contrast {k}": (x - mean) * k + mean for k in (0.6, 0.3)}
+    for sigma in (0.7, 1.5, 3.0):
+        reach = int(3 * sigma)
+        taps = torch.arange(-reach, reach + 1).float()
+        kernel = (-(taps**2) / 2 / sigma**2).exp()
+        kernel = (kernel / kernel.sum()).repeat(channels, 1, 1, 1)
+        rows = conv2d(pad(x, (reach,) * 4, mode="replicate"), kernel, groups=channels)
+        made[f"blur {sigma}"] = conv2d(rows, kernel.transpose(2, 3), groups=channels)
+    for strength in (10, 25, 50, 100):
+        made[f"noise {strength}"] = x + strength * torch.randn(x.shape, generator=draw)
+    made["inverted"] = 255 - x
+    return {name: value.clamp(0, 255).round().to(torch.uint8) for name, value in made.items()}
+
+
+def _corrupted(task: tuple[Tensor, str, int]) -> Tensor:
+    torch.set_num_threads(1)
+    pixels, name, tier = task
+    made = corrupt(pixels.permute(0, 2, 3, 1).contiguous().numpy(), name, tier, range(len(pixels)))
+    return torch.from_numpy(made).permute(0, 3, 1, 2).contiguous()
+
+
+def corrupted(pixels: Tensor, tasks: list[tuple[str, int]], workers: int) -> dict[str, Tensor]:
+    """Corruptions of images at tiers; grey images are shown three times, and the first is taken."""
+    colour = pixels.expand(-1, 3, -1, -1)
+    with ProcessPoolExecutor(workers) as pool:
+        made = pool.map(_corrupted, [(colour, name, tier) for name, tier in tasks])
+        return {
+            f"{name}/{tier}": x[:, : pixels.shape[1]] for (name, tier), x in zip(tasks, made, strict=True)
+        }

@@ -1,0 +1,151 @@
+"""How honest poise is with a rehearsal, on models and streams of four families; a line of JSON for each stream.
+
+    python benchmarks/rehearsal/run.py DATA MODELS OUT.jsonl "digits svhn" "pacs efficientnet_b0 photo" …
+
+without names, all of them. DATA as `equipoise data` says; models are trained once and left in MODELS.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from families import DEVICE, NAMES, Family, corrupted, load, mild, orders
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+
+BATCH = 50
+TEMPERATURES = torch.logspace(-1, 5, 121, base=2.0)
+LAST = 500
+"""The images at the end of a stream that the estimate is held against."""
+
+
+def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Accuracy, ECE and NLL."""
+    given = {"logits": logits, "target": labels}
+    return {
+        "accuracy": float(accuracy(**given)),
+        "ece": float(expected_calibration_error(**given)),
+        "nll": float(negative_log_likelihood(**given)),
+    }
+
+
+def oracle(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """The scores at the one temperature with the least NLL, found with the labels."""
+    losses = [float(negative_log_likelihood(logits=logits / t, target=labels)) for t in TEMPERATURES]
+    return scores(logits / TEMPERATURES[min(range(len(losses)), key=losses.__getitem__)], labels)
+
+
+class Bench:
+    """A model with its adapters."""
+
+    def __init__(self, name: str, family: Family) -> None:
+        self.name, self.family = name, family
+        held = family.rehearsal
+        loader = [(held.pixels[at].float().to(DEVICE), held.labels[at]) for at in _rows(len(held))]
+        started = time.perf_counter()
+        self.source = eq.rehearse(family.model, loader, progress=False)
+        self.seconds = time.perf_counter() - started
+        self.poise = eq.Poise(family.model, self.source)
+        self.untempered = eq.Poise(family.model, self.source, tempering="none")
+
+    def line(self, kind: str, stream: str, order: str, pixels: Tensor, labels: Tensor) -> dict[str, Any]:
+        """Meet a stream with the source model, poise without tempering, and poise."""
+        rows = orders(labels)[order]
+        pixels, labels = pixels[rows], labels[rows]
+        with torch.no_grad():
+            plain = _answers(self.family.model, pixels)
+        self.untempered.reset()
+        raw = _answers(self.untempered, pixels)
+        self.poise.reset()
+        answers, values, by_source = [], [], 0
+        for at in _rows(len(labels)):
+            answers.append(self.poise(pixels[at].float().to(DEVICE)).detach().cpu())
+            step = self.poise.last
+            values.append(step.accuracy.value)
+            by_source += step.answered_by == "source"
+        logits = torch.cat(answers)
+        estimate = self.poise.accuracy
+        last = float((logits[-LAST:].argmax(1) == labels[-LAST:]).double().mean())
+        return {
+            "model": self.name,
+            "kind": kind,
+            "stream": stream,
+            "order": order,
+            "images": len(labels),
+            "source": scores(plain, labels),
+            "untempered": scores(raw, labels),
+            "oracle": oracle(raw, labels),
+            "poise": scores(logits, labels),
+            "by_source": by_source / len(values),
+            "estimate": sum(values) / len(values),
+            "end": {"accuracy": last, "low": estimate.low, "high": estimate.high, "inside": estimate.inside},
+        }
+
+    def jumps(self) -> list[dict[str, Any]]:
+        """Accuracy over 20 batches after a jump, of poise and of batch statistics, at the start and later."""
+        unseen = self.family.unseen
+        count = min(len(unseen), 20 * BATCH)
+        before, after = unseen.pixels[:count], unseen.pixels[-count:]
+        labels = unseen.labels[-count:]
+        changed = corrupted(after, [("contrast", 5), ("gaussian_noise", 5)], 2) | {"invert": 255 - after}
+        methods = {"poise": self.poise}
+        if len(self.source.norm_limits):
+            methods["norm"] = eq.create("norm", self.family.model)
+        lines = []
+        for stream, pixels in changed.items():
+            found = {}
+            for method, adapter in methods.items():
+                adapter.reset()
+                found[f"{method} at the start"] = scores(_answers(adapter, pixels), labels)
+                adapter.reset()
+                _answers(adapter, before)
+                found[f"{method} in mid-stream"] = scores(_answers(adapter, pixels), labels)
+            lines.append({"model": self.name, "kind": "jump", "stream": stream, "images": count, **found})
+        return lines
+
+
+def _rows(count: int) -> list[slice]:
+    return [slice(at, at + BATCH) for at in range(0, count, BATCH)]
+
+
+def _answers(model: Any, pixels: Tensor) -> Tensor:
+    made = [model(pixels[at].float().to(DEVICE)).detach().cpu() for at in _rows(len(pixels))]
+    return torch.cat(made)
+
+
+def measured(name: str, family: Family) -> list[dict[str, Any]]:
+    """Every line of a model."""
+    bench, unseen = Bench(name, family), family.unseen
+    lines = [
+        {"model": name, "kind": "rehearsal", "seconds": bench.seconds, "error": bench.source.rehearsal.error}
+    ]
+    for order in ("shuffled", "sorted"):
+        lines.append(bench.line("unseen", "none", order, unseen.pixels, unseen.labels))
+    for stream, pixels in mild(unseen.pixels[:1000]).items():
+        lines.append(bench.line("mild", stream, "shuffled", pixels, unseen.labels[:1000]))
+    several = len(family.streams) == 1
+    for stream, images in family.streams.items():
+        for order in ("shuffled", "sorted", "dirichlet") if several else ("shuffled",):
+            lines.append(bench.line("target", stream, order, images.pixels, images.labels))
+    return lines + bench.jumps()
+
+
+def main() -> None:
+    """Measure the named models, and write what came."""
+    data, models, out, *names = sys.argv[1:]
+    Path(models).mkdir(parents=True, exist_ok=True)
+    for name in names or NAMES:
+        started = time.perf_counter()
+        lines = measured(name, load(name, Path(data), Path(models), workers=6))
+        with Path(out).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        print(f"{name}: {len(lines)} lines in {time.perf_counter() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
