@@ -1,13 +1,14 @@
 """The models and streams of the rehearsal benchmark: trained on part of the source images, met by the rest.
 
 Digits (SmallCNN), PACS and TinyImageNet-C (EfficientNet-B0, MobileNet) are those of the paper's recipes, with
-fewer epochs; SVHN with a batch-norm ResNet, a group-norm ResNet and a small ViT, trained with augmentation and
-weight decay, are models of another kind that are honest to begin with.
+fewer epochs; SVHN with a batch-norm ResNet, a group-norm ResNet and a small ViT, trained with augmentation
+and weight decay, are models of another kind that are honest to begin with.
 """
 
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,14 +18,11 @@ from torch.nn.functional import conv2d, cross_entropy, pad
 
 from equipoise.bench.step import TrainingStep, on_device
 from equipoise.data import Reader, open_data_set
-from equipoise.data.corruptions.dispatch import corrupt
+from equipoise.data.corruptions.dispatch import DETERMINISTIC, RANDOM, corrupt
 from equipoise.data.images import Images
 from equipoise.models import create_backbone
 
-CORRUPTIONS = (
-    "gaussian_noise shot_noise impulse_noise defocus_blur glass_blur motion_blur zoom_blur snow frost fog "
-    "brightness contrast elastic_transform pixelate jpeg_compression"
-).split()
+CORRUPTIONS = tuple(RANDOM) + tuple(DETERMINISTIC)
 TIERS = (1, 2, 3, 4, 5)
 SAMPLES = 2000
 """The most images of a rehearsal, of unseen source data and of a target."""
@@ -62,56 +60,60 @@ class Family:
 def load(name: str, data: Path, models: Path, workers: int) -> Family:
     """Train the model of a name, or read it from `models`, where it is left in half precision."""
     family, *rest = name.split()
-    domain = rest[-1]
     torch.manual_seed(0)
-    reader = Reader(workers=4)
-    fit: Callable[[Images], None]
-    if family in ("digits", "svhn"):
-        digits = open_data_set("digits", data)
-        sources = ["svhn"] if family == "svhn" else [d for d in ("mnist", "usps", "svhn") if d != domain]
-        images = Images.join([digits.read(f"{d}/train", None, reader) for d in sources])
-        tests = Images.join([digits.read(f"{d}/test", None, reader) for d in sources])
-        target = tests if family == "svhn" else digits.read(f"{domain}/test", None, reader)
-    elif family == "pacs":
-        pacs = open_data_set("pacs", data)
-        others = [d for d in ("art_painting", "cartoon", "photo", "sketch") if d != domain]
-        images = Images.join([pacs.read(d, None, reader) for d in others])
-        target = pacs.read(domain, None, reader)
-    else:
-        tiny = open_data_set("tiny-imagenet-c", data)
-        images, target = tiny.read("train", None, reader), None
-    share = {"digits": 0.1, "svhn": 0.05, "pacs": 0.15, "tin": 0.1}[family]
-    train, held = split(images.labels, share)
-    if family == "digits":
-        model = create_backbone("smallcnn", 10, in_channels=1)
-        fit = lambda x: fit_recipe(model, x, "adam", 1e-3, 5)  # noqa: E731
-    elif family == "svhn":
-        model = ViT(10) if domain == "vit" else ResNet(10, domain)
-        fit = lambda x: fit_augmented(model, x, 8)  # noqa: E731
-    else:
-        weights = data / "weights" / f"{rest[0]}.safetensors"
-        classes, epochs = (7, 8) if family == "pacs" else (200, 12)
-        size = None if family == "pacs" else 128
-        model = create_backbone(rest[0], classes, weights=weights, input_size=size)
-        fit = lambda x: fit_recipe(model, x, "rmsprop", 2e-4, epochs)  # noqa: E731
-    _train_once(model, fit, images.select(train), models / f"{name.replace(' ', '-')}.pt")
-    if family in ("digits", "svhn"):
-        rehearsal, unseen = images.select(held[:SAMPLES]), shuffled(tests, 1)
-    else:
-        cut = len(held) * 2 // 3 if family == "pacs" else SAMPLES
-        rehearsal, unseen = images.select(held[:cut]), images.select(held[cut : cut + SAMPLES])
-    if family in ("digits", "pacs"):
-        streams = {"target": shuffled(target, 2)}
-    elif family == "svhn":
-        clean = shuffled(target, 2).select(torch.arange(1000))
-        tasks = [(name, tier) for tier in TIERS for name in CORRUPTIONS]
-        made = corrupted(clean.pixels, tasks, workers)
-        streams = {label: Images(pixels, clean.labels) for label, pixels in made.items()}
-    else:
-        made_reader = Reader(workers=workers)
-        labels = [f"{name}/{tier}" for tier in TIERS for name in CORRUPTIONS]
-        streams = {label: shuffled(tiny.read(label, 1000, made_reader), 2) for label in labels}
-    return Family(model, rehearsal, unseen, streams)
+    makers = {"digits": _digits, "svhn": _svhn, "pacs": _pacs, "tin": _tiny}
+    return makers[family](rest, data, models / f"{name.replace(' ', '-')}.pt", workers)
+
+
+def _digits(rest: list[str], data: Path, path: Path, _: int) -> Family:
+    digits, reader, (domain,) = open_data_set("digits", data), Reader(workers=1), rest
+    sources = [name for name in ("mnist", "usps", "svhn") if name != domain]
+    images = Images.join([digits.read(f"{name}/train", None, reader) for name in sources])
+    tests = Images.join([digits.read(f"{name}/test", None, reader) for name in sources])
+    train, held = split(images.labels, 0.1)
+    model = create_backbone("smallcnn", 10, in_channels=1)
+    fit = partial(fit_recipe, model, optimizer="adam", rate=1e-3, epochs=5)
+    _train_once(model, fit, images.select(train), path)
+    target = shuffled(digits.read(f"{domain}/test", None, reader), 2)
+    return Family(model, images.select(held[:SAMPLES]), shuffled(tests, 1), {"target": target})
+
+
+def _svhn(rest: list[str], data: Path, path: Path, workers: int) -> Family:
+    digits, reader, (kind,) = open_data_set("digits", data), Reader(workers=1), rest
+    images, tests = (digits.read(f"svhn/{part}", None, reader) for part in ("train", "test"))
+    train, held = split(images.labels, 0.05)
+    model = ViT(10) if kind == "vit" else ResNet(10, kind)
+    _train_once(model, partial(fit_augmented, model, epochs=8), images.select(train), path)
+    clean = shuffled(tests, 2).select(torch.arange(1000))
+    made = corrupted(clean.pixels, [(name, tier) for tier in TIERS for name in CORRUPTIONS], workers)
+    streams = {label: Images(pixels, clean.labels) for label, pixels in made.items()}
+    return Family(model, images.select(held[:SAMPLES]), shuffled(tests, 1), streams)
+
+
+def _pacs(rest: list[str], data: Path, path: Path, workers: int) -> Family:
+    pacs, reader, (network, domain) = open_data_set("pacs", data), Reader(workers=workers), rest
+    others = [name for name in ("art_painting", "cartoon", "photo", "sketch") if name != domain]
+    images = Images.join([pacs.read(name, None, reader) for name in others])
+    train, held = split(images.labels, 0.15)
+    model = create_backbone(network, 7, weights=data / "weights" / f"{network}.safetensors")
+    fit = partial(fit_recipe, model, optimizer="rmsprop", rate=2e-4, epochs=8)
+    _train_once(model, fit, images.select(train), path)
+    cut = len(held) * 2 // 3
+    target = shuffled(pacs.read(domain, None, reader), 2)
+    return Family(model, images.select(held[:cut]), images.select(held[cut:]), {"target": target})
+
+
+def _tiny(rest: list[str], data: Path, path: Path, workers: int) -> Family:
+    tiny, reader, (network,) = open_data_set("tiny-imagenet-c", data), Reader(workers=workers), rest
+    images = tiny.read("train", None, reader)
+    train, held = split(images.labels, 0.1)
+    weights = data / "weights" / f"{network}.safetensors"
+    model = create_backbone(network, 200, weights=weights, input_size=128)
+    fit = partial(fit_recipe, model, optimizer="rmsprop", rate=2e-4, epochs=12)
+    _train_once(model, fit, images.select(train), path)
+    labels = [f"{name}/{tier}" for tier in TIERS for name in CORRUPTIONS]
+    streams = {label: shuffled(tiny.read(label, 1000, reader), 2) for label in labels}
+    return Family(model, images.select(held[:SAMPLES]), images.select(held[SAMPLES:]), streams)
 
 
 def shuffled(images: Images, seed: int) -> Images:

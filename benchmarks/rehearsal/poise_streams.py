@@ -1,6 +1,6 @@
-"""How honest poise is with a rehearsal, on models and streams of four families; a line of JSON for each stream.
+"""Measure how honest poise is with a rehearsal, on models of four families; a line of JSON for each stream.
 
-    python benchmarks/rehearsal/run.py DATA MODELS OUT.jsonl "digits svhn" "pacs efficientnet_b0 photo" …
+    python benchmarks/rehearsal/poise_streams.py DATA MODELS OUT.jsonl "digits svhn" "tin mobilenet_v1" …
 
 without names, all of them. DATA as `equipoise data` says; models are trained once and left in MODELS.
 """
@@ -9,13 +9,14 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from families import DEVICE, NAMES, Family, corrupted, load, mild, orders
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.data.images import Images
 from equipoise.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 
 BATCH = 50
@@ -26,11 +27,10 @@ LAST = 500
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """Accuracy, ECE and NLL."""
-    given = {"logits": logits, "target": labels}
     return {
-        "accuracy": float(accuracy(**given)),
-        "ece": float(expected_calibration_error(**given)),
-        "nll": float(negative_log_likelihood(**given)),
+        "accuracy": float(accuracy(logits=logits, target=labels)),
+        "ece": float(expected_calibration_error(logits=logits, target=labels)),
+        "nll": float(negative_log_likelihood(logits=logits, target=labels)),
     }
 
 
@@ -65,11 +65,10 @@ class Bench:
         answers, values, by_source = [], [], 0
         for at in _rows(len(labels)):
             answers.append(self.poise(pixels[at].float().to(DEVICE)).detach().cpu())
-            step = self.poise.last
-            values.append(step.accuracy.value)
-            by_source += step.answered_by == "source"
+            values.append(_known(self.poise.accuracy).value)
+            by_source += _known(self.poise.last).answered_by == "source"
         logits = torch.cat(answers)
-        estimate = self.poise.accuracy
+        estimate = _known(self.poise.accuracy)
         last = float((logits[-LAST:].argmax(1) == labels[-LAST:]).double().mean())
         return {
             "model": self.name,
@@ -93,7 +92,7 @@ class Bench:
         before, after = unseen.pixels[:count], unseen.pixels[-count:]
         labels = unseen.labels[-count:]
         changed = corrupted(after, [("contrast", 5), ("gaussian_noise", 5)], 2) | {"invert": 255 - after}
-        methods = {"poise": self.poise}
+        methods: dict[str, eq.Adapter] = {"poise": self.poise}
         if len(self.source.norm_limits):
             methods["norm"] = eq.create("norm", self.family.model)
         lines = []
@@ -107,6 +106,15 @@ class Bench:
                 found[f"{method} in mid-stream"] = scores(_answers(adapter, pixels), labels)
             lines.append({"model": self.name, "kind": "jump", "stream": stream, "images": count, **found})
         return lines
+
+
+_Known = TypeVar("_Known")
+
+
+def _known(value: _Known | None) -> _Known:
+    if value is None:
+        raise RuntimeError("expected a value after a batch, got none")
+    return value
 
 
 def _rows(count: int) -> list[slice]:
@@ -124,14 +132,12 @@ def measured(name: str, family: Family) -> list[dict[str, Any]]:
     lines = [
         {"model": name, "kind": "rehearsal", "seconds": bench.seconds, "error": bench.source.rehearsal.error}
     ]
-    for order in ("shuffled", "sorted"):
-        lines.append(bench.line("unseen", "none", order, unseen.pixels, unseen.labels))
-    for stream, pixels in mild(unseen.pixels[:1000]).items():
-        lines.append(bench.line("mild", stream, "shuffled", pixels, unseen.labels[:1000]))
-    several = len(family.streams) == 1
-    for stream, images in family.streams.items():
-        for order in ("shuffled", "sorted", "dirichlet") if several else ("shuffled",):
-            lines.append(bench.line("target", stream, order, images.pixels, images.labels))
+    plan = [("unseen", "none", order, unseen) for order in ("shuffled", "sorted")]
+    changed = mild(unseen.pixels[:1000])
+    plan += [("mild", name, "shuffled", Images(x, unseen.labels[:1000])) for name, x in changed.items()]
+    ways = ("shuffled", "sorted", "dirichlet") if len(family.streams) == 1 else ("shuffled",)
+    plan += [("target", name, way, images) for name, images in family.streams.items() for way in ways]
+    lines += [bench.line(kind, name, order, met.pixels, met.labels) for kind, name, order, met in plan]
     return lines + bench.jumps()
 
 
