@@ -4,6 +4,7 @@ import copy
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -100,16 +101,22 @@ def ridge(
     )
 
 
+def window_rows(logits: Tensor) -> Tensor:
+    """What a window has of each sample, (N, width), sample by sample."""
+    rows = []
+    for z in logits.detach().double().numpy():
+        behind = z - z.max()
+        p = np.exp(behind) / np.exp(behind).sum()
+        c = p.max()
+        nats = -(p[p > 0] * np.log(p[p > 0])).sum()
+        curve = 1 / np.exp(behind / np.array(GRID)[:, None]).sum(1)
+        rows.append(np.concatenate([[1, c, c * c, nats], curve, p]))
+    return torch.from_numpy(np.stack(rows))
+
+
 def window_of(logits: Tensor) -> Tensor:
-    """The sums over samples that a window has, sample by sample."""
-    total = torch.zeros(4 + len(GRID) + logits.shape[1], dtype=torch.float64)
-    for row in logits.double():
-        p = (row - row.max()).exp() / (row - row.max()).exp().sum()
-        c = float(p.max())
-        nats = -sum(float(q) * float(q.log()) for q in p if q > 0)
-        curve = [1 / float(((row - row.max()) / t).exp().sum()) for t in GRID]
-        total += torch.tensor([1.0, c, c * c, nats, *curve, *p.tolist()], dtype=torch.float64)
-    return total
+    """The sums over samples that a window has."""
+    return window_rows(logits).sum(0)
 
 
 def rehearsal(student: Ridge, gap: Ridge | None = None, **others: Any) -> eq.Rehearsal:
