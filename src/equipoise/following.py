@@ -94,7 +94,7 @@ def following_statistics(
 
     def share_of(layer: _BatchNorm, rows: int, centre: Tensor, fresh: Tensor) -> Tensor | float:
         slow: float = 1 - (1 - momentum) ** (rows / FOLLOWED)
-        if jumps is None:
+        if jumps is None or momentum == 0:  # statistics that shall stay as they are do so in a jump, too
             return slow
         place = places[id(layer)]
         if place < watched or not known:
@@ -135,14 +135,14 @@ class SampleMoments:
 
     def __init__(self, model: nn.Module, most: int = 1000) -> None:
         self.layers, self._most = pooling_layers(model)[:WATCHED], most
-        self._firsts: list[list[Tensor]] = [[] for _ in self.layers]
-        self._seconds: list[list[Tensor]] = [[] for _ in self.layers]
-        self._classes: list[Tensor] = []
+        self._noted: list[list[tuple[Tensor, Tensor]]] = [[] for _ in self.layers]  # in the last forward
+        self._parts: dict[tuple[int, int], list[_Part]] = {}  # by layer, and by its uses in a forward
+        self._count = 0
 
     @property
     def full(self) -> bool:
         """Whether no more samples are needed."""
-        return not self.layers or sum(len(part) for part in self._classes) >= self._most
+        return not self.layers or self._count >= self._most
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
@@ -158,39 +158,67 @@ class SampleMoments:
                 handle.remove()
 
     def name(self, classes: Tensor, good: Tensor) -> None:
-        """Note the classes of the samples of the last forward, and forget those that are not good."""
-        good = good.cpu()
-        for parts in (*self._firsts, *self._seconds):
-            parts[-1] = parts[-1][good]
-        self._classes.append(classes.cpu()[good])
+        """Note the classes of the samples of the last forward, and forget those that are not good.
+
+        A layer may see several rows of each sample, one after another. What it sees in other ways cannot be
+        sorted by class, and sets no limit.
+        """
+        classes, good = classes.cpu(), good.cpu()
+        for place, noted in enumerate(self._noted):
+            for use, (first, second) in enumerate(noted):
+                each, rest = divmod(len(first), len(good))
+                if rest or not each:
+                    continue
+                own = good.repeat_interleave(each) & first.isfinite().all(1) & second.isfinite().all(1)
+                part = _Part(first[own], second[own], classes.repeat_interleave(each)[own])
+                self._parts.setdefault((place, use), []).append(part)
+            noted.clear()
+        self._count += int(good.sum())
 
     def _noting(self, place: int) -> Callable[..., None]:
         def note(_: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
             x = at_least_single(input_of(args, kwargs).detach())
             over = tuple(range(2, x.ndim))
-            self._firsts[place].append((x.mean(over) if over else x).cpu())
-            self._seconds[place].append((x.square().mean(over) if over else x.square()).cpu())
+            first, second = (x.mean(over), x.square().mean(over)) if over else (x, x.square())
+            self._noted[place].append((first.cpu(), second.cpu()))
 
         return note
 
     def limits(self) -> Tensor:
         """The largest divergences of batches of samples that are sorted by class, for each layer and size.
 
-        Times `MARGIN`: after one class, the running statistics are further from another than from all.
+        Times `MARGIN`: after one class, the running statistics are further from another than from all. A
+        layer that saw no samples has limits that nothing exceeds.
         """
-        if not self.layers:
-            return torch.zeros(0, len(SIZES))
-        order = torch.cat(self._classes).argsort(stable=True)
-        found = torch.zeros(len(self.layers), len(SIZES))
+        found = torch.full((len(self.layers), len(SIZES)), torch.finfo(torch.float32).max)
         for place, layer in enumerate(self.layers):
-            first, second = torch.cat(self._firsts[place])[order], torch.cat(self._seconds[place])[order]
-            own = (
-                layer.get_buffer("running_mean").float().cpu(),
-                layer.get_buffer("running_var").float().cpu(),
-            )
-            for column, size in enumerate(SIZES):
-                whole = max(len(order) // size, 1)
-                groups = [part[: whole * size].unflatten(0, (whole, -1)).mean(1) for part in (first, second)]
-                mean, var = groups[0], (groups[1] - groups[0].square()).clamp(min=0)
-                found[place, column] = MARGIN * divergence(mean, var, *own, layer.eps).max()
+            uses = [_joined(parts) for (at, _), parts in self._parts.items() if at == place]
+            uses = [use for use in uses if len(use.classes)]
+            for column, size in enumerate(SIZES if uses else ()):
+                found[place, column] = MARGIN * max(_largest(layer, use, size) for use in uses)
         return found
+
+
+class _Part(NamedTuple):
+    """First and second moments of samples in a layer, and their classes."""
+
+    first: Tensor
+    second: Tensor
+    classes: Tensor
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    """All of them, sorted by class."""
+    first, second, classes = (torch.cat(kind) for kind in zip(*parts, strict=True))
+    order = classes.argsort(stable=True)
+    return _Part(first[order], second[order], classes[order])
+
+
+def _largest(layer: _BatchNorm, part: _Part, size: int) -> float:
+    """The largest divergence of one batch after another from the statistics of a layer."""
+    whole = max(len(part.classes) // size, 1)
+    first, second = (
+        rows[: whole * size].unflatten(0, (whole, -1)).mean(1) for rows in (part.first, part.second)
+    )
+    mean, var = (layer.get_buffer(name).float().cpu() for name in ("running_mean", "running_var"))
+    return float(divergence(first, (second - first.square()).clamp(min=0), mean, var, layer.eps).max())

@@ -216,7 +216,7 @@ class SourceStatistics:
     @classmethod
     def from_parts(cls, text: str, tensors: Mapping[str, Tensor]) -> "SourceStatistics":
         """The inverse of `to_json` and `tensors`; entries of other names are left alone."""
-        parts = json.loads(text)
+        parts = dict(json.loads(text))
         rehearsals = {
             method: Rehearsal.from_parts(told, part(tensors, f"{_REHEARSAL}{method}."))
             for method, told in dict(parts.pop("rehearsals", {})).items()

@@ -19,7 +19,7 @@ def draw(rehearsal: Rehearsal, path: str | os.PathLike[str]) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the figure of a rehearsal needs matplotlib: pip install 'equipoise[bench]'", name="matplotlib"
+            "the figure of a rehearsal needs matplotlib: pip install 'equipoise[demo]'", name="matplotlib"
         ) from error
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)

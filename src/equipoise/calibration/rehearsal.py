@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -167,9 +167,9 @@ class Rehearsal:
 
     @classmethod
     def from_parts(cls, text: str, tensors: Mapping[str, Tensor]) -> "Rehearsal":
-        """The inverse of `to_json` and `tensors`; StateError where something is missing or not finite."""
+        """The inverse of `to_json` and `tensors`; StateError where something is missing, misshapen or NaN."""
         try:
-            parts = json.loads(text)
+            parts = dict(json.loads(text))
             runs = tuple(Run(**run) for run in parts.pop("runs"))
             lines = {
                 at: Ridge(
@@ -180,11 +180,24 @@ class Rehearsal:
             }
             rest: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
             made = cls(**parts, runs=runs, student=lines["student"], gap=lines.get("gap"), **rest)
+            made._check_shapes()
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"not a rehearsal: {error!r}") from error
         if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise StateError("expected finite numbers in a rehearsal, got some that are not")
         return made
+
+    def _check_shapes(self) -> None:
+        """ValueError where a tensor is not of the shape that the features and the models ask for."""
+        models, features = 1 if self.gap is None else 2, len(window.FEATURES)
+        own = {"source_margin": (), "hottest": (models,), "bins": (2, 3, 15)}
+        shapes: dict[str, tuple[int, ...]] = {**own, "prior": (models, *self.prior.shape[1:2])}
+        for at, width in (("student", features), ("gap", 2 * features)):
+            wide = {"mean": (width,), "spread": (width,), "weights": (width,), "inverse": (width, width)}
+            shapes.update({f"{at}.{name.name}": wide.get(name.name, ()) for name in fields(Ridge)})
+        for name, tensor in self.tensors().items():
+            if tensor.shape != shapes[name] or (name == "prior" and tensor.shape[1] < window.width(2)):
+                raise ValueError(f"{name}: expected the shape {shapes[name]}, got {tuple(tensor.shape)}")
 
 
 def _estimate(value: Tensor, margin: Tensor, line: Ridge, x: Tensor, rows: float) -> Estimate:

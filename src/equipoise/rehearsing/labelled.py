@@ -62,12 +62,13 @@ def take(loader: Iterable[Any], samples: int, seed: int, progress: bool) -> Labe
             "DataLoader)"
         )
     draw, taken, seen = torch.Generator().manual_seed(seed), _Reservoir(samples), 0
+    ends = _has_length(loader)
     bar = tqdm(loader, desc="reading labelled samples", unit="batch", leave=False) if progress else loader
     for item in bar:
         part = _checked(item)
         seen += len(part)
         taken.add(part, draw)
-        if seen >= samples and not isinstance(loader, Sized):
+        if seen >= samples and not ends:
             break
     if seen < FEWEST:
         raise RehearsalError(
@@ -84,6 +85,14 @@ def take(loader: Iterable[Any], samples: int, seed: int, progress: bool) -> Labe
     return found
 
 
+def _has_length(loader: Iterable[Any]) -> bool:
+    """Whether a loader knows its length; a DataLoader of a stream has `__len__`, and raises there."""
+    try:
+        return isinstance(loader, Sized) and len(loader) >= 0
+    except TypeError:
+        return False
+
+
 def _checked(item: Any) -> Labelled:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise RehearsalError(
@@ -94,7 +103,12 @@ def _checked(item: Any) -> Labelled:
         inputs = {str(name): tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
     if not isinstance(inputs, (Tensor, dict)) or not tensors_of(inputs):
         raise RehearsalError(f"expected inputs as a tensor or a dict of tensors, got {type(inputs).__name__}")
-    labels = torch.as_tensor(labels)
+    try:
+        labels = torch.as_tensor(labels)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise RehearsalError(
+            f"expected labels as whole numbers of shape (N,), got {type(labels).__name__}: {error}"
+        ) from error
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise RehearsalError(
             f"expected labels as whole numbers of shape (N,), got {labels.dtype} {tuple(labels.shape)}"
@@ -132,19 +146,17 @@ class _Reservoir:
                 self._rows[place] = one
 
     def result(self) -> Labelled:
-        kinds = [self._rows[0].inputs] if isinstance(self._rows[0].inputs, Tensor) else self._rows[0].inputs
+        rows = [_by_name(row.inputs) for row in self._rows]
         try:
-            if isinstance(kinds, list):
-                inputs: Inputs = torch.cat(
-                    [row.inputs for row in self._rows if isinstance(row.inputs, Tensor)]
-                )
-            else:
-                inputs = {n: torch.cat([tensors_by_name(row.inputs)[n] for row in self._rows]) for n in kinds}
+            joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
         except (RuntimeError, KeyError) as error:
             raise RehearsalError(f"expected inputs of one shape in all batches: {error}") from error
+        inputs = joined[_ALONE] if isinstance(self._rows[0].inputs, Tensor) else joined
         return Labelled(inputs, torch.cat([row.labels for row in self._rows]))
 
 
-def tensors_by_name(inputs: Inputs) -> dict[str, Tensor]:
-    """Inputs by keyword."""
-    return {} if isinstance(inputs, Tensor) else inputs
+_ALONE = ""
+
+
+def _by_name(inputs: Inputs) -> dict[str, Tensor]:
+    return {_ALONE: inputs} if isinstance(inputs, Tensor) else inputs

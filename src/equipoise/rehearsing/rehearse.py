@@ -12,7 +12,7 @@ from equipoise.calibration.shifts import NO_SHIFT, Shift, generic_shifts, image_
 from equipoise.errors import OptionError, RehearsalError
 from equipoise.options import integer
 from equipoise.registry import create
-from equipoise.rehearsing.labelled import Inputs, mapped, take, tensors_of
+from equipoise.rehearsing.labelled import FEWEST, Inputs, mapped, take, tensors_of
 from equipoise.rehearsing.learning import learned
 from equipoise.rehearsing.meeting import Shifts, Stage, batches_of, meet_all
 from equipoise.source import SourceStatistics, check_module, device_of
@@ -52,7 +52,7 @@ def rehearse(
             (N, C, H, W) get geometric, occluding, mixing, colour, texture and frequency changes, other floats
             noise, mixing, dropping, scaling, moving and permuting. Token inputs need shifts of your own.
         source: statistics to add the rehearsal to; by default measured on the same samples.
-        samples: how many samples to use at most; they are kept in memory.
+        samples: how many samples to use at most, 100 or more; they are kept in memory.
         batch_size: of the streams.
         seed: of everything random.
         progress: whether to show bars.
@@ -67,7 +67,7 @@ def rehearse(
     torch.Size([50, 3])
     """
     check_module(model)
-    samples, batch_size = integer("samples", samples, low=1), integer("batch_size", batch_size, low=1)
+    samples, batch_size = integer("samples", samples, low=FEWEST), integer("batch_size", batch_size, low=1)
     seed = integer("seed", seed, low=0)
     for name in ("tempering", "engine", "distributed"):
         if name in options:

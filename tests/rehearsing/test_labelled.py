@@ -1,0 +1,186 @@
+"""What a rehearsal takes from a loader, and what it refuses."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import equipoise as eq
+from equipoise.errors import OptionError, RehearsalError, UnknownMethodError
+from equipoise.rehearsing import labelled
+from equipoise.rehearsing.labelled import take
+from tests.rehearsals import plain_model, rows_of_features
+
+
+def rows(count: int = 200) -> tuple[Tensor, Tensor]:
+    """Inputs that say which row they are, sorted by class."""
+    return torch.arange(count).float().unsqueeze(1).repeat(1, 6), torch.arange(count) * 3 // count
+
+
+def spoilt(x: Tensor, value: float) -> Tensor:
+    changed = x.clone()
+    changed[7, 2] = value
+    return changed
+
+
+X, Y = rows_of_features()
+REFUSED: dict[str, tuple[Any, str]] = {
+    "tensors without labels": ([X], r"\(inputs, labels\), got Tensor: a rehearsal needs labels"),
+    "tuples without labels": ([(X,)], "got 1 of them: a rehearsal needs labels"),
+    "three things": ([(X, Y, Y)], "got 3 of them"),
+    "a tensor": (X, "expected a loader"),
+    "a dict": ({"x": X}, "expected a loader"),
+    "a number": (3, "expected a loader"),
+    "one class": ([(X, torch.ones(120, dtype=torch.long))], "at least two classes, got class 1 alone"),
+    "ten images": ([(X[:10], Y[:10])], "at least 100 labelled samples.* got 10"),
+    "labels that are too large": ([(X, Y + 1)], "labels from 0 to 2.* got 1 to 3"),
+    "labels below zero": ([(X, Y - 1)], "labels from 0 to 2.* got -1 to 1"),
+    "labels as floats": ([(X, Y.float())], "whole numbers of shape .N,., got torch.float32"),
+    "labels as flags": ([(X, Y > 0)], "whole numbers of shape .N,., got torch.bool"),
+    "labels as rows": ([(X, Y[:, None])], r"whole numbers of shape .N,., got torch.int64 \(120, 1\)"),
+    "labels as words": ([(X, ["cat"] * 120)], "whole numbers of shape .N,., got"),
+    "labels that are not there": ([(X, None)], "whole numbers of shape .N,., got NoneType"),
+    "fewer labels than inputs": ([(X, Y[:100])], "a row of inputs for each of 100 labels"),
+    "inputs in a list": ([([X, X], Y)], "inputs as a tensor or a dict of tensors, got list"),
+    "words as inputs": ([({"text": ["cat"] * 120}, Y)], "inputs as a tensor or a dict of tensors"),
+    "inputs that are not numbers": ([(spoilt(X, math.nan), Y)], "expected finite inputs"),
+    "infinite inputs": ([(spoilt(X, math.inf), Y)], "expected finite inputs"),
+    "inputs of two shapes": ([(X, Y), (X[:, :5], Y)], "inputs of one shape"),
+    "inputs of two kinds": ([(X, Y), ({"x": X}, Y)], "inputs of one shape"),
+    "nothing": ([], "got 0 .an iterator already used up"),
+    "an iterator that is used up": (iter([]), "got 0 .an iterator already used up"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_learned_from_is_refused(name: str) -> None:
+    loader, message = REFUSED[name]
+    model = plain_model()
+    state = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    source = eq.SourceStatistics.measure(model, [X], progress=False)
+    for more in ({}, {"source": source}):
+        with pytest.raises(RehearsalError, match=message):
+            eq.rehearse(model, loader, shifts=8, progress=False, **more)
+    assert not source.rehearsals
+    assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"shifts": 7}, OptionError, "shifts >= 8, got 7"),
+        ({"shifts": {"one": lambda x, _: x}}, OptionError, "at least 7 shifts, better 16, got 1"),
+        ({"shifts": {str(n): n for n in range(9)}}, OptionError, "names to functions"),
+        ({"method": "nobody"}, UnknownMethodError, "nobody"),
+        ({"tempering": "mean"}, OptionError, "tempering is not an option of a rehearsal"),
+        ({"engine": "eager"}, OptionError, "engine is not an option of a rehearsal"),
+        ({"distributed": False}, OptionError, "distributed is not an option of a rehearsal"),
+        ({"colour": 3}, OptionError, "poise has no option colour"),
+        ({"samples": 99}, OptionError, "samples >= 100, got 99"),
+        ({"samples": 0}, OptionError, "samples"),
+        ({"batch_size": 0}, OptionError, "batch_size"),
+        ({"seed": -1}, OptionError, "seed"),
+    ],
+)
+def test_options_that_there_are_not(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        eq.rehearse(plain_model(), [(X, Y)], progress=False, **options)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    model: Any = torch.relu
+    with pytest.raises(eq.errors.ModelError):
+        eq.rehearse(model, [(X, Y)], progress=False)
+
+
+def test_statistics_of_another_model_are_refused() -> None:
+    other = eq.SourceStatistics.measure(torch.nn.Linear(6, 3), [X], progress=False)
+    with pytest.raises(eq.errors.SourceError, match="another model"):
+        eq.rehearse(plain_model(), [(X, Y)], source=other, shifts=8, progress=False)
+
+
+class Endless(IterableDataset[Any]):
+    """Has no length, and no end."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(20):
+            yield from zip(X, Y, strict=True)
+        raise RuntimeError("read too far")
+
+
+def endless() -> Iterator[Any]:
+    for _ in range(20):
+        yield X, Y
+    raise RuntimeError("read too far")
+
+
+def taken(loader: Iterable[Any], count: int, seed: int = 0) -> tuple[list[int], list[int]]:
+    found = take(loader, count, seed, progress=False)
+    assert isinstance(found.inputs, Tensor)
+    return [int(v) for v in found.inputs[:, 0]], found.labels.tolist()
+
+
+def test_a_sorted_loader_of_known_length_is_sampled_over_all_of_it() -> None:
+    loader = DataLoader(TensorDataset(*rows(1200)), batch_size=50)
+    places, labels = taken(loader, 300)
+    assert len(set(places)) == 300
+    assert labels == [place * 3 // 1200 for place in places]
+    for part in range(12):  # 25 of each hundred, give or take
+        assert 8 <= sum(100 * part <= place < 100 * (part + 1) for place in places) <= 42
+    assert places != sorted(places)
+    counts = [labels.count(label) for label in range(3)]
+    assert min(counts) > 70
+
+
+def test_every_sample_has_the_same_chance() -> None:
+    x, y = rows(30)
+    counts = torch.zeros(30)
+    for seed in range(100):
+        draw = torch.Generator().manual_seed(seed)
+        reservoir = labelled._Reservoir(10)
+        for part in ((x[:7], y[:7]), (x[7:], y[7:])):
+            reservoir.add(labelled.Labelled(*part), draw)
+        found = reservoir.result().inputs
+        assert isinstance(found, Tensor)
+        counts[found[:, 0].long()] += 1
+    assert float(counts.sum()) == 1000
+    assert float(counts.min()) >= 15  # 33 are expected, with a standard deviation of 5
+    assert float(counts.max()) <= 52
+
+
+def test_a_small_loader_is_taken_whole_in_random_order() -> None:
+    places, _ = taken([rows(150)], 1000)
+    assert sorted(places) == list(range(150))
+    assert places != list(range(150))
+    assert places == taken([rows(150)], 1000)[0]
+    assert places != taken([rows(150)], 1000, seed=1)[0]
+
+
+@pytest.mark.parametrize("loader", [endless(), DataLoader(Endless(), batch_size=20)])
+def test_a_loader_without_a_length_is_read_until_there_are_enough(loader: Iterable[Any]) -> None:
+    assert len(take(loader, 150, 0, progress=False)) == 150
+
+
+def test_labels_may_be_lists_and_numbers_of_any_width() -> None:
+    for labels in (Y.tolist(), Y.numpy(), Y.to(torch.int32), Y.to(torch.uint8)):
+        found = take([(X, labels)], 500, 0, progress=False)
+        assert found.labels.dtype == torch.int64
+        assert sorted(found.labels.tolist()) == sorted(Y.tolist())
+
+
+def test_keyword_inputs_stay_together() -> None:
+    x, y = rows(120)
+    found = take([({"a": x, "b": 2 * x, "note": "words"}, y)], 110, 0, progress=False)
+    assert isinstance(found.inputs, dict)
+    assert found.inputs.keys() == {"a", "b"}
+    assert torch.equal(2 * found.inputs["a"], found.inputs["b"])
+    assert len(found) == 110
+
+
+def test_it_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    take([(X, Y)], 200, 0, progress=True)
+    assert "reading labelled samples" in capsys.readouterr().err
