@@ -296,7 +296,7 @@ def test_statistics_that_do_not_follow_do_not_jump_either() -> None:
     for x in (drifted(8), 40 * images(8, 1) + 30):
         adapter(x)
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.statistics.items())
-    assert adapter.kept["age"].tolist() == 1e6
+    assert float(adapter.kept["age"]) == 1e6
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -315,24 +315,24 @@ def poise(kind: str = "batch_norm") -> eq.Adapter:
 
 def test_poise_keeps_the_age_of_its_statistics(tmp_path: Path) -> None:
     adapter = poise()
-    assert adapter.kept["age"].tolist() == 1e6
+    assert float(adapter.kept["age"]) == 1e6
     adapter(images(8))
-    assert adapter.kept["age"].tolist() == 1e6
+    assert float(adapter.kept["age"]) == 1e6
     far = 40 * images(8, 1) + 30
     adapter(far)
-    assert adapter.kept["age"].tolist() == 8
+    assert float(adapter.kept["age"]) == 8
     adapter(far)
-    assert adapter.kept["age"].tolist() == 16
+    assert float(adapter.kept["age"]) == 16
     state = adapter.state_dict()
-    assert state["poise.kept.age"].tolist() == 16
+    assert float(state["poise.kept.age"]) == 16
     adapter.save(tmp_path / "state.safetensors")
     again = eq.load(tmp_path / "state.safetensors", make()[0])
-    assert again.kept["age"].tolist() == 16
+    assert float(again.kept["age"]) == 16
     assert torch.equal(again(far), adapter(far))
     adapter.reset()
-    assert adapter.kept["age"].tolist() == 1e6
+    assert float(adapter.kept["age"]) == 1e6
     adapter.load_state_dict(state)
-    assert adapter.kept["age"].tolist() == 16
+    assert float(adapter.kept["age"]) == 16
     before = adapter.kept["age"]
     adapter(torch.full((8, 3, 6, 6), 1e30))  # undone
     assert adapter.last is not None
