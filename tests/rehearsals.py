@@ -17,7 +17,7 @@ GRID = [2 ** (step / 4) for step in range(21)]
 """The temperatures that a window knows confidence at, written out again."""
 
 
-def samples(rows: int, seed: int = 0, noise: float = 0.7) -> tuple[Tensor, Tensor]:
+def samples(rows: int, seed: int = 0, noise: float = 1.6) -> tuple[Tensor, Tensor]:
     """Images (N, 3, 8, 8) of four patterns in noise, with their classes."""
     patterns = torch.randn(CLASSES, 3, 8, 8, generator=torch.Generator().manual_seed(99))
     draw = torch.Generator().manual_seed(seed)
@@ -25,7 +25,7 @@ def samples(rows: int, seed: int = 0, noise: float = 0.7) -> tuple[Tensor, Tenso
     return patterns[labels] + noise * torch.randn(rows, 3, 8, 8, generator=draw), labels
 
 
-def held_out(rows: int = 200, size: int = 50, noise: float = 0.7) -> list[tuple[Tensor, Tensor]]:
+def held_out(rows: int = 200, size: int = 50, noise: float = 1.6) -> list[tuple[Tensor, Tensor]]:
     """Labelled batches that the model was not trained on."""
     x, y = samples(rows, seed=1, noise=noise)
     return list(zip(x.split(size), y.split(size), strict=True))

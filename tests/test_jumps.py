@@ -70,12 +70,13 @@ def small() -> Small:
 
 def test_limits_are_those_of_source_samples_sorted_by_class() -> None:
     model, x = small(), torch.randn(64, 3, 4, 4, generator=torch.Generator().manual_seed(1))
-    x = x * (1 + torch.arange(64).view(-1, 1, 1, 1) / 64)
+    x = x + 3 * torch.eye(3)[torch.arange(64) % 3].view(64, 3, 1, 1)
     source = eq.SourceStatistics.measure(model, list(x.split(20)), progress=False)
     assert source.norm_limits.shape == (2, 6)
     with torch.no_grad():
         order = sorted(range(64), key=lambda row: int(model(x[row : row + 1]).argmax()))
         inner = model.first(x).amax((2, 3))
+    assert order != list(range(64))
     for place, (layer, values) in enumerate(((model.first, x), (model.second, inner))):
         for column, size in enumerate(SIZES):
             largest = 0.0
@@ -296,7 +297,7 @@ def test_statistics_that_do_not_follow_do_not_jump_either() -> None:
     for x in (drifted(8), 40 * images(8, 1) + 30):
         adapter(x)
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.statistics.items())
-    assert adapter.kept["age"].tolist() == 1e6
+    assert float(adapter.kept["age"]) == 1e6
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -315,24 +316,24 @@ def poise(kind: str = "batch_norm") -> eq.Adapter:
 
 def test_poise_keeps_the_age_of_its_statistics(tmp_path: Path) -> None:
     adapter = poise()
-    assert adapter.kept["age"].tolist() == 1e6
+    assert float(adapter.kept["age"]) == 1e6
     adapter(images(8))
-    assert adapter.kept["age"].tolist() == 1e6
+    assert float(adapter.kept["age"]) == 1e6
     far = 40 * images(8, 1) + 30
     adapter(far)
-    assert adapter.kept["age"].tolist() == 8
+    assert float(adapter.kept["age"]) == 8
     adapter(far)
-    assert adapter.kept["age"].tolist() == 16
+    assert float(adapter.kept["age"]) == 16
     state = adapter.state_dict()
-    assert state["poise.kept.age"].tolist() == 16
+    assert float(state["poise.kept.age"]) == 16
     adapter.save(tmp_path / "state.safetensors")
     again = eq.load(tmp_path / "state.safetensors", make()[0])
-    assert again.kept["age"].tolist() == 16
+    assert float(again.kept["age"]) == 16
     assert torch.equal(again(far), adapter(far))
     adapter.reset()
-    assert adapter.kept["age"].tolist() == 1e6
+    assert float(adapter.kept["age"]) == 1e6
     adapter.load_state_dict(state)
-    assert adapter.kept["age"].tolist() == 16
+    assert float(adapter.kept["age"]) == 16
     before = adapter.kept["age"]
     adapter(torch.full((8, 3, 6, 6), 1e30))  # undone
     assert adapter.last is not None

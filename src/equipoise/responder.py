@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,7 +103,10 @@ class Responder(Learner):
                 view = view.select(usable)
         if sum(self.counts) == 0:
             answer = triage.complete(self._unanswered(batch))
-            return answer, Record(batch.rows, answer.clone(), set_aside=batch.rows, silent=triage.silent)
+            record = Record(batch.rows, answer.clone(), set_aside=batch.rows, silent=triage.silent)
+            if rehearsed := self.temper.rehearsed:
+                record = replace(record, rehearsal=rehearsed.rehearsal, contents=rehearsed.contents)
+            return answer, record
         outcome = self.undoable_step(triage.rest_or_stand_in(), view)
         logits, divided = self._wide(outcome.logits.detach()), None
         if self._tempers:

@@ -265,6 +265,15 @@ def test_a_shift_may_write_into_its_inputs() -> None:
     assert alike(written, plain)
 
 
+def test_every_stream_starts_from_the_source_model() -> None:
+    shifts: Own = {**own_shifts(), "again": own_shifts()["half"]}
+    for method in ("tent", "poise"):
+        made = eq.rehearse(trained(), held_out(100), method=method, shifts=shifts, progress=False).rehearsal
+        runs = {run.shift: run for run in made.runs if run.order == "shuffled"}
+        assert runs["again"].accuracy == runs["half"].accuracy
+        assert runs["again"].confidence == runs["half"].confidence
+
+
 def test_options_are_those_that_it_was_rehearsed_with() -> None:
     found = small("tent", shifts=8, learning_rate=0.01, parameters="all")
     assert found.rehearsals["tent"].options["learning_rate"] == 0.01
