@@ -208,7 +208,8 @@ class Adapter(Responder):
     @property
     def rehearsed_options(self) -> dict[str, Any]:
         """The options that a rehearsal depends on, as they came out."""
-        return {name: value for name, value in self.options.items() if name not in UNREHEARSED}
+        tau = () if type(self).asks_source else ("t_min", "t_max")  # else the method learns by it
+        return {name: v for name, v in self.options.items() if name not in (*UNREHEARSED, *tau)}
 
     def _check_rehearsed(self) -> None:
         """SourceError if a rehearsal was made with other options than these."""

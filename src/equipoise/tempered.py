@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
+from equipoise.calibration.rehearsal import Estimate
 from equipoise.errors import OptionError, SourceError
 from equipoise.footprint import Footprint
 from equipoise.record import Step
@@ -22,7 +23,7 @@ class Tempered(nn.Module):
     """Divides an adapter's answers by the certainty regulariser, in place of the adapter's own tempering.
 
     tau comes from the source model's logits for the same batch: a forward more, unless the method makes it
-    anyway (source, t3a, dec, poise). It calls the adapter passed in, which learns as it would by itself; the
+    anyway (source, t3a, dec). It calls the adapter passed in, which learns as it would by itself; the
     answers' order, and with it the accuracy, stays as it was ("sample" too: it divides each row by one
     number; only in half precision may two answers round to one).
     `eq.create(name, model, source, tempering=...)` makes an adapter that does the same.
@@ -95,6 +96,18 @@ class Tempered(nn.Module):
     def last(self) -> Step | None:
         """What was done with the last batch."""
         return self.adapter.last
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """The accuracy of the answers, estimated without labels, as `Adapter.accuracy`."""
+        with self._worn() as adapter:
+            return adapter.accuracy
+
+    @property
+    def source_accuracy(self) -> Estimate | None:
+        """The accuracy of the source model, as `Adapter.source_accuracy`."""
+        with self._worn() as adapter:
+            return adapter.source_accuracy
 
     def reset(self) -> None:
         """Go back, bit for bit, to the source model, and forget both temperatures."""

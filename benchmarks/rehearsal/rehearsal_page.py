@@ -1,0 +1,159 @@
+"""Write docs/rehearsal.md from its template and the lines that poise_streams.py wrote.
+
+python benchmarks/rehearsal/rehearsal_page.py > docs/rehearsal.md
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+Line = dict[str, Any]
+GROUPS = {
+    "digits": "Digits, SmallCNN",
+    "pacs efficientnet_b0": "PACS, EfficientNet-B0",
+    "pacs mobilenet_v1": "PACS, MobileNet",
+    "tin efficientnet_b0": "TinyImageNet-C, EfficientNet-B0 ¹",
+    "tin mobilenet_v1": "TinyImageNet-C, MobileNet ¹",
+    "svhn bn": "SVHN-C, ResNet with batch norm ¹",
+    "svhn gn": "SVHN-C, ResNet with group norm ¹",
+    "svhn vit": "SVHN-C, small ViT ¹",
+}
+
+
+def mean(lines: Iterable[Line], of: Callable[[Line], float]) -> float:
+    """The mean of a number over lines."""
+    values = [of(line) for line in lines]
+    return sum(values) / len(values)
+
+
+def told(value: float) -> str:
+    """Three digits without the leading zero of a share."""
+    return f"{value:.3f}".removeprefix("0") if 0 <= value < 1 else f"{value:.3f}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    ruled = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
+
+
+def score_of(who: str, score: str, line: Line) -> float:
+    """A score of one of those who answered."""
+    return float(line[who][score])
+
+
+def picked(lines: list[Line], group: str, kind: str, order: str) -> list[Line]:
+    """The streams of a group of models."""
+    return [
+        line
+        for line in lines
+        if line["model"].startswith(group) and (line["kind"], line.get("order")) == (kind, order)
+    ]
+
+
+def bar(lines: list[Line]) -> str:
+    """Targets in random order: calibration, likelihood, and the estimate of accuracy."""
+    head = ["", "streams", "ECE no adaptation", "ECE untempered", "**ECE poise**", "ECE best temperature"]
+    head += [
+        "NLL untempered",
+        "**NLL poise**",
+        "NLL best temperature",
+        "accuracy known within",
+        "in its interval",
+    ]
+    rows = []
+    for group, name in GROUPS.items():
+        if not (found := picked(lines, group, "target", "shuffled")):
+            continue
+        scores = [(who, "ece") for who in ("source", "untempered", "poise", "oracle")]
+        scores += [(who, "nll") for who in ("untempered", "poise", "oracle")]
+        cells = [told(mean(found, partial(score_of, *at))) for at in scores]
+        error = mean(found, lambda line: abs(line["estimate"] - line["poise"]["accuracy"]))
+        rows.append([name, str(len(found)), *cells, told(error), f"{100 * mean(found, covered):.0f} %"])
+    return table(head, rows)
+
+
+def covered(line: Line) -> bool:
+    """Whether the interval at the end holds the accuracy of the last 500 images."""
+    end = line["end"]
+    return bool(end["low"] <= end["accuracy"] <= end["high"])
+
+
+def harm(lines: list[Line]) -> str:
+    """Unseen source images, as they are and mildly changed."""
+    head = ["", "ECE untempered → poise, no drift", "NLL", "accuracy: source → poise", "mild changes"]
+    head += ["ECE no adaptation → poise", "above it by more than .01", "at most"]
+    rows = []
+    for group, name in GROUPS.items():
+        found, mild = picked(lines, group, "unseen", "shuffled"), picked(lines, group, "mild", "shuffled")
+        if not found:
+            continue
+        pairs = [
+            " → ".join(told(mean(found, partial(score_of, who, score))) for who in ("untempered", "poise"))
+            for score in ("ece", "nll")
+        ]
+        sides = [told(mean(found, partial(score_of, who, "accuracy"))) for who in ("source", "poise")]
+        row = [name, *pairs, " → ".join(sides), str(len(mild))]
+        if mild:
+            worse = [line["poise"]["ece"] - line["source"]["ece"] for line in mild]
+            before, after = (told(mean(mild, partial(score_of, who, "ece"))) for who in ("source", "poise"))
+            row += [f"{before} → {after}", str(sum(value > 0.01 for value in worse)), f"{max(worse):+.3f}"]
+        rows.append([*row, *["not run"] * (len(head) - len(row))])
+    return table(head, rows)
+
+
+def ordered(lines: list[Line]) -> str:
+    """Targets in random order, sorted by class and correlated."""
+    head = ["", "order", "accuracy: source", "untempered", "**poise**", "ECE untempered", "**ECE poise**"]
+    head += ["answered by the source model"]
+    rows = []
+    for group, name in GROUPS.items():
+        for order in ("shuffled", "sorted", "dirichlet"):
+            found = picked(lines, group, "target", order)
+            if not found or not picked(lines, group, "target", "sorted"):
+                continue
+            names = ("source", "untempered", "poise")
+            right = [told(mean(found, partial(score_of, who, "accuracy"))) for who in names]
+            errors = [told(mean(found, partial(score_of, who, "ece"))) for who in names[1:]]
+            share = f"{100 * mean(found, lambda line: line['by_source']):.0f} %"
+            rows.append([name, order, *right, *errors, share])
+    return table(head, rows)
+
+
+def jumps(lines: list[Line]) -> str:
+    """Accuracy after a jump, against batch statistics."""
+    head = [
+        "jump to",
+        "models",
+        "poise less norm at the start: mean",
+        "worst",
+        "in mid-stream: mean",
+        "worst",
+    ]
+    rows = []
+    for stream in ("contrast/5", "gaussian_noise/5", "invert"):
+        found = [line for line in lines if line["kind"] == "jump" and line["stream"] == stream]
+        found = [line for line in found if "norm at the start" in line]
+        row = [stream.replace("_", " ").replace("/", ", tier "), str(len(found))]
+        for when in ("at the start", "in mid-stream"):
+            ahead = [line[f"poise {when}"]["accuracy"] - line[f"norm {when}"]["accuracy"] for line in found]
+            row += [f"{sum(ahead) / len(ahead):+.3f}", f"{min(ahead):+.3f}"]
+        rows.append(row)
+    return table(head, rows)
+
+
+def main() -> None:
+    """Fill in the template."""
+    text = (HERE / "streams.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    page = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
+    for name, made in {"bar": bar, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
+        page = page.replace(f"{{{{{name}}}}}", made(lines))
+    print(page, end="")
+
+
+if __name__ == "__main__":
+    main()
