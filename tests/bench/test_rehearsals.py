@@ -15,7 +15,13 @@ from equipoise.bench.adapting import run_cells
 from equipoise.bench.lines import Line
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.rehearsals import rehearsal_path, rehearsed_source
-from equipoise.bench.source_model import SourceModel, held_out_images, model_path, read_source_model
+from equipoise.bench.source_model import (
+    SourceModel,
+    held_out_images,
+    model_path,
+    read_source_model,
+    source_images,
+)
 from equipoise.bench.training import train_source_model
 from equipoise.data import Cache, DataSet, Images, Reader, Shift, stream_order
 from equipoise.data.images import chosen
@@ -86,17 +92,18 @@ def source(folder: Path, run: RunPlan) -> SourceStatistics:
     return rehearsed_source(run.any_cell, run.model, trained(run, folder), folder)
 
 
-def of_kind(lines: list[Line], tempering: str) -> dict[str, Line]:
-    return {
-        line["cell"]["protocol"]: line
-        for line in lines
-        if (line["cell"]["tempering"] == "rehearsed") == (tempering == "rehearsed")
-    }
+def rehearsed_lines(lines: list[Line]) -> dict[str, Line]:
+    """The lines of that tempering by protocol."""
+    return {line["cell"]["protocol"]: line for line in lines if line["cell"]["tempering"] == "rehearsed"}
 
 
 def test_the_model_was_trained_and_measured_without_the_held_out_images(folder: Path, run: RunPlan) -> None:
-    held = held_out_images(run.model)
-    assert (len(held), trained(run, folder).source.num_samples) == (102, 102)
+    parts = [held_out_images(run.model), source_images(run.model)]
+    assert [len(part) for part in parts] == [102, trained(run, folder).source.num_samples] == [102, 102]
+    sums = [part.pixels.sum((1, 2, 3)).tolist() for part in parts]
+    whole = toy_images("plain", 204).pixels.sum((1, 2, 3)).tolist()
+    assert sums[0] != sums[1]
+    assert sorted(sums[0] + sums[1]) == sorted(whole)  # none is on both sides, and none is lost
 
 
 def test_a_rehearsal_is_of_the_held_out_images(
@@ -113,8 +120,8 @@ def test_a_rehearsal_is_of_the_held_out_images(
 
     monkeypatch.setattr(rehearsals, "rehearse", noted)
     before = torch.get_rng_state()
-    other = {**run.any_cell, "batch_size": 10}
-    rehearsed_source(other, run.model, trained(run, folder), folder)  # type: ignore[arg-type]
+    other: Any = {**run.any_cell, "batch_size": 10}
+    rehearsed_source(other, run.model, trained(run, folder), folder)
     assert torch.equal(before, torch.get_rng_state())
     images = torch.cat([pixels for pixels, _ in given.pop("batches")])
     held = held_out_images(run.model).pixels.float()
@@ -153,13 +160,14 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
     model = trained(run, folder).model
     changed = doubting(source, trusts)
     changed.save(rehearsal_path(folder, run.any_cell))
-    lines = of_kind(run_cells(run, folder, look=False)[1], "rehearsed")
+    lines = rehearsed_lines(run_cells(run, folder, look=False)[1])
     images = toy_images("dark", 80)
     images = images.select(stream_order([images.labels], "shuffled", 3))
     adapter = eq.create("poise", model, changed, **run.any_cell["options"])
     batches = images.pixels.float().split(20)
     online = torch.cat([adapter(x) for x in batches])
     after = torch.cat([adapter.predict(x) for x in batches])
+    assert adapter.last is not None
     assert (adapter.last.answered_by == "source") == (trusts and falls_back)
     raw = eq.create("poise", model, changed, **{**run.any_cell["options"], "tempering": "none"})
     assert not torch.equal(online, torch.cat([raw(x) for x in batches]))
@@ -235,8 +243,8 @@ def test_other_options_or_batches_are_another_rehearsal_and_a_seed_is_not(folder
         assert rehearsal_path(folder, other) != rehearsal_path(folder, cell)
     same: Any = {**cell, "protocol": "x", "stream": "x", "options": {**cell["options"], "norm_momentum": 0.1}}
     assert rehearsal_path(folder, same) == rehearsal_path(folder, cell)  # the default
-    drawing: Any = {**cell, "method": "sotta", "options": {"seed": 1}}
-    assert rehearsal_path(folder, drawing) == rehearsal_path(folder, {**drawing, "options": {"seed": 2}})
+    drawing: list[Any] = [{**cell, "method": "sotta", "options": {"seed": seed}} for seed in (1, 2)]
+    assert rehearsal_path(folder, drawing[0]) == rehearsal_path(folder, drawing[1])
 
 
 def test_too_few_held_out_images_fail_the_rehearsed_cells_alone(tmp_path: Path) -> None:
