@@ -91,7 +91,11 @@ def run(
     ] = None,
     seeds: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
     tempering: Annotated[
-        list[str] | None, typer.Option(help="Only these of none, mean, median, sample, agreement, fixed.")
+        list[str] | None,
+        typer.Option(
+            help="Only these of none, mean, median, sample, agreement, fixed, and rehearsed, which only "
+            "methods with `rehearsed: true` in the recipe have."
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="The most images of each domain, in training and in streams.")
@@ -201,13 +205,83 @@ def data(
             typer.echo(line)
 
 
+@app.command()
+def rehearse(
+    factory: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY",
+            help="A function without arguments that returns your model, or your model and a transform of "
+            "images: mymodel:load is `load` in mymodel.py, here or installed.",
+        ),
+    ],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder with a folder of images for each class, of your source domain, that the model was "
+            "NOT trained on. Sorted by name, the first is class 0. 1,000 to 2,000 images are enough."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.source.safetensors"),
+    method: Annotated[str, typer.Option(help="The method that you will adapt with.")] = "poise",
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Resize images to squares of this side; not with a transform.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="The most images to use.")] = 2000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Of the streams that you will adapt to.")] = 50,
+    shifts: Annotated[
+        int | None,
+        typer.Option(min=8, help="How many made-up shifts to meet; all by default.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")] = 0,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw how well accuracy is estimated (.png, .svg, .pdf).")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1, …; a GPU if there is one.", show_default=False)
+    ] = None,
+) -> None:
+    """Rehearse a method on made-up shifts of your images, so that its answers are as sure as they are right.
+
+    Prints, for each shift, how accurate the method was and what it would have estimated without labels, and
+    writes a small file for `equipoise.SourceStatistics.load`. With this in mymodel.py
+
+        def load():
+            model = ...  # a torch.nn.Module that returns logits
+            return model, transform  # a PIL image to a tensor; or the model alone, for floats from 0 to 1
+
+    and images in held_out/cat/1.jpg, held_out/dog/1.jpg, …:
+
+        equipoise rehearse mymodel:load held_out --out mymodel.source.safetensors --figure rehearsal.png
+    """
+    with _said_plainly("Stopped; nothing was written."):
+        from equipoise.rehearsing.command import rehearse_command
+
+        said = rehearse_command(
+            factory,
+            data,
+            out=out,
+            method=method,
+            samples=samples,
+            batch_size=batch_size,
+            shifts=shifts,
+            seed=seed,
+            size=size,
+            figure=figure,
+            device=device,
+        )
+        for line in said:
+            typer.echo(line)
+
+
 @contextmanager
 def _said_plainly(stopped: str = "Stopped.", out: Path | None = None) -> Iterator[None]:
     """Errors of the user's as one message, not a traceback; Ctrl-C with the exit status shells expect."""
     try:
         yield
-    except KeyboardInterrupt:
-        Console(stderr=True).print(stopped.format(out=out), highlight=False, markup=False, soft_wrap=True)
+    except KeyboardInterrupt as interrupt:
+        told = " ".join(filter(None, (stopped.format(out=out), str(interrupt))))
+        Console(stderr=True).print(told, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "equipoise":

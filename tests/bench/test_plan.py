@@ -109,6 +109,38 @@ def test_data_weights_and_limits_change_the_keys(tmp_path: Path) -> None:
     assert not models & {run.model.key for run in plans[2]}
 
 
+def test_only_rehearsed_methods_have_cells_of_that_tempering() -> None:
+    plain = plan(toy_recipe(methods={"source": {}, "poise": {}}))
+    runs = plan(toy_recipe(methods={"source": {}, "poise": {"rehearsed": True}}))
+    new = cell_keys(runs) - cell_keys(plain)
+    assert cell_keys(plain) < cell_keys(runs)  # the other cells are the same
+    found = [cell for run in runs for key, cell in run.cells.items() if key in new]
+    assert {(cell["label"], cell["tempering"]) for cell in found} == {("poise", "rehearsed")}
+    assert len(found) == 3 * 2  # targets and protocols
+
+
+@pytest.mark.parametrize(
+    "entry", [{"batch_size": 8}, {"options": {"norm_momentum": 0.2}}, {"options": {"falls_back": False}}]
+)
+def test_whatever_a_rehearsal_depends_on_changes_the_key(entry: dict[str, Any]) -> None:
+    kinds: dict[str, Any] = {"temperings": ["rehearsed"]}
+    one = cell_keys(plan(toy_recipe(methods={"poise": {"rehearsed": True}}, **kinds)))
+    two = cell_keys(plan(toy_recipe(methods={"poise": {"rehearsed": True, **entry}}, **kinds)))
+    assert len(one) == len(two) == 6
+    assert not one & two
+
+
+def test_the_number_of_images_of_a_rehearsal_is_in_the_keys_of_its_cells_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = toy_recipe(methods={"poise": {"rehearsed": True}})
+    before = cell_keys(plan(recipe))
+    monkeypatch.setattr("equipoise.bench.plan.REHEARSAL_IMAGES", 500)
+    runs = plan(recipe)
+    changed = {c["tempering"] for run in runs for key, c in run.cells.items() if key not in before}
+    assert changed == {"rehearsed"}
+
+
 def test_other_options_of_a_method_change_only_its_cells() -> None:
     one = plan(toy_recipe(methods={"source": {}, "tent": {}}))
     two = plan(toy_recipe(methods={"source": {}, "tent": {"options": {"learning_rate": 1e-4}}}))

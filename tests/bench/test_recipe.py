@@ -49,6 +49,8 @@ def test_shipped_recipes_are_listed_and_explain_themselves() -> None:
         recipe.check_methods()
         assert recipe.about
         assert recipe_text(name).startswith("# ")
+        assert {label for label, entry in recipe.methods.items() if entry.rehearsed} == {"poise"}
+        assert "rehearsed" in recipe.temperings
         assert set(recipe.protocols) == {"online", "after-pass"}
 
 
@@ -106,6 +108,12 @@ def test_methods_and_options_are_checked() -> None:
         toy_recipe(methods={"tent": {"options": {"rho": 0.1}}}).check_methods()
     with pytest.raises(RecipeError, match="temperings"):
         toy_recipe(methods={"tent": {"options": {"tempering": "mean"}}}).check_methods()
+
+
+def test_a_recipe_without_any_cell_is_refused() -> None:
+    with pytest.raises(RecipeError, match="none of the methods says `rehearsed: true`"):
+        toy_recipe(temperings=["rehearsed"]).check_methods()
+    toy_recipe(temperings=["rehearsed"], methods={"poise": {"rehearsed": True}}).check_methods()
 
 
 def test_narrowed_keeps_what_was_not_named() -> None:

@@ -174,7 +174,10 @@ def test_less_of_a_recipe(tmp_path: Path) -> None:
         (["demo", "--methods", "magic"], "no method 'magic'"),
         (["demo", "--targets", "moon"], "no target 'moon'; there are "),
         (["demo", "--backbones", "resnet5000"], "no network 'resnet5000'"),
-        (["demo", "--tempering", "warm"], "'none', 'mean', 'median', 'sample', 'agreement' or 'fixed'"),
+        (
+            ["demo", "--tempering", "warm"],
+            "'none', 'mean', 'median', 'sample', 'agreement', 'rehearsed' or 'fixed'",
+        ),
         (["demo", "--address", "auto"], "expected --engine ray"),
         (["pacs", "--data", "/nowhere"], "PACS"),
         (["demo", "--limit", "0"], "--limit"),

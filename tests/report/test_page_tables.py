@@ -121,3 +121,16 @@ def test_a_pivoted_table_has_temperings_side_by_side(averages: tuple[Table, list
     assert made.rows[0].entries == (Entry(0.5), Entry(0.0), Entry(0.1, best=True))
     assert made.rows[1].entries == (Entry(0.5), Entry(0.2), Entry())
     assert made.notes == ("Seed 0.", NOTE)  # there are no brackets in it
+
+
+def test_where_the_source_model_may_answer_accuracy_has_a_column_of_its_own() -> None:
+    forms = [Form("poise", "rehearsed"), Form("poise", "none"), Form("tent", "none")]
+    columns = tuple(Column(HEADINGS[metric], "") for metric in ("accuracy", "ece"))
+    rows = tuple(Row(form.label, (Entry(0.1 * at), Entry(0.2))) for at, form in enumerate(forms))
+    made = pivoted(Table("k", "t", "online", columns, rows, ()), forms)
+    assert [(each.metric, each.heading) for each in made.columns][:2] == [
+        (HEADINGS["accuracy"], ""),
+        (HEADINGS["accuracy"], "rehearsed"),
+    ]
+    assert made.rows[0].entries[:2] == (Entry(0.1), Entry(0.0))
+    assert made.rows[1].entries[:2] == (Entry(0.2), Entry())

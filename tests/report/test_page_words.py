@@ -60,10 +60,12 @@ def test_temperings_are_counted_over_cases() -> None:
         line("dec", "none", ece=0.3, nll=2.0),
         line("dec", "mean", ece=0.4, nll=1.0),
         line("dec", "fixed", ece=0.1, nll=1.0),
+        line("dec", "rehearsed", ece=0.1, nll=2.5),
     ]
     assert tempering_counts(sections(made(lines)), "online") == [
         ("mean instead of raw", "2", "1", "1", "1", "1"),
         ("median instead of raw", "1", "1", "0", "1", "0"),
+        ("rehearsed instead of raw", "1", "1", "0", "0", "1"),
         ("fixed instead of raw", "1", "1", "0", "1", "0"),
         ("median instead of mean", "1", "0", "1", "1", "0"),
         ("mean instead of fixed", "1", "0", "1", "0", "0"),

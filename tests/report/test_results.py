@@ -183,13 +183,15 @@ def test_failures_alone_are_results_to_report(tmp_path: Path) -> None:
 def test_forms_come_in_the_order_of_methods_and_temperings(tmp_path: Path) -> None:
     labels = ["mine", "dec-released", "dec", "sotta", "source"]
     lines = [line(label, method=label.split("-")[0]) for label in labels]
-    lines += [line("dec", each) for each in ("zeta", "fixed", "sample", "median", "mean")]
+    lines += [
+        line("dec", each) for each in ("zeta", "fixed", "rehearsed", "agreement", "sample", "median", "mean")
+    ]
     (board,) = read_results(folder(tmp_path, lines)).boards.values()
     assert [form.label for form in board.forms if form.tempering == "none"] == [
         *("source", "sotta", "dec", "dec-released", "mine")
     ]
     own = [form.tempering for form in board.forms if form.label == "dec"]
-    assert own == ["none", "mean", "median", "sample", "fixed", "zeta"]
+    assert own == ["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed", "zeta"]
 
 
 def test_a_label_for_several_methods_becomes_several(tmp_path: Path) -> None:

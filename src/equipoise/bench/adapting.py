@@ -13,6 +13,8 @@ from torch import Tensor
 
 from equipoise.bench.lines import Cell, Line, Made, Protocol, StreamLine
 from equipoise.bench.plan import RunPlan
+from equipoise.bench.recipe import REHEARSED
+from equipoise.bench.rehearsals import rehearsed_temper
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.scoring import Divider, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
@@ -23,6 +25,7 @@ from equipoise.errors import ModelError
 from equipoise.functional import certainty_regularizer
 from equipoise.outcome import SourceView
 from equipoise.registry import create
+from equipoise.tempering import Temper
 from equipoise.version import __version__
 
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -48,8 +51,9 @@ def run_cells(run: RunPlan, models: Path, *, look: bool) -> tuple[StreamLine | N
         trained, met = _start(run, models)
         if look:
             stream_line = describe(run, trained, met)
+        able, rehearsed, lines = _rehearse(run, trained, models)
         with seeded(run.model.key, cell["stream"], cell["label"]):
-            lines = _adapt(run, trained, met)
+            lines += _adapt(able, trained, met, rehearsed) if able.cells else []
         json.dumps(lines, allow_nan=False)  # an answer that is not a number is a failure, too
     except Exception as error:
         lines = failed(run, error)
@@ -66,6 +70,21 @@ def failed(run: RunPlan, error: BaseException) -> list[Line]:
     for line in lines:
         line["status"], line["error"], line["traceback"] = "failed", f"{type(error).__name__}: {error}", trace
     return lines
+
+
+def _rehearse(run: RunPlan, trained: SourceModel, models: Path) -> tuple[RunPlan, Temper | None, list[Line]]:
+    """What divides the answers of a run's "rehearsed" cells, if it has any.
+
+    A rehearsal that fails costs those cells alone: the run comes back without them, and with their lines.
+    """
+    others = [key for key, cell in run.cells.items() if cell["tempering"] != REHEARSED]
+    asking = run.without(others)
+    if not asking.cells:
+        return run, None, []
+    try:
+        return run, rehearsed_temper(run.any_cell, run.model, trained, models), []
+    except Exception as error:
+        return run.without(asking.cells), None, failed(asking, error)
 
 
 def describe(run: RunPlan, trained: SourceModel, met: Met) -> StreamLine:
@@ -144,14 +163,15 @@ def _view(cell: Cell, trained: SourceModel, met: Met) -> SourceView:
     return SourceView(met.logits, None, t, tau)
 
 
-def _adapt(run: RunPlan, trained: SourceModel, met: Met) -> list[Line]:
+def _adapt(run: RunPlan, trained: SourceModel, met: Met, rehearsed: Temper | None) -> list[Line]:
     """One pass of the method without tempering, its answers divided in every way that is asked for."""
     cell = run.any_cell
     temperings = list(dict.fromkeys(cell["tempering"] for cell in run.cells.values()))
     protocols = {cell["protocol"] for cell in run.cells.values()}
     options = cell["options"]
     adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
-    divider = Divider(temperings, trained.source, trained.fixed_tau, options["t_min"], options["t_max"])
+    t_min, t_max = options["t_min"], options["t_max"]
+    divider = Divider(temperings, trained.source, trained.fixed_tau, t_min, t_max, rehearsed)
     view = _view(cell, trained, met)
     rows = torch.arange(len(met.labels)).split(cell["batch_size"])
     batches = [(met.pixels[at[0] : at[-1] + 1], view.select(at)) for at in rows]

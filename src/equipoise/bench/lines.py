@@ -18,8 +18,9 @@ class Cell(TypedDict):
         label: what the recipe calls the method with these options ("dec", "dec-released").
         method: its name in the registry.
         options: its options, without `tempering`.
-        tempering: what the logits are divided by: "none", "mean", "median", "sample", or "fixed", the one
-            temperature that is best on the source.
+        tempering: what the logits are divided by: "none", "mean", "median", "sample", "agreement", what a
+            rehearsal on held-out source images gives ("rehearsed", where the source model may answer as
+            well), or "fixed", the one temperature that is best on the source.
         protocol: which answers count.
         batch_size: of the stream.
         order: of the stream: "shuffled", "sorted", "mixed" or "sequence".

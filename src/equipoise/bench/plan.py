@@ -9,7 +9,7 @@ from typing import Any
 
 from equipoise.bench.keys import content_key
 from equipoise.bench.lines import Cell
-from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
+from equipoise.bench.recipe import REHEARSED, BackboneRecipe, MethodRecipe, Recipe, Training
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Shift
 from equipoise.errors import RecipeError
@@ -17,8 +17,11 @@ from equipoise.execution import RUN_BY
 from equipoise.models.backbones import Weights, weights_digest
 from equipoise.registry import code_digest, options_of
 
-_FORMAT = 1
+_FORMAT = 2
 """Goes up when training or adapting changes so that older results no longer hold."""
+
+REHEARSAL_IMAGES = 2000
+"""The most held-out source images that a method is rehearsed with."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,8 @@ def _cells(
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
     options: dict[str, Any] = {**seed, "t_min": backbone.t_min, "t_max": backbone.t_max, **method.options}
+    # A method that is not rehearsed has no cell of that tempering.
+    temperings = [kind for kind in recipe.temperings if kind != REHEARSED or method.rehearsed]
     cells = [
         Cell(
             data=recipe.data,
@@ -209,6 +214,17 @@ def _cells(
             model=model.key,
             stream=content_key({"parts": [part.digest for part in streams]}),
         )
-        for protocol, tempering in product(recipe.protocols, recipe.temperings)
+        for protocol, tempering in product(recipe.protocols, temperings)
     ]
-    return {content_key({**cell, "options": {**defaults, **options}, **rest}): cell for cell in cells}
+    rehearsal = {"rehearsal": {"images": REHEARSAL_IMAGES}}
+    return {
+        content_key(
+            {
+                **cell,
+                "options": {**defaults, **options},
+                **rest,
+                **(rehearsal if cell["tempering"] == REHEARSED else {}),
+            }
+        ): cell
+        for cell in cells
+    }

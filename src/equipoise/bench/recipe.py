@@ -21,8 +21,11 @@ from equipoise.bench.lines import Protocol
 from equipoise.errors import RecipeError
 from equipoise.registry import list_methods, options_of
 
-Tempering = Literal["none", "mean", "median", "sample", "agreement", "fixed"]
+Tempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
 """What raw logits are divided by; "fixed" is the one temperature with the least ECE on the source."""
+
+REHEARSED = "rehearsed"
+"""The tempering that only methods which are rehearsed have."""
 
 _Positive = Annotated[int, Field(gt=0)]
 _Entry = TypeVar("_Entry")
@@ -64,10 +67,18 @@ class BackboneRecipe(_Strict):
 
 
 class MethodRecipe(_Strict):
-    """A method of the experiment: the registry's name where it is not the entry's, and its options."""
+    """A method of the experiment: the registry's name where it is not the entry's, and its options.
+
+    Attributes:
+        method: its name in the registry; empty: that of the entry.
+        batch_size: of the stream, and of a rehearsal.
+        rehearsed: whether it is rehearsed on held-out source images, for the tempering "rehearsed".
+        options: what it is made with.
+    """
 
     method: str = ""
     batch_size: _Positive = 50
+    rehearsed: bool = False
     options: dict[str, JsonValue] = Field(default_factory=dict)
 
     @field_validator("options")
@@ -91,7 +102,7 @@ class Recipe(_Strict):
         seeds: each trains its own models and shuffles its own streams.
         order: of the streams; "mixed" and "sequence" join all targets that one model meets.
         protocols: which answers are scored.
-        temperings: what they are divided by.
+        temperings: what they are divided by; "rehearsed" is for methods that say `rehearsed: true`.
         training: of the source models.
         backbones: the networks by name.
         methods: the methods by what the results call them.
@@ -103,7 +114,15 @@ class Recipe(_Strict):
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
     order: Literal["shuffled", "sorted", "mixed", "sequence"] = "shuffled"
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
-    temperings: tuple[Tempering, ...] = ("none", "mean", "median", "sample", "agreement", "fixed")
+    temperings: tuple[Tempering, ...] = (
+        "none",
+        "mean",
+        "median",
+        "sample",
+        "agreement",
+        "rehearsed",
+        "fixed",
+    )
     training: Training
     backbones: dict[str, BackboneRecipe] = Field(min_length=1)
     methods: dict[str, MethodRecipe] = Field(min_length=1)
@@ -128,6 +147,10 @@ class Recipe(_Strict):
                         f"methods.{label}: no option {option!r} here; {name} has {', '.join(known)}; "
                         "`temperings` is set for all methods"
                     )
+        if self.temperings == (REHEARSED,) and not any(entry.rehearsed for entry in self.methods.values()):
+            raise RecipeError(
+                "temperings: 'rehearsed' alone leaves no cell, as none of the methods says `rehearsed: true`"
+            )
 
     def narrowed(
         self,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.bench.lines import Reliability, Scores
+from equipoise.bench.recipe import REHEARSED
 from equipoise.metrics import (
     accuracy,
     brier_score,
@@ -45,6 +46,14 @@ class Divider:
     """What an adapter with each `tempering` would have answered, from the raw logits of one without.
 
     Dividing changes nothing that a method learns, so one run tells all; tau comes from the source model.
+
+    Args:
+        temperings: which of them.
+        source: the statistics of the source model.
+        fixed_tau: what "fixed" divides by.
+        t_min: lower end of the range of t.
+        t_max: its upper end.
+        rehearsed: what divides by the rehearsal of the method, for "rehearsed".
     """
 
     def __init__(
@@ -54,11 +63,13 @@ class Divider:
         fixed_tau: float,
         t_min: float,
         t_max: float,
+        rehearsed: Temper | None = None,
     ) -> None:
         self._fixed = {FIXED: fixed_tau} if FIXED in temperings else {}
-        self._tempers = [
-            Temper(kind, source, t_min, t_max) for kind in get_args(Tempering) if kind in temperings
-        ]
+        kinds = [kind for kind in get_args(Tempering) if kind in temperings and kind != REHEARSED]
+        self._tempers = [Temper(kind, source, t_min, t_max) for kind in kinds]
+        if rehearsed is not None:
+            self._tempers.append(rehearsed)
 
     def online(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers to the next batch of the stream."""
@@ -75,7 +86,9 @@ class Divider:
             if temper.kind == "sample":
                 yield temper.kind, temper.divide(logits, view).logits
             else:
-                yield temper.kind, divide(logits, temper.temperature.running())
+                trusted = temper.rehearsed is not None and temper.rehearsed.trusts_source
+                answers = view.logits if trusted else logits  # the source model's, where it answers now
+                yield temper.kind, divide(answers, temper.temperature.running())
         for kind, fixed in self._fixed.items():
             yield kind, logits / fixed
 

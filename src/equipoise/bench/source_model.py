@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from equipoise.bench.held_out import split
 from equipoise.bench.plan import ModelPlan
 from equipoise.bench.repeatable import seeded
 from equipoise.data.cache import read_stored
@@ -58,7 +59,18 @@ def pick_device() -> torch.device:
 
 
 def source_images(plan: ModelPlan) -> Images:
-    """What the model is trained on."""
+    """What the model is trained on, and its statistics are measured on."""
+    images = _all_source_images(plan)
+    return images.select(split(images.labels, plan.seed).trained)
+
+
+def held_out_images(plan: ModelPlan) -> Images:
+    """The rest of the source images, which the model never saw."""
+    images = _all_source_images(plan)
+    return images.select(split(images.labels, plan.seed).held_out)
+
+
+def _all_source_images(plan: ModelPlan) -> Images:
     return Images.join([read_stored(path) for path in plan.sources])
 
 

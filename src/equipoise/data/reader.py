@@ -139,7 +139,22 @@ def resized(image: Image.Image, side: int) -> Image.Image:
     return image.resize((side, side), Image.Resampling.BILINEAR)
 
 
+def opened(path: Path, mode: str) -> Image.Image:
+    """The image of a file; DataError that names the file where it is none."""
+    try:
+        with _without_remarks():
+            return _opaque(path, mode)
+    # A decoder raises anything on a damaged file: struct.error, SyntaxError, ZeroDivisionError …
+    except Exception as error:
+        raise DataError(f"{Problem(path, _reason(path, error))}") from error
+
+
 def _decoded(path: Path, side: int, mode: str) -> NDArray[np.uint8]:
+    square = np.asarray(resized(_opaque(path, mode), side))
+    return square.reshape(side, side, -1).transpose(2, 0, 1)
+
+
+def _opaque(path: Path, mode: str) -> Image.Image:
     with Image.open(path) as image:
         if image.mode[0] in "IF":
             raise ValueError(f"pixels of mode {image.mode!r}, expected 8 bits")
@@ -147,8 +162,7 @@ def _decoded(path: Path, side: int, mode: str) -> NDArray[np.uint8]:
         if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
             opaque = Image.new("RGBA", image.size, "white")
             opaque.alpha_composite(image.convert("RGBA"))
-        square = np.asarray(resized(opaque.convert(mode), side))
-    return square.reshape(side, side, -1).transpose(2, 0, 1)
+        return opaque.convert(mode)
 
 
 def _reason(path: Path, error: Exception) -> str:

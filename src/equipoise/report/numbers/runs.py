@@ -10,7 +10,7 @@ from equipoise.bench.lines import Cell, Line, Scores
 
 Metric = Literal["accuracy", "ece", "nll", "entropy", "brier"]
 METRICS: tuple[Metric, ...] = ("accuracy", "ece", "nll", "entropy", "brier")
-TEMPERINGS = ("none", "mean", "median", "sample", "agreement", "fixed")
+TEMPERINGS = ("none", "mean", "median", "sample", "agreement", "rehearsed", "fixed")
 """The temperings in the order in which they are shown; others follow."""
 METHODS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "poise")
 """The methods in the order in which they are shown; others follow."""

@@ -25,6 +25,7 @@ DIVIDED = {
     "median": "the median of τ over the batch",
     "sample": "each image's own τ",
     "agreement": "what the source model's agreement suggests",
+    "rehearsed": "what a rehearsal suggests",
     "fixed": "one fixed τ that is best on the source",
 }
 
@@ -35,6 +36,7 @@ SHORT = {
     "median": "median of τ",
     "sample": "each image's τ",
     "agreement": "agreement",
+    "rehearsed": "rehearsed",
     "fixed": "fixed τ",
 }
 """What answers are divided by, in a word or two."""

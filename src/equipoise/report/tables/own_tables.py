@@ -32,7 +32,8 @@ from equipoise.report.tables.wording import (
 TEMPERINGS_NOTE = (
     "In brackets, what the logits are divided by: nothing (raw), the mean or median of τ over the batch "
     "(mean, median), each sample's own τ (sample), what the source model's agreement with the answers "
-    "suggests (agreement), or one temperature that is best on the source (fixed)."
+    "suggests (agreement), what a rehearsal on held-out source images suggests (rehearsed; there the source "
+    "model may answer instead), or one temperature that is best on the source (fixed)."
 )
 
 TIERS_NOTE = "The tiers of a domain are pairs of their own but not independent: p is too small."

@@ -9,14 +9,17 @@ from equipoise.report.tables.table import Column, Entry, Row, Table
 from equipoise.report.tables.wording import HEADINGS
 
 ONCE = HEADINGS["accuracy"]
-"""Dividing the logits does not change it, so it has one column."""
+"""Dividing the logits does not change it, so it has one column, and one more for `OWN_ANSWERS`."""
+OWN_ANSWERS = "rehearsed"
+"""The tempering with which the source model may answer instead of the method."""
 LEFT_OUT = HEADINGS["brier"]
 """For the width of a page; it is in the table with a row for each tempering."""
 
 NOTE = (
     "Below each metric, what the logits are divided by: nothing (raw), the mean or the median of τ over the "
-    "batch, each sample's own τ, what the source model's agreement with the answers suggests, or one fixed τ "
-    "that is best on the source."
+    "batch, each sample's own τ, what the source model's agreement with the answers suggests, what a "
+    "rehearsal on held-out source images suggests (there the source model may answer instead), or one fixed "
+    "τ that is best on the source."
 )
 
 
@@ -31,7 +34,14 @@ def pivoted(table: Table, forms: Sequence[Form]) -> Table:
         if column.metric == ONCE:
             columns.append(column)
             for label in labels:
-                cells[label].append(next(entries[form][at] for form in forms if form.label == label))
+                own = [form for form in forms if form.label == label]
+                shown = min(own, key=lambda form: form.tempering == OWN_ANSWERS)  # the first of the others
+                cells[label].append(entries[shown][at])
+            if OWN_ANSWERS in temperings:
+                columns.append(replace(column, heading=OWN_ANSWERS))
+                for label in labels:
+                    found = entries.get(Form(label, OWN_ANSWERS))
+                    cells[label].append(found[at] if found else Entry())
         elif column.metric != LEFT_OUT:
             for tempering in temperings:
                 columns.append(replace(column, heading="raw" if tempering == "none" else tempering))

@@ -1,0 +1,95 @@
+"""Rehearsals on held-out source images: made once for a model and a method, read by every run."""
+
+from inspect import Parameter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from equipoise.bench.keys import content_key
+from equipoise.bench.lines import Cell
+from equipoise.bench.plan import REHEARSAL_IMAGES, ModelPlan
+from equipoise.bench.repeatable import seeded
+from equipoise.bench.source_model import MEASURE_BATCH, SourceModel, held_out_images
+from equipoise.errors import RehearsalError, StateError
+from equipoise.execution import RUN_BY
+from equipoise.registry import code_digest, create, options_of
+from equipoise.rehearsing.labelled import FEWEST
+from equipoise.rehearsing.rehearse import rehearse
+from equipoise.source import SourceStatistics
+from equipoise.tempering import Temper
+
+_NOT_REHEARSED = (*RUN_BY, "seed")
+"""Options that a rehearsal chooses itself, or does not depend on."""
+
+
+def rehearsed_temper(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> Temper:
+    """What divides the answers of the cell's method by its rehearsal: that of an adapter of its own."""
+    source = rehearsed_source(cell, plan, trained, models)
+    return create(cell["method"], trained.model, source, tempering="rehearsed", **cell["options"]).temper
+
+
+def rehearsed_source(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> SourceStatistics:
+    """The model's statistics with a rehearsal of the cell's method: from its file, or made and written."""
+    path = rehearsal_path(models, cell)
+    found = _read(path, cell["method"], trained.source.model_fingerprint)
+    if found is None:
+        found = _made(cell, plan, trained)
+        found.save(path)  # atomic: of two workers that make the same, the last one's file stays
+    return found
+
+
+def rehearsal_path(models: Path, cell: Cell) -> Path:
+    """Where the rehearsal of a cell's method with its options lies: beside the model."""
+    name = cell["method"]
+    defaults = {option: value for option, value in options_of(name).items() if value is not Parameter.empty}
+    content = {
+        "method": name,
+        "code": code_digest(name),
+        "options": _rehearsed({**defaults, **cell["options"]}),
+        "batch_size": cell["batch_size"],
+        "images": REHEARSAL_IMAGES,
+    }
+    return models / f"{cell['model']}.rehearsal-{content_key(content)}.safetensors"
+
+
+def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics | None:
+    """What lies there, if it is whole and of this very model."""
+    try:
+        found = SourceStatistics.load(path)
+    except (FileNotFoundError, StateError):
+        return None
+    fits = method in found.rehearsals and found.model_fingerprint == model_fingerprint
+    return found if fits else None
+
+
+def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics:
+    held = held_out_images(plan)
+    if len(held) < FEWEST:
+        raise RehearsalError(
+            f"expected at least {FEWEST} held-out images to rehearse {cell['method']} with, got {len(held)}: "
+            "a tenth of the source images is held out, and they are too few; a higher --limit, or none, "
+            "leaves more"
+        )
+    # A choice by ourselves, so that no more images than are used become floats.
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(plan.seed))[:REHEARSAL_IMAGES]
+    loader = (
+        (images.pixels.float(), images.labels) for images in map(held.select, order.split(MEASURE_BATCH))
+    )
+    # A method may draw random numbers: the run itself must not depend on whether the file was there.
+    with seeded(plan.key, cell["method"], "rehearsal"):
+        return rehearse(
+            trained.model,
+            loader,
+            method=cell["method"],
+            source=trained.source,
+            samples=REHEARSAL_IMAGES,
+            batch_size=cell["batch_size"],
+            seed=plan.seed,
+            progress=False,
+            **_rehearsed(cell["options"]),
+        )
+
+
+def _rehearsed(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _NOT_REHEARSED}

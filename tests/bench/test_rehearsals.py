@@ -1,0 +1,264 @@
+"""Rehearsals of the bench: made once on images that the model never saw, and what they do to answers."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.bench import held_out, rehearsals
+from equipoise.bench.adapting import run_cells
+from equipoise.bench.lines import Line
+from equipoise.bench.plan import RunPlan, make_plan
+from equipoise.bench.rehearsals import rehearsal_path, rehearsed_source
+from equipoise.bench.source_model import (
+    SourceModel,
+    held_out_images,
+    model_path,
+    read_source_model,
+    source_images,
+)
+from equipoise.bench.training import train_source_model
+from equipoise.data import Cache, DataSet, Images, Reader, Shift, stream_order
+from equipoise.data.images import chosen
+from equipoise.source import SourceStatistics
+
+from .toy import toy_images, toy_recipe
+
+
+class Many(DataSet):
+    """Enough images that half of them can be rehearsed with."""
+
+    name = "many"
+    about = "made by the tests"
+    classes: tuple[str, ...] = ("top", "middle", "bottom")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def shifts(self) -> list[Shift]:
+        return [Shift("dark", "dark", ("plain",))]
+
+    def read(self, part: str, limit: int | None, reader: Reader) -> Images:
+        images = toy_images(part, 204 if part == "plain" else 80)
+        return images.select(chosen(len(images), limit))
+
+
+def made(folder: Path, limit: int | None = None, **entry: Any) -> RunPlan:
+    """The run of poise on a model that is trained in the folder."""
+    recipe = toy_recipe(
+        data="many",
+        seeds=[3],
+        methods={"poise": {"batch_size": 20, "rehearsed": True, **entry}},
+        training={"optimizer": "adam", "learning_rate": 1e-3, "epochs": 1, "batch_size": 32},
+    )
+    data, cache = Many(folder), Cache(folder / "cache")
+    stored = {part: cache.store(data, part, limit, Reader()) for part in data.parts}
+    (run,) = make_plan(recipe, data, data.shifts, stored, {"smallcnn": None}, limit)
+    train_source_model(run.model, folder)
+    return run
+
+
+def trained(run: RunPlan, folder: Path) -> SourceModel:
+    return read_source_model(model_path(folder, run.model.key), run.model, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick() -> Iterator[None]:
+    """Half of the images are held out, and few shifts are met: a tenth and all of them take a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(held_out, "ONE_IN", 2)
+        patch.setattr(rehearsals, "rehearse", partial(eq.rehearse, shifts=8))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rehearsals")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> RunPlan:
+    return made(folder)
+
+
+@pytest.fixture(scope="module")
+def source(folder: Path, run: RunPlan) -> SourceStatistics:
+    return rehearsed_source(run.any_cell, run.model, trained(run, folder), folder)
+
+
+def rehearsed_lines(lines: list[Line]) -> dict[str, Line]:
+    """The lines of that tempering by protocol."""
+    return {line["cell"]["protocol"]: line for line in lines if line["cell"]["tempering"] == "rehearsed"}
+
+
+def test_the_model_was_trained_and_measured_without_the_held_out_images(folder: Path, run: RunPlan) -> None:
+    parts = [held_out_images(run.model), source_images(run.model)]
+    assert [len(part) for part in parts] == [102, trained(run, folder).source.num_samples] == [102, 102]
+    sums = [part.pixels.sum((1, 2, 3)).tolist() for part in parts]
+    whole = toy_images("plain", 204).pixels.sum((1, 2, 3)).tolist()
+    assert sums[0] != sums[1]
+    assert sorted(sums[0] + sums[1]) == sorted(whole)  # none is on both sides, and none is lost
+
+
+def test_a_rehearsal_is_of_the_held_out_images(
+    folder: Path, run: RunPlan, source: SourceStatistics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = source.rehearsal_of("poise")
+    assert (found.samples, found.batch_size, found.seed) == (102, 20, 3)
+    given: dict[str, Any] = {}
+
+    def noted(model: Any, loader: Any, **options: Any) -> SourceStatistics:
+        given.update(options, batches=list(loader))
+        torch.rand(())  # a method may draw
+        return source
+
+    monkeypatch.setattr(rehearsals, "rehearse", noted)
+    before = torch.get_rng_state()
+    other: Any = {**run.any_cell, "batch_size": 10}
+    rehearsed_source(other, run.model, trained(run, folder), folder)
+    assert torch.equal(before, torch.get_rng_state())
+    images = torch.cat([pixels for pixels, _ in given.pop("batches")])
+    held = held_out_images(run.model).pixels.float()
+    assert sorted(images.sum((1, 2, 3)).tolist()) == sorted(held.sum((1, 2, 3)).tolist())
+    assert not torch.equal(images, held)  # a random choice of them
+    assert given == {
+        "method": "poise",
+        "source": trained(run, folder).source,
+        "samples": 2000,
+        "batch_size": 10,
+        "seed": 3,
+        "progress": False,
+        "t_min": 1.2,
+        "t_max": 2.75,
+    }
+
+
+def doubting(source: SourceStatistics, trusts: bool) -> SourceStatistics:
+    """The same with a rehearsal that finds half of the answers right, and the source model far from that."""
+    found = source.rehearsal_of("poise")
+    assert found.gap is not None
+    half, far = torch.zeros_like(found.student.high), torch.full_like(found.gap.high, 9.0 if trusts else -9.0)
+    gap = replace(found.gap, low=far, high=far.clone())  # a file has no two tensors of one memory
+    student = replace(found.student, low=half, high=half.clone())
+    hottest = torch.full_like(found.hottest, 20.0)
+    changed = replace(found, gap=gap, student=student, hottest=hottest)
+    return replace(source, rehearsals={"poise": changed})
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+@pytest.mark.parametrize("falls_back", [True, False])
+def test_a_run_gives_what_a_rehearsed_adapter_would(
+    trusts: bool, falls_back: bool, folder: Path, source: SourceStatistics
+) -> None:
+    run = made(folder, options={"falls_back": falls_back})
+    model = trained(run, folder).model
+    changed = doubting(source, trusts)
+    changed.save(rehearsal_path(folder, run.any_cell))
+    lines = rehearsed_lines(run_cells(run, folder, look=False)[1])
+    images = toy_images("dark", 80)
+    images = images.select(stream_order([images.labels], "shuffled", 3))
+    adapter = eq.create("poise", model, changed, **run.any_cell["options"])
+    batches = images.pixels.float().split(20)
+    online = torch.cat([adapter(x) for x in batches])
+    after = torch.cat([adapter.predict(x) for x in batches])
+    assert adapter.last is not None
+    assert (adapter.last.answered_by == "source") == (trusts and falls_back)
+    raw = eq.create("poise", model, changed, **{**run.any_cell["options"], "tempering": "none"})
+    assert not torch.equal(online, torch.cat([raw(x) for x in batches]))
+    for protocol, logits in (("online", online), ("after-pass", after)):
+        assert lines[protocol]["status"] == "ok", lines[protocol]["traceback"]
+        scores = lines[protocol]["scores"]
+        assert scores is not None
+        hits = (logits.argmax(1) == images.labels).double().mean()
+        nll = -logits.double().log_softmax(1)[torch.arange(80), images.labels].mean()
+        assert scores["accuracy"] == pytest.approx(float(hits), abs=1e-6)
+        assert scores["nll"] == pytest.approx(float(nll), abs=2e-4)
+
+
+def test_a_rehearsal_is_made_once_and_read_afterwards(
+    folder: Path, run: RunPlan, source: SourceStatistics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = rehearsal_path(folder, run.any_cell)
+    assert path.name.startswith(f"{run.model.key}.rehearsal-")
+    assert path.is_file()
+    monkeypatch.setattr(rehearsals, "rehearse", lambda *_, **__: pytest.fail("made again"))
+    assert {line["status"] for line in run_cells(run, folder, look=False)[1]} == {"ok"}
+    asking = run.without(k for k, cell in run.cells.items() if cell["tempering"] == "rehearsed")
+    path.unlink()
+    assert {line["status"] for line in run_cells(asking, folder, look=False)[1]} == {"ok"}  # not needed
+    source.save(path)
+
+
+def _cut(source: SourceStatistics, path: Path) -> None:
+    source.save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _of_another_model(source: SourceStatistics, path: Path) -> None:
+    replace(source, model_fingerprint="other").save(path)
+
+
+def _without(source: SourceStatistics, path: Path) -> None:
+    replace(source, rehearsals={}).save(path)
+
+
+@pytest.mark.parametrize("damage", [_cut, _of_another_model, _without])
+def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
+    damage: Callable[[SourceStatistics, Path], None],
+    folder: Path,
+    run: RunPlan,
+    source: SourceStatistics,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, calls = rehearsal_path(folder, run.any_cell), []
+
+    def noted(*_: Any, **__: Any) -> SourceStatistics:
+        calls.append(1)
+        return source
+
+    monkeypatch.setattr(rehearsals, "rehearse", noted)
+    damage(source, path)
+    for _ in range(2):
+        found = rehearsed_source(run.any_cell, run.model, trained(run, folder), folder)
+        assert found.rehearsal_of("poise").samples == 102
+    assert len(calls) == 1
+    assert [file for file in folder.iterdir() if file.name.endswith(".partial")] == []
+
+
+def test_other_options_or_batches_are_another_rehearsal_and_a_seed_is_not(folder: Path, run: RunPlan) -> None:
+    cell = run.any_cell
+    for change in (
+        {"batch_size": 10},
+        {"method": "norm"},
+        {"model": "other"},
+        {"options": {**cell["options"], "norm_momentum": 0.2}},
+    ):
+        other: Any = {**cell, **change}
+        assert rehearsal_path(folder, other) != rehearsal_path(folder, cell)
+    same: Any = {**cell, "protocol": "x", "stream": "x", "options": {**cell["options"], "norm_momentum": 0.1}}
+    assert rehearsal_path(folder, same) == rehearsal_path(folder, cell)  # the default
+    drawing: list[Any] = [{**cell, "method": "sotta", "options": {"seed": seed}} for seed in (1, 2)]
+    assert rehearsal_path(folder, drawing[0]) == rehearsal_path(folder, drawing[1])
+
+
+def test_too_few_held_out_images_fail_the_rehearsed_cells_alone(tmp_path: Path) -> None:
+    run = made(tmp_path, limit=12)
+    _, lines = run_cells(run, tmp_path, look=False)
+    assert len(lines) == len(run.cells) == 14
+    for line in lines:
+        if line["cell"]["tempering"] != "rehearsed":
+            assert line["status"] == "ok", line["traceback"]
+            continue
+        assert line["status"] == "failed"
+        assert "RehearsalError: expected at least 100 held-out images to rehearse poise with, got 6" in str(
+            line["error"]
+        )
+        assert "--limit" in str(line["error"])
+    again = run.without(line["key"] for line in lines if line["status"] == "ok")
+    assert [line["status"] for line in run_cells(again, tmp_path, look=False)[1]] == ["failed"] * 2
