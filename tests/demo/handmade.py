@@ -67,7 +67,7 @@ def poise(ece: float = 0.2, mean_ece: float = 0.1, median_ece: float = 0.1) -> l
 
 
 def rehearsal() -> RehearsalResult:
-    """Three estimates: two whose interval contains an accuracy of 0.5, and one of answers unlike rehearsed."""
+    """Three estimates: two whose interval contains an accuracy of 0.5, and one unlike the rehearsal."""
     good = AccuracyEstimate(value=0.55, low=0.45, high=0.65, inside=True)
     bad = AccuracyEstimate(value=0.75, low=0.6, high=0.9, inside=False)
     return RehearsalResult(

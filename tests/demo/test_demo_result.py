@@ -88,8 +88,9 @@ def test_tempering_leaves_the_accuracy_and_changes_the_rest(quick_results: Resul
         for domain in quick_results["domains"]:
             raw, tempered = pair.scores(domain)
             assert raw["accuracy"] == tempered["accuracy"]
-        for score in ("ece", "nll"):
-            assert pair.raw["mean"][score] != pair.tempered["mean"][score]
+            # A rehearsal may find that answers are honest as they are.
+            assert raw["nll"] != tempered["nll"] or pair.tempered["tempering"] == "rehearsed"
+        assert pair.raw["mean"]["nll"] != pair.tempered["mean"]["nll"]
 
 
 def test_poise_estimates_its_accuracy_on_every_domain(quick_results: Results) -> None:
