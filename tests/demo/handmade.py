@@ -1,6 +1,14 @@
 """Small results written by hand, for tests of what is made from results."""
 
-from equipoise.demo.results import DomainScores, MethodResult, Reliability, Results, Scores
+from equipoise.demo.results import (
+    AccuracyEstimate,
+    DomainScores,
+    MethodResult,
+    RehearsalResult,
+    Reliability,
+    Results,
+    Scores,
+)
 
 DOMAINS = ["optical", "mnist", "rendered"]
 
@@ -53,14 +61,23 @@ def poise(ece: float = 0.2, mean_ece: float = 0.1, median_ece: float = 0.1) -> l
     """Poise's three rows: raw, and its two temperings."""
     return [
         method("poise", label="poise (raw)", ece=ece),
-        method("poise", "agreement", label="poise", ece=mean_ece, nll=1.5),
+        method("poise", "rehearsed", label="poise", ece=mean_ece, nll=1.5),
         method("poise", "median", ece=median_ece, nll=1.5),
     ]
 
 
+def rehearsal() -> RehearsalResult:
+    """Three estimates: two whose interval contains an accuracy of 0.5, and one unlike the rehearsal."""
+    good = AccuracyEstimate(value=0.55, low=0.45, high=0.65, inside=True)
+    bad = AccuracyEstimate(value=0.75, low=0.6, high=0.9, inside=False)
+    return RehearsalResult(
+        method="poise", images=15, streams=45, estimates=dict(zip(DOMAINS, [good, good, bad], strict=True))
+    )
+
+
 def results(*methods: MethodResult) -> Results:
     return Results(
-        schema=2,
+        schema=3,
         equipoise="0.0.0",
         torch="2.0.0",
         threads=2,
@@ -72,4 +89,5 @@ def results(*methods: MethodResult) -> Results:
         seconds=1.0,
         domains=DOMAINS,
         methods=list(methods),
+        rehearsal=rehearsal(),
     )

@@ -6,7 +6,8 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.demo.contestants import OPTIONS, Contestant, contestants
-from equipoise.demo.experiment import answer_online, measure, tempered
+from equipoise.demo.domains import Pictures
+from equipoise.demo.experiment import answer_online, measure, noted, rehearse, tempered
 from equipoise.demo.training import new_model
 
 
@@ -35,7 +36,9 @@ def source(model: torch.nn.Module, stream: list[Tensor]) -> eq.SourceStatistics:
     found = measure(model, torch.cat(stream), 0, steps_to(steps))
     assert len(steps) == 3
     assert found.num_samples == 150
-    return found
+    # Random labels make the answers over-certain, so that the rehearsal has something to temper.
+    labels = torch.randint(10, (150,), generator=torch.Generator().manual_seed(0))
+    return rehearse(model, Pictures(torch.cat(stream), labels), found, 8, 0)
 
 
 @pytest.mark.parametrize("row", contestants(), ids=lambda row: str(row.name))
@@ -43,23 +46,28 @@ def test_one_run_gives_what_adapters_of_every_tempering_give(
     row: Contestant, model: torch.nn.Module, source: eq.SourceStatistics, stream: list[Tensor]
 ) -> None:
     steps: list[int] = []
-    medians = answer_online(model, source, Contestant("source"), "median", stream, 0, steps_to(steps))[1]
-    answers, own = answer_online(model, source, row, row.own, stream, 0, steps_to(steps))
+    medians = answer_online(model, source, Contestant("source"), "median", stream, 0, steps_to(steps))
+    answers = answer_online(model, source, row, row.own, stream, 0, steps_to(steps))
     assert len(steps) == 2 * len(stream)
-    temperatures = {row.own: own, "none": [1.0] * len(stream), "median": medians}
+    temperatures = {
+        row.own: answers.temperatures,
+        "none": [1.0] * len(stream),
+        "median": medians.temperatures,
+    }
+    raw = torch.cat(answers.logits)
     for tempering in row.temperings:
         adapter = eq.create(row.method, model, source, tempering=tempering, **row.options)
         expected = torch.cat([adapter(images) for images in stream])
-        torch.testing.assert_close(tempered(answers, temperatures[tempering]), expected)
-        assert torch.equal(expected.argmax(1), torch.cat(answers).argmax(1))
-        assert (tempering == "none") == torch.allclose(expected, torch.cat(answers))
+        torch.testing.assert_close(tempered(answers.logits, temperatures[tempering]), expected)
+        assert torch.equal(expected.argmax(1), raw.argmax(1))
+        assert (tempering == "none") == torch.allclose(expected, raw)
 
 
 @pytest.mark.parametrize("method", OPTIONS)
 def test_the_options_reach_the_method(
     method: str, model: torch.nn.Module, source: eq.SourceStatistics, stream: list[Tensor]
 ) -> None:
-    found, _ = answer_online(model, source, Contestant(method), "none", stream, 0, lambda: None)
+    found = answer_online(model, source, Contestant(method), "none", stream, 0, lambda: None).logits
     adapter = eq.create(method, model, source)
     assert not torch.equal(torch.cat(found), torch.cat([adapter(images) for images in stream]))
 
@@ -71,4 +79,20 @@ def test_the_contestants_are_all_methods_raw_and_tempered() -> None:
     for row in rows:
         assert {"none", "median"} <= set(row.temperings)
         assert ("mean" in row.temperings) == (row.method == "dec")
-        assert ("agreement" in row.temperings) == (row.method == "poise")
+        assert ("rehearsed" in row.temperings) == (row.method == "poise")
+
+
+def test_only_the_rehearsed_method_estimates_its_accuracy(
+    model: torch.nn.Module, source: eq.SourceStatistics, stream: list[Tensor]
+) -> None:
+    assert list(source.rehearsals) == ["poise"]
+    adapter = eq.Poise(model, source)
+    for images in stream:
+        adapter(images)
+    for row in contestants():
+        found = answer_online(model, source, row, row.own, stream, 0, lambda: None).estimate
+        assert found == (adapter.accuracy if row.method == "poise" else None)
+    assert adapter.accuracy is not None
+    assert noted(adapter.accuracy)["value"] == adapter.accuracy.value
+    with pytest.raises(RuntimeError, match="did not estimate"):
+        noted(None)

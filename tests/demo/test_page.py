@@ -65,7 +65,7 @@ def test_every_method_is_there_and_escaped(html: str) -> None:
 def test_a_method_is_shown_raw_and_tempered(html: str) -> None:
     assert html.count("<figcaption><strong>raw</strong>") == len(PAIRS)
     assert html.count("<strong>tempered (median)</strong>") == len(PAIRS) - 1
-    assert html.count("<strong>tempered (agreement)</strong>") == 1
+    assert html.count("<strong>tempered (rehearsed)</strong>") == 1
     for mark in ("hollow", "filled"):
         assert html.count(f'<circle class="{mark}"') == len(PAIRS) * len(DOMAINS)
     cell = '<span class="number">0.200</span> <span class="after">→ <span class="number">0.300</span></span>'
@@ -80,7 +80,7 @@ def test_a_method_has_one_colour_everywhere(html: str) -> None:
 
 def test_the_page_says_what_is_divided_by_and_which_options(html: str) -> None:
     assert (
-        "Tempered: divided by the median of tau over the batch; poise by a temperature from its agreement"
+        "Tempered: divided by the median of tau over the batch; poise by the temperature of its rehearsal"
         in html
     )
     assert "co has epsilon=0.4" in html
@@ -102,3 +102,12 @@ def test_the_protocol_is_said(html: str) -> None:
 def test_every_diagram_has_a_description(html: str) -> None:
     described = re.findall(r'<svg [^>]*role="img" aria-label="[^"]+"><title>[^<]+</title>', html)
     assert len(described) == html.count("<svg") == 2 * len(PAIRS) + len(DOMAINS)
+
+
+def test_the_page_tells_of_the_rehearsal_and_shows_the_estimates(html: str) -> None:
+    assert "25 training images" in html
+    assert "poise was rehearsed before the stream: on 15 labelled source images" in html
+    estimate = "<td>0.500</td><td>0.550</td><td>0.450 to 0.650</td>"
+    assert html.count(estimate) == 2
+    assert '<th scope="row">rendered</th><td>0.500</td><td>0.750</td><td>0.600 to 0.900</td>' in html
+    assert "the interval contains the true accuracy on 2 of 3 domains" in html

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from equipoise.demo.results import Results
-from equipoise.demo.table import domain_table, mean_table
+from equipoise.demo.table import domain_table, estimate_table, mean_table
 from tests.demo.handmade import method, poise, results
 
 RESULTS = results(
@@ -49,7 +49,11 @@ def test_domains_have_accuracy_and_ece() -> None:
     assert cells(printed(domain_table(RESULTS)), "poise  ")[1:] == ["0.500 0.300→0.050"] * 3
 
 
-@pytest.mark.parametrize("table", [mean_table, domain_table])
+def test_estimates_are_beside_the_accuracy() -> None:
+    assert cells(printed(estimate_table(RESULTS)), "mnist") == ["mnist", "0.500", "0.550", "0.450 to 0.650"]
+
+
+@pytest.mark.parametrize("table", [mean_table, domain_table, estimate_table])
 def test_nothing_wraps_or_is_cut_in_80_columns(table: Callable[[Results], Table]) -> None:
     lines = printed(table(RESULTS))
     assert max(map(len, lines)) <= 80

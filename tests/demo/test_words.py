@@ -1,7 +1,16 @@
 import pytest
 
 from equipoise.demo.results import MethodResult
-from equipoise.demo.words import adapting, calibration, certainty, comparison, findings, options_note
+from equipoise.demo.words import (
+    adapting,
+    calibration,
+    certainty,
+    comparison,
+    estimate_note,
+    findings,
+    options_note,
+    rehearsal_note,
+)
 from tests.demo.handmade import method, poise, results
 
 BASELINE = method("no adaptation", accuracy=0.5, ece=0.2, entropy=1.5, nll=1.8)
@@ -19,7 +28,7 @@ def test_a_win_is_called_a_win() -> None:
 
 
 def test_a_loss_is_called_a_loss() -> None:
-    losing = method("poise", "agreement", label="poise", accuracy=0.4, ece=0.3, entropy=2.0, nll=2.5)
+    losing = method("poise", "rehearsed", label="poise", accuracy=0.4, ece=0.3, entropy=2.0, nll=2.5)
     told = comparison(losing, BASELINE)
     assert "accuracy down from 0.500 to 0.400" in told
     assert "ECE up from 0.200 to 0.300" in told
@@ -139,3 +148,15 @@ def test_options_that_are_not_defaults_are_named() -> None:
     assert options_note(results(BASELINE)) == "Every method has its default options."
     rows = [BASELINE, method("eata", options={"epsilon": 0.4, "fisher_alpha": 1.0}), method("norm")]
     assert options_note(results(*rows)).endswith("digits: eata has epsilon=0.4 and fisher_alpha=1.")
+
+
+def test_the_rehearsal_is_told() -> None:
+    said = rehearsal_note(results(BASELINE, *poise()))
+    assert "on 15 labelled source images that the model was not trained on, in 45 made-up streams" in said
+
+
+def test_intervals_that_miss_and_answers_unlike_rehearsed_are_told() -> None:
+    assert estimate_note(results(BASELINE, *poise())) == (
+        "Estimated without labels, after the last batch; the interval contains the true accuracy on 2 of 3 "
+        "domains. On rendered the answers were unlike those of the rehearsal: a wider interval."
+    )

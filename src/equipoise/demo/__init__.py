@@ -14,8 +14,8 @@ from equipoise.demo.page import page
 from equipoise.demo.progress import Stages
 from equipoise.demo.results import SCHEMA, Results, to_json
 from equipoise.demo.samples import sample_strip
-from equipoise.demo.table import domain_table, mean_table
-from equipoise.demo.words import findings, options_note
+from equipoise.demo.table import domain_table, estimate_table, mean_table
+from equipoise.demo.words import findings, options_note, rehearsal_note
 from equipoise.files import whole_file
 from equipoise.version import __version__
 
@@ -51,7 +51,7 @@ def _run(out: Path, seed: int, quick: bool, console: Console) -> Path:
     with Stages(console, 1 + stage_count()) as stages:
         with stages.stage("loading and drawing the digits"):
             domains = load_domains(size.images_per_domain, seed)
-        methods = run_experiment(domains, size, seed=seed, stages=stages)
+        methods, rehearsal = run_experiment(domains, size, seed=seed, stages=stages)
     results = Results(
         schema=SCHEMA,
         equipoise=__version__,
@@ -65,11 +65,13 @@ def _run(out: Path, seed: int, quick: bool, console: Console) -> Path:
         seconds=round(time.perf_counter() - started, 1),
         domains=[domain.name for domain in domains],
         methods=methods,
+        rehearsal=rehearsal,
     )
 
     console.print(mean_table(results))
     console.print(domain_table(results))
-    for sentence in [*findings(results), options_note(results)]:
+    console.print(estimate_table(results))
+    for sentence in [*findings(results), rehearsal_note(results), options_note(results)]:
         console.print(f"- {sentence}", highlight=False, markup=False)
 
     index = out / "index.html"

@@ -7,10 +7,12 @@ import equipoise as eq
 
 BASELINE = "source"
 BASELINE_LABEL = "no adaptation"
+REHEARSED = "poise"
+"""The method that is rehearsed on source images kept aside."""
 
-Tempering = Literal["none", "agreement", "mean", "median"]
-"""What the demo divides the logits of a batch by: nothing, what the source model's agreement suggests, or the
-mean or median of the certainty regulariser tau."""
+Tempering = Literal["none", "rehearsed", "mean", "median"]
+"""What the demo divides the logits of a batch by: nothing, what the rehearsal suggests, or the mean or median
+of the certainty regulariser tau."""
 
 # Defaults are for ImageNet or tuned for other data; these are the published values nearest to our digits.
 OPTIONS: dict[str, dict[str, float]] = {
@@ -18,7 +20,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "eta": {"epsilon": 0.4},  # the same
     "sotta": {"confidence": 0.33},  # the DEC paper's value for digits
 }
-TEMPERED_BY_DEFAULT: dict[str, Tempering] = {"dec": "mean", "poise": "agreement"}
+TEMPERED_BY_DEFAULT: dict[str, Tempering] = {"dec": "mean", REHEARSED: "rehearsed"}
 
 
 @dataclass(frozen=True)

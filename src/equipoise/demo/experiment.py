@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +11,17 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.data.demo import DOMAIN_NAMES, Domain
 from equipoise.demo.batches import batch_count, shuffled_batches
-from equipoise.demo.contestants import BASELINE, Contestant, Tempering, contestants
-from equipoise.demo.domains import leave_one_out
+from equipoise.demo.contestants import BASELINE, REHEARSED, Contestant, Tempering, contestants
+from equipoise.demo.domains import Pictures, leave_one_out
 from equipoise.demo.progress import Stages
-from equipoise.demo.results import DomainScores, MethodResult, Reliability, mean_scores
+from equipoise.demo.results import (
+    AccuracyEstimate,
+    DomainScores,
+    MethodResult,
+    RehearsalResult,
+    Reliability,
+    mean_scores,
+)
 from equipoise.demo.training import BATCH_SIZE, new_model, train
 from equipoise.metrics import (
     accuracy,
@@ -31,24 +39,60 @@ MEASURE_BATCH_SIZE = 64
 
 @dataclass(frozen=True)
 class Size:
-    """How much work the demo does."""
+    """How much work the demo does; `shifts` are those of the rehearsal, None for all."""
 
     images_per_domain: int
     epochs: int
+    shifts: int | None
 
 
-FULL = Size(images_per_domain=800, epochs=4)
-QUICK = Size(images_per_domain=250, epochs=4)
+FULL = Size(images_per_domain=800, epochs=4, shifts=None)
+QUICK = Size(images_per_domain=250, epochs=4, shifts=12)
 
 
-def run_experiment(domains: list[Domain], size: Size, *, seed: int, stages: Stages) -> list[MethodResult]:
+class Experiment(NamedTuple):
+    """What `run_experiment` found."""
+
+    methods: list[MethodResult]
+    rehearsal: RehearsalResult
+
+
+class HeldOut(NamedTuple):
+    """What was found on one held-out domain.
+
+    Attributes:
+        scores: of every method, raw and tempered, by label.
+        rehearsal: of poise, on source images.
+        estimate: of the accuracy of poise on the held-out domain, by poise itself.
+    """
+
+    scores: dict[str, DomainScores]
+    rehearsal: eq.Rehearsal
+    estimate: AccuracyEstimate
+
+
+class Answers(NamedTuple):
+    """What a method answered to a stream.
+
+    Attributes:
+        logits: of each batch, raw.
+        temperatures: what the method divided them by.
+        estimate: of its own accuracy after the last batch; None without a rehearsal.
+    """
+
+    logits: list[Tensor]
+    temperatures: list[float]
+    estimate: eq.Estimate | None
+
+
+def run_experiment(domains: list[Domain], size: Size, *, seed: int, stages: Stages) -> Experiment:
     """Hold out each domain in turn and score every method on it, raw and tempered."""
     held_out = {domain.name: score_held_out(domains, domain.name, size, seed, stages) for domain in domains}
     results = []
     for row in contestants():
         for tempering in row.temperings:
             label = row.label(tempering)
-            scores = {name: by_label[label] for name, by_label in held_out.items()}
+            scores = {name: found.scores[label] for name, found in held_out.items()}
             results.append(
                 MethodResult(
                     method=row.method,
@@ -60,50 +104,64 @@ def run_experiment(domains: list[Domain], size: Size, *, seed: int, stages: Stag
                     domains=scores,
                 )
             )
-    return results
+    rehearsal = next(iter(held_out.values())).rehearsal
+    return Experiment(
+        results,
+        RehearsalResult(
+            method=REHEARSED,
+            images=rehearsal.samples,
+            streams=len(rehearsal.runs),
+            estimates={name: found.estimate for name, found in held_out.items()},
+        ),
+    )
 
 
 def stage_count() -> int:
-    """How many stages `run_experiment` reports: training, measuring and each method, for every domain."""
-    return len(DOMAIN_NAMES) * (3 + len(contestants()))
+    """How many stages `run_experiment` reports: four before the methods and each method, for every domain."""
+    return len(DOMAIN_NAMES) * (4 + len(contestants()))
 
 
-def score_held_out(
-    domains: list[Domain], held_out: str, size: Size, seed: int, stages: Stages
-) -> dict[str, DomainScores]:
-    """Train on the other domains and score every method on this one, raw and tempered, by label.
+def score_held_out(domains: list[Domain], held_out: str, size: Size, seed: int, stages: Stages) -> HeldOut:
+    """Train on the other domains, rehearse poise on them, and score every method on this one.
 
     Every method meets the same batches in the same order. The median of tau comes from the model as trained
     and is the same for all methods; dividing changes nothing that they learn, so one run of each gives its
     raw and its tempered answers.
     """
-    split = leave_one_out(domains, held_out)
+    split = leave_one_out(domains, held_out, seed)
     prefix = f"{held_out} held out:"
 
     model = new_model(seed)
-    steps = size.epochs * batch_count(len(split.images), BATCH_SIZE)
+    images, labels = split.training.images, split.training.labels
+    steps = size.epochs * batch_count(len(images), BATCH_SIZE)
     with stages.stage(f"{prefix} training on {' and '.join(split.sources)}", steps) as after_batch:
-        train(model, split.images, split.labels, epochs=size.epochs, seed=seed, after_batch=after_batch)
-    steps = batch_count(len(split.images), MEASURE_BATCH_SIZE)
+        train(model, images, labels, epochs=size.epochs, seed=seed, after_batch=after_batch)
+    steps = batch_count(len(images), MEASURE_BATCH_SIZE)
     with stages.stage(f"{prefix} measuring the model on its training images", steps) as after_batch:
-        source = measure(model, split.images, seed, after_batch)
+        source = measure(model, images, seed, after_batch)
+    with stages.stage(f"{prefix} rehearsing {REHEARSED} on {len(split.aside)} images kept aside"):
+        source = rehearse(model, split.aside, source, size.shifts, seed)
 
     order = torch.Generator().manual_seed(seed)
     picked = shuffled_batches(len(split.held_out.images), STREAM_BATCH_SIZE, order)
     stream = [split.held_out.images[indices] for indices in picked]
     labels = split.held_out.labels[torch.cat(picked)]
     with stages.stage(f"{prefix} the temperature of each batch", len(stream)) as after_batch:
-        medians = answer_online(model, source, Contestant(BASELINE), "median", stream, seed, after_batch)[1]
+        medians = answer_online(
+            model, source, Contestant(BASELINE), "median", stream, seed, after_batch
+        ).temperatures
 
     scores: dict[str, DomainScores] = {}
+    estimates: dict[str, eq.Estimate | None] = {}
     for row in contestants():
         with stages.stage(f"{prefix} answering, {row.name}", len(stream)) as after_batch:
-            answers, own = answer_online(model, source, row, row.own, stream, seed, after_batch)
-        temperatures = {row.own: own, "none": [1.0] * len(stream), "median": medians}
+            answers = answer_online(model, source, row, row.own, stream, seed, after_batch)
+        estimates[row.method] = answers.estimate
+        temperatures = {row.own: answers.temperatures, "none": [1.0] * len(stream), "median": medians}
         for tempering in row.temperings:
-            divided = tempered(answers, temperatures[tempering])
+            divided = tempered(answers.logits, temperatures[tempering])
             scores[row.label(tempering)] = score(divided, labels)
-    return scores
+    return HeldOut(scores, source.rehearsals[REHEARSED], noted(estimates[REHEARSED]))
 
 
 def measure(
@@ -119,6 +177,31 @@ def measure(
     return eq.SourceStatistics.measure(model, loader(), fisher=True, progress=False)
 
 
+def rehearse(
+    model: nn.Module, aside: Pictures, source: eq.SourceStatistics, shifts: int | None, seed: int
+) -> eq.SourceStatistics:
+    """The source statistics with a rehearsal of poise on images that the model was not trained on."""
+    return eq.rehearse(
+        model,
+        [(aside.images, aside.labels)],
+        method=REHEARSED,
+        shifts=shifts,
+        source=source,
+        batch_size=STREAM_BATCH_SIZE,
+        seed=seed,
+        progress=False,
+    )
+
+
+def noted(estimate: eq.Estimate | None) -> AccuracyEstimate:
+    """An estimate as results.json has it."""
+    if estimate is None:
+        raise RuntimeError(f"{REHEARSED} was rehearsed and did not estimate its accuracy")
+    return AccuracyEstimate(
+        value=estimate.value, low=estimate.low, high=estimate.high, inside=estimate.inside
+    )
+
+
 def answer_online(
     model: nn.Module,
     source: eq.SourceStatistics,
@@ -127,8 +210,8 @@ def answer_online(
     stream: list[Tensor],
     seed: int,
     after_batch: Callable[[], None],
-) -> tuple[list[Tensor], list[float]]:
-    """The logits a method gave to each batch while it adapted, raw, and what it divided them by.
+) -> Answers:
+    """What a method answered to each batch while it adapted.
 
     Every method draws from the same random numbers if it needs any.
     """
@@ -144,7 +227,7 @@ def answer_online(
             answers.append(logits * divisor)
             temperatures.append(divisor)
             after_batch()
-    return answers, temperatures
+        return Answers(answers, temperatures, adapter.accuracy)
 
 
 def tempered(answers: list[Tensor], temperatures: list[float]) -> Tensor:

@@ -12,16 +12,25 @@ from equipoise.demo.batches import batch_count
 from equipoise.demo.experiment import STREAM_BATCH_SIZE
 from equipoise.demo.results import (
     CHANGING,
+    ESTIMATE_HEADINGS,
     HEADINGS,
     MethodResult,
     Pair,
     Results,
     best_shown,
+    estimate_rows,
     pairs,
     pooled_reliability,
     shown,
 )
-from equipoise.demo.words import certainty_caption, findings, options_note, tempering_note
+from equipoise.demo.words import (
+    certainty_caption,
+    estimate_note,
+    findings,
+    options_note,
+    rehearsal_note,
+    tempering_note,
+)
 from equipoise.report.figures.reliability import reliability_diagram
 from equipoise.report.figures.scatter import Track, scatter_diagram
 from equipoise.report.figures.svg import hue, nice_limit
@@ -36,14 +45,14 @@ DESCRIPTIONS = {
 USAGE = """\
 import equipoise as eq
 
-source = eq.SourceStatistics.measure(model, training_loader)  # once, before deployment
+source = eq.rehearse(model, held_out_loader)  # once, before deployment; needs labels
 source.save("source.safetensors")
 
-adapter = eq.create("poise", model, source)  # or eq.create("tent", model, source, tempering="median")
+adapter = eq.Poise(model, source)  # or eq.create("tent", model, source, tempering="median")
 for x in stream:  # batches of inputs, no labels
     logits = adapter(x)  # calibrated, and the adapter has learned from x
     confidence = logits.softmax(dim=1).amax(dim=1)
-    print(confidence.mean(), adapter.last.temperature)
+    print(confidence.mean(), adapter.accuracy)
 """
 
 
@@ -52,9 +61,10 @@ def page(results: Results, samples: Mapping[str, str]) -> str:
     resources = files("equipoise.demo")
     template = Template(resources.joinpath("page.html").read_text(encoding="utf-8"))
     protocol = f"protocol: {results['protocol']}, raw → tempered"
+    sources = (len(results["domains"]) - 1) * results["images_per_domain"]
     return template.substitute(
         style=style("equipoise.demo"),
-        training_images=f"{(len(results['domains']) - 1) * results['images_per_domain']:,}",
+        training_images=f"{sources - results['rehearsal']['images']:,}",
         unseen_images=f"{results['images_per_domain']:,}",
         epochs=results["epochs"],
         batch_size=STREAM_BATCH_SIZE,
@@ -68,6 +78,10 @@ def page(results: Results, samples: Mapping[str, str]) -> str:
         domain_tables="\n".join(
             _table(results, domain, f"Held out: {domain}, {protocol}") for domain in results["domains"]
         ),
+        rehearsed=escape(results["rehearsal"]["method"]),
+        rehearsal=escape(rehearsal_note(results)),
+        estimates=_estimates(results),
+        estimate_note=escape(estimate_note(results)),
         reliability="".join(_reliability(results, pair) for pair in pairs(results)),
         scatter="".join(_scatter(results, domain) for domain in results["domains"]),
         usage=escape(USAGE),
@@ -107,6 +121,20 @@ def _table(results: Results, domain: str | None, caption: str) -> str:
     return (
         f'<div class="wide"><table><caption>{escape(caption)}</caption>'
         f'<thead><tr><th scope="col">method</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _estimates(results: Results) -> str:
+    """The true accuracy of the rehearsed method beside its own estimate."""
+    heads = "".join(f'<th scope="col">{heading}</th>' for heading in ESTIMATE_HEADINGS)
+    lines = [
+        f'<tr><th scope="row">{escape(row.domain)}</th>'
+        f"<td>{row.accuracy}</td><td>{row.estimate}</td><td>{row.interval}</td></tr>"
+        for row in estimate_rows(results)
+    ]
+    return (
+        f'<div class="wide"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 

@@ -5,11 +5,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypedDict
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of results.json; it changes when a reader of the file would have to."""
 
 RAW = "none"
 """The `tempering` of rows whose logits are as the method gave them."""
+
+REHEARSED = "rehearsed"
+"""The `tempering` of rows whose temperature comes from a rehearsal."""
+
+ENDS: tuple[Literal["low"], Literal["high"]] = ("low", "high")
+"""The ends of the interval of an estimate."""
+
+ESTIMATE_HEADINGS = ("held out", "accuracy", "its own estimate", "90 % interval")
 
 Score = Literal["accuracy", "ece", "entropy", "nll"]
 CHANGING: tuple[Score, ...] = ("ece", "nll", "entropy")
@@ -46,9 +54,10 @@ class DomainScores(Scores):
 class MethodResult(TypedDict):
     """What `eq.create(method, model, source, tempering=tempering, **options)` scored.
 
-    `tempering` is "none", "agreement" or "median": what the logits were divided by; rows of one method differ
-    in nothing else. `options` are those that are not the method's defaults. `name` is what a reader is told
-    for `method`, and `label` is that and the tempering, unless it is the method's default.
+    `tempering` is "none", "rehearsed", "mean" or "median": what the logits were divided by; rows of one
+    method differ in nothing else, since they come from one run with the method's own tempering. `options` are
+    those that are not the method's defaults. `name` is what a reader is told for `method`, and `label` is
+    that and the tempering, unless it is the method's default.
     """
 
     method: str
@@ -58,6 +67,30 @@ class MethodResult(TypedDict):
     options: dict[str, float]
     mean: Scores
     domains: dict[str, DomainScores]
+
+
+class AccuracyEstimate(TypedDict):
+    """An accuracy that a method estimated without labels, with a 90 % interval.
+
+    `inside` is whether the answers were like those of the rehearsal.
+    """
+
+    value: float
+    low: float
+    high: float
+    inside: bool
+
+
+class RehearsalResult(TypedDict):
+    """How a method was rehearsed, and what it then estimated on each held-out domain.
+
+    `images` were kept aside from the source images of each held-out domain, and `streams` were made of them.
+    """
+
+    method: str
+    images: int
+    streams: int
+    estimates: dict[str, AccuracyEstimate]
 
 
 class Results(TypedDict):
@@ -75,6 +108,7 @@ class Results(TypedDict):
     seconds: float
     domains: list[str]
     methods: list[MethodResult]
+    rehearsal: RehearsalResult
 
 
 class Pair(NamedTuple):
@@ -100,6 +134,35 @@ def pairs(results: Results) -> list[Pair]:
         Pair(row["label"] if times[row["method"]] > 1 else row["name"], raw[row["method"]], row)
         for row in tempered
     ]
+
+
+class EstimateRow(NamedTuple):
+    """An estimated accuracy beside the true one, as the table and the page write them."""
+
+    domain: str
+    accuracy: str
+    estimate: str
+    interval: str
+
+
+def estimate_rows(results: Results) -> list[EstimateRow]:
+    """The accuracy that the rehearsed method had on each held-out domain, and its own estimate of it."""
+    return [
+        EstimateRow(
+            domain,
+            shown(rehearsed_accuracy(results, domain), "accuracy"),
+            shown(estimate["value"], "accuracy"),
+            " to ".join(shown(estimate[end], "accuracy") for end in ENDS),
+        )
+        for domain, estimate in results["rehearsal"]["estimates"].items()
+    ]
+
+
+def rehearsed_accuracy(results: Results, domain: str) -> float:
+    """The true accuracy of the rehearsed method on a held-out domain."""
+    method = results["rehearsal"]["method"]
+    (row,) = [r for r in results["methods"] if r["method"] == method and r["tempering"] == REHEARSED]
+    return row["domains"][domain]["accuracy"]
 
 
 def mean_scores(scores: Iterable[Scores]) -> Scores:

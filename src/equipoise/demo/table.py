@@ -3,8 +3,17 @@
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.demo.results import CHANGING, HEADINGS, Results, best_shown, pairs, shown
-from equipoise.demo.words import tempering_note
+from equipoise.demo.results import (
+    CHANGING,
+    ESTIMATE_HEADINGS,
+    HEADINGS,
+    Results,
+    best_shown,
+    estimate_rows,
+    pairs,
+    shown,
+)
+from equipoise.demo.words import estimate_note, tempering_note
 
 
 def mean_table(results: Results) -> Table:
@@ -46,6 +55,22 @@ def domain_table(results: Results) -> Table:
             change = "→".join(shown(scores["ece"], "ece") for scores in (raw, tempered))
             cells.append(f"{shown(raw['accuracy'], 'accuracy')} {change}")
         table.add_row(Text(pair.label), *cells)
+    return table
+
+
+def estimate_table(results: Results) -> Table:
+    """The accuracy of the rehearsed method on each held-out domain beside its own estimate."""
+    table = Table(
+        title=f"What {results['rehearsal']['method']} estimated its accuracy to be",
+        caption=estimate_note(results),
+        title_style="bold",
+    )
+    first, *others = ESTIMATE_HEADINGS
+    table.add_column(first)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    for row in estimate_rows(results):
+        table.add_row(*row)
     return table
 
 

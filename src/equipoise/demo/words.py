@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from equipoise.demo.results import (
     RAW,
+    REHEARSED,
     MethodResult,
     Pair,
     Results,
@@ -15,6 +16,7 @@ from equipoise.demo.results import (
     mean_confidence,
     pairs,
     pooled_reliability,
+    rehearsed_accuracy,
     shown,
 )
 
@@ -22,11 +24,11 @@ ABOUT_EQUAL = 0.02
 """A confidence and an accuracy that differ by less than this are called about equal."""
 COMMON = "median"
 """The tempering that every method is shown with."""
-OWN = "agreement"
+OWN = REHEARSED
 """The tempering that poise has by default."""
 DIVISORS = {
     COMMON: "the median of tau over the batch",
-    OWN: "a temperature from its agreement with the source model",
+    OWN: "the temperature of its rehearsal",
     "mean": "the mean of tau over the batch",
 }
 
@@ -176,6 +178,29 @@ def tempering_note(results: Results) -> str:
     common = max(kinds, key=lambda kind: len(kinds[kind]))
     others = [f"; {_listed(labels)} by {DIVISORS[kind]}" for kind, labels in kinds.items() if kind != common]
     return f"Tempered: divided by {DIVISORS[common]}{''.join(others)}."
+
+
+def rehearsal_note(results: Results) -> str:
+    """What the rehearsal was made of."""
+    rehearsal = results["rehearsal"]
+    return (
+        f"{rehearsal['method']} was rehearsed before the stream: on {rehearsal['images']} labelled source "
+        f"images that the model was not trained on, in {rehearsal['streams']} made-up streams of them, it "
+        "learned how accurate its answers are from how they look."
+    )
+
+
+def estimate_note(results: Results) -> str:
+    """How the estimates came about, and how often their intervals contain the true accuracy."""
+    estimates = results["rehearsal"]["estimates"]
+    right = [e["low"] <= rehearsed_accuracy(results, domain) <= e["high"] for domain, e in estimates.items()]
+    note = (
+        "Estimated without labels, after the last batch; the interval contains the true accuracy on "
+        f"{sum(right)} of {len(right)} domains."
+    )
+    if outside := [domain for domain, estimate in estimates.items() if not estimate["inside"]]:
+        note += f" On {_listed(outside)} the answers were unlike those of the rehearsal: a wider interval."
+    return note
 
 
 def options_note(results: Results) -> str:
