@@ -33,7 +33,7 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = make()
     names: dict[str, Any] = {
         "model": model,
-        "source_loader": [(images(16), torch.zeros(16))],
+        "held_out_loader": [(images(40, seed), torch.arange(40) % 5) for seed in range(3)],
         "stream": [drifted(8)],
     }
     exec(EXAMPLES[0], names)
