@@ -63,8 +63,8 @@ def meet_all(stage: Stage, shifts: Shifts, progress: bool) -> list[Met]:
     """Every shift in random order, and every second one, the first among them, sorted by class as well."""
     plan = [(name, "shuffled") for name in shifts]
     plan += [(name, "sorted") for place, name in enumerate(shifts) if place % 2 == 0]
-    by_class = stage.labelled.labels.argsort(stable=True)
-    orders = {"shuffled": stage.labelled, "sorted": stage.labelled.select(by_class)}
+    labels = stage.labelled.labels
+    orders = {"shuffled": torch.arange(len(labels)), "sorted": labels.argsort(stable=True)}
     met: list[Met] = []
     bar = tqdm(plan, desc=f"rehearsing {stage.adapter.name}", unit="stream") if progress else plan
     try:
@@ -80,7 +80,7 @@ def meet_all(stage: Stage, shifts: Shifts, progress: bool) -> list[Met]:
     return met
 
 
-def _meet(stage: Stage, name: str, order: str, shift: Callable[..., Any], labelled: Labelled) -> Met:
+def _meet(stage: Stage, name: str, order: str, shift: Callable[..., Any], rows: Tensor) -> Met:
     """One pass of the method over a shift, from a reset."""
     adapter, device = stage.adapter, device_of(stage.adapter.student)
     adapter.reset()
@@ -88,7 +88,7 @@ def _meet(stage: Stage, name: str, order: str, shift: Callable[..., Any], labell
     windows = torch.zeros(models, 2, window.width(stage.classes) + 1)
     whole = torch.zeros(models, windows.shape[2])
     snapshots, confidences, right, seen = [], [], [], 0
-    for part in batches_of(labelled, stage.batch_size):
+    for part in batches_of(stage.labelled, stage.batch_size, rows):
         with _blaming(name):
             inputs = _shifted(part.inputs, shift, stage.seed)
             logits = _answers(adapter, mapped(inputs, lambda t: t.to(device)))
@@ -100,7 +100,7 @@ def _meet(stage: Stage, name: str, order: str, shift: Callable[..., Any], labell
         confidences.append(window.confidences(behind))
         right.append(hits[0][good])
         seen += len(part)
-        if seen // SNAPSHOT > (seen - len(part)) // SNAPSHOT or seen == len(labelled):
+        if seen // SNAPSHOT > (seen - len(part)) // SNAPSHOT or seen == len(rows):
             snapshots.append(windows[:, 0])
     if not bool(whole[0, window.COUNT] > 0):
         raise RehearsalError(f"the shift {name!r} left no sample with a finite answer")
@@ -148,7 +148,8 @@ def _blaming(name: str) -> Iterator[None]:
         raise RehearsalError(f"the shift {name!r} failed: {type(error).__name__}: {error}") from error
 
 
-def batches_of(labelled: Labelled, size: int) -> Iterator[Labelled]:
-    """The samples in batches, in order."""
-    for rows in torch.arange(len(labelled)).split(size):
-        yield labelled.select(rows)
+def batches_of(labelled: Labelled, size: int, rows: Tensor | None = None) -> Iterator[Labelled]:
+    """The samples in batches, in the order of these rows, or as they are."""
+    order = torch.arange(len(labelled)) if rows is None else rows
+    for chosen in order.split(size):
+        yield labelled.select(chosen)
