@@ -173,10 +173,9 @@ class Adapter(Responder):
 
     def _predict(self, batch: Batch) -> Tensor:
         self._check_rehearsed()
-        if self._source_answers:
-            return divide(self.ask_source(batch)[0], self.temper.temperature.level())
         if self.temper.kind != "sample":
-            return divide(self.answer(batch, None), self.temper.temperature.level())
+            logits = self.ask_source(batch)[0] if self._source_answers else self.answer(batch, None)
+            return divide(logits, self.temper.temperature.level().to(logits.device))
         view = self.view(batch)
         logits = self.answer(batch, view)
         if self.asks_source:

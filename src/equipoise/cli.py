@@ -92,10 +92,7 @@ def run(
     seeds: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
     tempering: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Only these of none, mean, median, sample, agreement, fixed, and rehearsed, which only "
-            "methods with `rehearsed: true` in the recipe have."
-        ),
+        typer.Option(help="Only these of none, mean, median, sample, agreement, fixed and rehearsed."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="The most images of each domain, in training and in streams.")

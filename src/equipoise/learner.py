@@ -30,6 +30,7 @@ class Learner(Configured, nn.Module, ABC):
     Attributes:
         needs_source: whether the method needs source statistics, tempered or not.
         asks_source: whether the source model is asked about each batch, for `step` or to compare with it.
+        needs_fisher: whether the source statistics must have the Fisher diagonal.
         compares: whether a rehearsal compares the method with the source model, which may then answer.
         moves_statistics: whether the normalisation layers' running statistics follow the stream.
         stores_observations: whether the method keeps samples as they came.
@@ -45,6 +46,7 @@ class Learner(Configured, nn.Module, ABC):
     needs_source: ClassVar[bool] = False
     asks_source: bool = False
     compares: ClassVar[bool] = False
+    needs_fisher: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
     stores_observations: ClassVar[bool] = False
     arriving: ClassVar[tuple[str, ...]] = ()

@@ -34,12 +34,12 @@ def list_methods() -> list[str]:
 
 def options_of(name: str) -> dict[str, Any]:
     """The options of a method with their defaults; `inspect.Parameter.empty` where there is none."""
-    return _method(name).known_options()
+    return method_class(name).known_options()
 
 
 def code_digest(name: str) -> str:
     """A hash of the file that defines a method; empty for those of this package, which have a version."""
-    method = _method(name)
+    method = method_class(name)
     if method.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return ""
     return hashlib.blake2b(Path(inspect.getfile(method)).read_bytes(), digest_size=16).hexdigest()
@@ -60,7 +60,7 @@ def create(name: str, model: nn.Module, source: SourceStatistics | None = None, 
     >>> adapter(torch.randn(8, 3, 4)).shape
     torch.Size([8, 3])
     """
-    return _method(name)(model, source, **options)
+    return method_class(name)(model, source, **options)
 
 
 def load(
@@ -93,6 +93,13 @@ def load(
         )
     if source is not None and not (saved and saved.agrees_with(source)):
         raise SourceError(f"{path}: expected the source statistics it was saved with, {saved}, got {source}")
+    if source is not None and saved is not None and options.get("tempering") == "rehearsed":
+        held = [statistics.rehearsal_of(method).to_json() for statistics in (saved, source)]
+        if held[0] != held[1]:
+            raise SourceError(
+                f"{path}: expected the rehearsal of {method!r} that it was saved with, got another one; make "
+                "a new adapter with it, or load without the source statistics to go on with the old one"
+            )
     try:
         adapter = create(method, model, saved, **options, engine=engine, distributed=distributed)
     except EquipoiseError as error:
@@ -102,7 +109,8 @@ def load(
     return adapter
 
 
-def _method(name: str) -> type[Adapter]:
+def method_class(name: str) -> type[Adapter]:
+    """The class of a method; UnknownMethodError lists the known ones."""
     if not isinstance(name, str) or name not in _METHODS:
         raise UnknownMethodError(f"no method {name!r}; there are {', '.join(list_methods())}")
     return _METHODS[name]

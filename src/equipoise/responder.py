@@ -173,7 +173,7 @@ class Responder(Learner):
             tau,
             None if divided is None else divided.temperature,
             None if rehearsed is None else rehearsed.rehearsal,
-            {} if divided is None or rehearsed is None else divided.contents,
+            {} if rehearsed is None else dict(rehearsed.contents),  # as settled: without a failed batch
         )
 
     def _wide(self, logits: Tensor) -> Tensor:

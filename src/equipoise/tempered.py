@@ -25,7 +25,8 @@ class Tempered(nn.Module):
     tau comes from the source model's logits for the same batch: a forward more, unless the method makes it
     anyway (source, t3a, dec). It calls the adapter passed in, which learns as it would by itself; the
     answers' order, and with it the accuracy, stays as it was ("sample" too: it divides each row by one
-    number; only in half precision may two answers round to one).
+    number; only in half precision may two answers round to one), unless "rehearsed" lets the source model
+    answer in place of a poise that asks it.
     `eq.create(name, model, source, tempering=...)` makes an adapter that does the same.
 
     Args:
@@ -151,6 +152,8 @@ class Tempered(nn.Module):
         adapter, temper = self.adapter, self.temper
         own = (adapter.temper, adapter.options, adapter.source)
         worn = {"tempering": temper.kind, "t_min": temper.t_min, "t_max": temper.t_max}
+        if adapter.compares:  # without the source model's logits it never answers, nor after a load
+            worn["falls_back"] = adapter.asks_source
         adapter.temper, adapter.source = temper, self._source
         adapter.options = {**adapter.options, **worn}
         try:

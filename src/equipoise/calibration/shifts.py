@@ -12,6 +12,8 @@ from torch.nn.functional import affine_grid, avg_pool2d, conv2d, grid_sample, in
 Shift: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 """Changes a batch of inputs; everything random comes from the generator, which is on the CPU."""
 
+_AT_ONCE = 64  # samples that are measured at once
+
 NO_SHIFT = "none"
 """The name of the shift that changes nothing."""
 
@@ -38,13 +40,20 @@ def scale_of(inputs: Tensor) -> Scale:
     One common range serves channels that are constant, so that nothing is divided by zero.
     """
     over = (0, 2, 3) if inputs.ndim == 4 else tuple(range(inputs.ndim - 1))
-    wide = inputs.double()
-    low, high = wide.amin(over, keepdim=True), wide.amax(over, keepdim=True)
+    low = high = total = squares = torch.zeros((), dtype=torch.float64)
+    for place, rows in enumerate(inputs.split(_AT_ONCE)):  # all at once would be a copy of everything
+        part = rows.double()
+        least, most = part.amin(over, keepdim=True), part.amax(over, keepdim=True)
+        low, high = (least, most) if place == 0 else (low.minimum(least), high.maximum(most))
+        total = total + part.sum(over, keepdim=True)
+        squares = squares + part.square().sum(over, keepdim=True)
+    count = inputs.numel() / total.numel()
+    mean = total / count
+    spread = (squares / count - mean.square()).clamp(min=0).sqrt().clamp(min=1e-12)
     flat = high <= low
-    low, high = torch.where(flat, wide.min(), low), torch.where(flat, wide.max(), high)
+    low, high = torch.where(flat, low.min(), low), torch.where(flat, high.max(), high)
     high = torch.where(high <= low, low + 1, high)
-    spread = wide.std(over, correction=0, keepdim=True).clamp(min=1e-12)
-    return Scale(low.float(), high.float(), wide.mean(over, keepdim=True).float(), spread.float())
+    return Scale(low.float(), high.float(), mean.float(), spread.float())
 
 
 def image_shifts(scale: Scale, channels: int) -> dict[str, Shift]:
@@ -224,10 +233,11 @@ def _fourier(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
 
 
 def _smooth(x: Tensor, _: torch.Generator, *, size: int) -> Tensor:
-    """Take the median of size × size pixels around each, which leaves edges and removes texture."""
+    """Take medians of `size` pixels along rows, then along columns: they leave edges and remove texture."""
     around = pad(x, (size // 2,) * 4, mode="replicate")
-    middle: Tensor = around.unfold(2, size, 1).unfold(3, size, 1).flatten(4).median(4).values
-    return middle
+    for dim in (3, 2):
+        around = around.unfold(dim, size, 1).median(-1).values
+    return around
 
 
 def _sharpen(x: Tensor, _: torch.Generator) -> Tensor:

@@ -37,6 +37,7 @@ class EATA(ETA):
 
     name = "eata"
     needs_source = True
+    needs_fisher = True
     measuring = "SourceStatistics.measure(model, source_loader, fisher=True)"
     fisher: Tensor
     anchor: Tensor

@@ -1,5 +1,6 @@
 """Poise: statistics and prototypes follow the stream, without gradient steps; then temper."""
 
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -89,7 +90,7 @@ class Poise(Adapter):
                 "come with source = equipoise.rehearse(model, held_out_loader, source=source) on labelled "
                 'source data that the model was not trained on; tempering="none" says that none is wanted',
                 RehearsalWarning,
-                stacklevel=2,
+                stacklevel=_callers_level(),
             )
         self.asks_source = bool(falls_back) and chosen == "rehearsed"
         super().__init__(model, source, tempering=chosen, t_min=t_min, t_max=t_max, teacher=teacher, **shared)
@@ -97,6 +98,7 @@ class Poise(Adapter):
         self.register_buffer("norm_limits", source.norm_limits.to(self.device), persistent=False)
         self._head: str | None = None  # the name of the model's linear head; known after a forward
         self.resolve(norm_momentum=self.norm_momentum, tempering=chosen, falls_back=bool(falls_back))
+        self._check_rehearsed()
 
     @property
     def hooked(self) -> bool:
@@ -161,3 +163,11 @@ class Poise(Adapter):
         if not isinstance(layer, nn.Linear):
             raise RuntimeError(f"expected a linear layer, got {type(layer).__name__}")
         return layer
+
+
+def _callers_level() -> int:
+    """The `stacklevel` of the first caller outside of this package, whom a warning is for."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("equipoise."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -54,7 +54,8 @@ def take(loader: Iterable[Any], samples: int, seed: int, progress: bool) -> Labe
     """Up to `samples` labelled samples of a loader, in random order.
 
     A loader of known length is read to its end and every sample has the same chance (a data set may be sorted
-    by class); one without is read until there are enough.
+    by class); one without is read until there are enough. A DataLoader that shuffles does so by the seed,
+    unless it has a generator of its own.
     """
     if isinstance(loader, (Tensor, Mapping)) or not isinstance(loader, Iterable):
         raise RehearsalError(
@@ -64,12 +65,14 @@ def take(loader: Iterable[Any], samples: int, seed: int, progress: bool) -> Labe
     draw, taken, seen = torch.Generator().manual_seed(seed), _Reservoir(samples), 0
     ends = _has_length(loader)
     bar = tqdm(loader, desc="reading labelled samples", unit="batch", leave=False) if progress else loader
-    for item in bar:
-        part = _checked(item)
-        seen += len(part)
-        taken.add(part, draw)
-        if seen >= samples and not ends:
-            break
+    with torch.random.fork_rng(devices=[]):  # torch's DataLoader draws from the global random state
+        torch.manual_seed(seed)
+        for item in bar:
+            part = _checked(item)
+            seen += len(part)
+            taken.add(part, draw)
+            if seen >= samples and not ends:
+                break
     if seen < FEWEST:
         raise RehearsalError(
             f"expected at least {FEWEST} labelled samples, better 1,000 to 2,000, got {seen}"
@@ -113,12 +116,14 @@ def _checked(item: Any) -> Labelled:
         raise RehearsalError(
             f"expected labels as whole numbers of shape (N,), got {labels.dtype} {tuple(labels.shape)}"
         )
-    for tensor in tensors_of(inputs):
+    for place, tensor in enumerate(tensors_of(inputs)):
         if tensor.ndim < 1 or len(tensor) != len(labels):
             raise RehearsalError(
                 f"expected a row of inputs for each of {len(labels)} labels, got shape {tuple(tensor.shape)}"
             )
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        # As in a batch for an adapter: attention masks, which come after the input proper, may have -inf.
+        fine = tensor.isfinite() if place == 0 else tensor < torch.inf
+        if tensor.is_floating_point() and not bool(fine.all()):
             raise RehearsalError("expected finite inputs, got some that are NaN or infinite")
     return Labelled(mapped(inputs, lambda tensor: tensor.detach().cpu()), labels.long().cpu())
 
@@ -128,31 +133,39 @@ def _told(item: Any) -> str:
 
 
 class _Reservoir:
-    """A uniform choice of rows that come batch by batch (Vitter's algorithm R)."""
+    """A uniform choice of rows that come batch by batch (Vitter's algorithm R), in memory for just those."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._seen = most, 0
-        self._rows: list[Labelled] = []
+        self._most, self._seen, self._alone = most, 0, True
+        self._rows: dict[str, Tensor] = {}
+        self._labels = torch.zeros(most, dtype=torch.int64)
 
     def add(self, part: Labelled, draw: torch.Generator) -> None:
+        """Choose from a batch."""
+        came = _by_name(part.inputs)
+        if not self._rows:
+            self._alone = isinstance(part.inputs, Tensor)
+            self._rows = {
+                name: tensor.new_empty(self._most, *tensor.shape[1:]) for name, tensor in came.items()
+            }
+        kinds = [{name: (t.shape[1:], t.dtype) for name, t in each.items()} for each in (self._rows, came)]
+        if kinds[0] != kinds[1]:
+            raise RehearsalError(f"expected inputs of one shape in all batches: {kinds[0]}, then {kinds[1]}")
         for row in range(len(part)):
-            one = part.select(torch.tensor([row]))
             self._seen += 1
-            if len(self._rows) < self._most:
-                self._rows.append(one)
-                continue
-            place = int(torch.randint(self._seen, (), generator=draw))
+            place = self._seen - 1
+            if place >= self._most:
+                place = int(torch.randint(self._seen, (), generator=draw))
             if place < self._most:
-                self._rows[place] = one
+                self._labels[place] = part.labels[row]
+                for name, tensor in came.items():
+                    self._rows[name][place] = tensor[row]
 
     def result(self) -> Labelled:
-        rows = [_by_name(row.inputs) for row in self._rows]
-        try:
-            joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
-        except (RuntimeError, KeyError) as error:
-            raise RehearsalError(f"expected inputs of one shape in all batches: {error}") from error
-        inputs = joined[_ALONE] if isinstance(self._rows[0].inputs, Tensor) else joined
-        return Labelled(inputs, torch.cat([row.labels for row in self._rows]))
+        """The rows that were chosen."""
+        count = min(self._seen, self._most)
+        rows = {name: tensor[:count] for name, tensor in self._rows.items()}
+        return Labelled(rows[_ALONE] if self._alone else rows, self._labels[:count])
 
 
 _ALONE = ""

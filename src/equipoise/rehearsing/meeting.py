@@ -73,10 +73,7 @@ def meet_all(stage: Stage, shifts: Shifts, progress: bool) -> list[Met]:
                 bar.set_postfix_str(f"{name}, {order}")
             met.append(_meet(stage, name, order, shifts[name], orders[order]))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"the rehearsal was stopped after {len(met)} of {len(plan)} streams: nothing was kept, the model "
-            "is as it was; fewer samples= or shifts= take less time"
-        ) from None
+        raise KeyboardInterrupt(f" after {len(met)} of {len(plan)} streams") from None
     return met
 
 
@@ -90,8 +87,8 @@ def _meet(stage: Stage, name: str, order: str, shift: Callable[..., Any], rows: 
     snapshots, confidences, right, seen = [], [], [], 0
     for part in batches_of(stage.labelled, stage.batch_size, rows):
         with _blaming(name):
-            inputs = _shifted(part.inputs, shift, stage.seed)
-            logits = _answers(adapter, mapped(inputs, lambda t: t.to(device)))
+            there = mapped(part.inputs, lambda t: t.to(device))
+            logits = _answers(adapter, _shifted(there, shift, stage.seed))
         good = logits.isfinite().all(2).all(0)
         hits = (logits.argmax(2) == part.labels) & good
         fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
@@ -128,13 +125,15 @@ def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
 
 def _shifted(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
     """Inputs after a shift, with the same random numbers for each batch, so that a stream is one domain."""
-    changed = shift(inputs, torch.Generator().manual_seed(seed))
     shapes = [(t.shape, t.dtype) for t in tensors_of(inputs)]
+    changed = shift(inputs, torch.Generator().manual_seed(seed))
     if not isinstance(changed, (Tensor, dict)):
         raise RehearsalError(f"expected a tensor or a dict of tensors, got {type(changed).__name__}")
     if [(t.shape, t.dtype) for t in tensors_of(changed)] != shapes:
         raise RehearsalError(f"expected inputs of the shapes and types {shapes} again, got others")
-    if not all(bool(t.isfinite().all()) for t in tensors_of(changed) if t.is_floating_point()):
+    first, *others = tensors_of(changed)
+    fine = [first.isfinite().all(), *((t < torch.inf).all() for t in others if t.is_floating_point())]
+    if not all(bool(flag) for flag in fine):
         raise RehearsalError("expected finite inputs, got some that are NaN or infinite")
     return changed
 
@@ -144,6 +143,8 @@ def _blaming(name: str) -> Iterator[None]:
     """An error in a shift, or of the model on it, as one that names the shift."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise  # neither the shift's fault nor the model's: fewer samples in a batch may do
     except Exception as error:
         raise RehearsalError(f"the shift {name!r} failed: {type(error).__name__}: {error}") from error
 

@@ -1,6 +1,7 @@
 """Run a method over made-up shifts of labelled source data: how does accuracy follow from its answers?"""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.calibration.shifts import NO_SHIFT, Shift, generic_shifts, image_shifts, scale_of
-from equipoise.errors import OptionError, RehearsalError
+from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
 from equipoise.options import integer
-from equipoise.registry import create
-from equipoise.rehearsing.labelled import FEWEST, Inputs, mapped, take, tensors_of
+from equipoise.registry import create, method_class, options_of
+from equipoise.rehearsing.labelled import FEWEST, Inputs, Labelled, mapped, take, tensors_of
 from equipoise.rehearsing.learning import learned
 from equipoise.rehearsing.meeting import Shifts, Stage, batches_of, meet_all
 from equipoise.source import SourceStatistics, check_module, device_of
@@ -39,7 +40,7 @@ def rehearse(
     The method meets each made-up shift of labelled samples from a reset, in random order and half of the
     shifts sorted by class as well, without tempering. Over windows of its answers (`window.features`), ridge
     regression fits the logit of their accuracy; in a stream, `tempering="rehearsed"` evaluates it. One shift
-    after another is left out to learn how far off that is. The model and the global random state are left
+    after another is left out to learn how far off that is. The model and torch's global random state are left
     alone.
 
     Args:
@@ -48,9 +49,11 @@ def rehearse(
             data a model is more accurate than it will ever be again. 1,000 to 2,000 samples are enough.
         method: the method to rehearse, one of `list_methods()`.
         shifts: how many of the built-in shifts (at least 8; 16 are nearly as good as all), or shifts of your
-            own, names to functions (inputs, generator) → inputs. By default all that fit the inputs: images
-            (N, C, H, W) get geometric, occluding, mixing, colour, texture and frequency changes, other floats
-            noise, mixing, dropping, scaling, moving and permuting. Token inputs need shifts of your own.
+            own, names to functions (inputs, generator) → inputs (on the model's device; the generator is on
+            the CPU). By default
+            all that fit the inputs: images (N, C, H, W) get geometric, occluding, mixing, colour, texture and
+            frequency changes, other floats noise, mixing, dropping, scaling, moving and permuting. Token
+            inputs need shifts of your own.
         source: statistics to add the rehearsal to; by default measured on the same samples.
         samples: how many samples to use at most, 100 or more; they are kept in memory.
         batch_size: of the streams.
@@ -67,49 +70,78 @@ def rehearse(
     torch.Size([50, 3])
     """
     check_module(model)
+    _check_call(method, shifts, options)
     samples, batch_size = integer("samples", samples, low=FEWEST), integer("batch_size", batch_size, low=1)
     seed = integer("seed", seed, low=0)
+    with _stopping():
+        labelled = take(loader, samples, seed, progress)
+        chosen = _chosen_shifts(shifts, labelled.inputs)
+        measured = source or _measured(model, labelled, method, batch_size)
+        _check_labels(labelled.labels, measured.num_classes)
+        bare = replace(measured, rehearsals={})
+        adapter = create(method, model, bare, tempering="none", distributed=False, **options)
+        stage = Stage(adapter, measured.num_classes, labelled, batch_size, seed)
+        found = learned(adapter, meet_all(stage, chosen, progress), len(labelled), batch_size, seed)
+    return replace(measured, rehearsals={**measured.rehearsals, method: found})
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Ctrl-C with a message that says what became of the rehearsal."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(
+            f"the rehearsal was stopped{stop}: nothing was kept, the model is as it was; fewer samples= or "
+            "shifts= take less time"
+        ) from None
+
+
+def _check_call(method: str, shifts: int | Shifts | None, options: Mapping[str, Any]) -> None:
+    """Refuse what cannot be rehearsed before anything is read."""
+    known = options_of(method)
     for name in ("tempering", "engine", "distributed"):
         if name in options:
             raise OptionError(f"{name} is not an option of a rehearsal: it chooses its own")
-    labelled = take(loader, samples, seed, progress)
-    chosen = _chosen_shifts(shifts, labelled.inputs)
+    if unknown := sorted(set(options) - set(known)):
+        raise UnknownOptionError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    if isinstance(shifts, Mapping):
+        if not all(callable(shift) for shift in shifts.values()):
+            raise OptionError("expected shifts as names to functions (inputs, generator) -> inputs")
+        if len(shifts.keys() - {NO_SHIFT}) < FEWEST_SHIFTS - 1:
+            raise OptionError(
+                f"expected at least {FEWEST_SHIFTS - 1} shifts, better 16, got "
+                f"{len(shifts.keys() - {NO_SHIFT})}: fewer cannot tell how accuracy follows from the answers"
+            )
+    elif shifts is not None:
+        integer("shifts", shifts, low=FEWEST_SHIFTS)
+
+
+def _measured(model: nn.Module, labelled: Labelled, method: str, batch_size: int) -> SourceStatistics:
+    """Source statistics of the same samples, with all that the method needs."""
     device = device_of(model)
-    if source is None:
-        batches = (mapped(part.inputs, lambda t: t.to(device)) for part in batches_of(labelled, batch_size))
-        source = SourceStatistics.measure(model, batches, progress=False)
-    top = int(labelled.labels.max())
-    if top >= source.num_classes or int(labelled.labels.min()) < 0:
+    batches = (mapped(part.inputs, lambda t: t.to(device)) for part in batches_of(labelled, batch_size))
+    fisher = method_class(method).needs_fisher
+    return SourceStatistics.measure(model, batches, fisher=fisher, progress=False)
+
+
+def _check_labels(labels: Tensor, classes: int) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
         raise RehearsalError(
-            f"expected labels from 0 to {source.num_classes - 1}, the model's classes, got "
-            f"{int(labelled.labels.min())} to {top}"
+            f"expected labels from 0 to {classes - 1}, the model's classes, got {low} to {high}"
         )
-    bare = replace(source, rehearsals={})
-    adapter = create(method, model, bare, tempering="none", distributed=False, **options)
-    stage = Stage(adapter, source.num_classes, labelled, batch_size, seed)
-    met = meet_all(stage, chosen, progress)
-    found = learned(adapter, met, len(labelled), batch_size, seed)
-    return replace(source, rehearsals={**source.rehearsals, method: found})
 
 
 def _chosen_shifts(shifts: int | Shifts | None, inputs: Inputs) -> Shifts:
     """The shifts to meet, the one that changes nothing first."""
     if isinstance(shifts, Mapping):
-        if not all(callable(shift) for shift in shifts.values()):
-            raise OptionError("expected shifts as names to functions (inputs, generator) -> inputs")
         found: Shifts = dict(shifts)
     else:
         found = _built_in(inputs)
         if shifts is not None:
-            wanted = integer("shifts", shifts, low=FEWEST_SHIFTS)
-            found = dict(list(found.items())[: wanted - 1])
-    found = {NO_SHIFT: lambda x, _: x, **{name: shift for name, shift in found.items() if name != NO_SHIFT}}
-    if len(found) < FEWEST_SHIFTS:
-        raise OptionError(
-            f"expected at least {FEWEST_SHIFTS - 1} shifts, better 16, got {len(found) - 1}: fewer cannot "
-            "tell how accuracy follows from the answers"
-        )
-    return found
+            found = dict(list(found.items())[: int(shifts) - 1])
+    return {NO_SHIFT: lambda x, _: x, **{name: shift for name, shift in found.items() if name != NO_SHIFT}}
 
 
 def _built_in(inputs: Inputs) -> Shifts:
