@@ -96,7 +96,7 @@ def test_asking_for_it_without_a_rehearsal_shows_how_to_make_one(method: str) ->
         eq.create(method, trained(), tempering="rehearsed")
 
 
-@pytest.mark.parametrize(("method", "options"), [("tent", {"learning_rate": 0.01})])
+@pytest.mark.parametrize(("method", "options"), [("tent", {"learning_rate": 0.5}), ("tent", {"steps": 2})])
 def test_other_options_than_those_rehearsed_are_refused(method: str, options: dict[str, Any]) -> None:
     adapter = eq.create(method, trained(), rehearsed(), tempering="rehearsed", **options)
     before = snapshot(adapter)

@@ -15,11 +15,11 @@ GROUPS = {
     "digits": "Digits, SmallCNN",
     "pacs efficientnet_b0": "PACS, EfficientNet-B0",
     "pacs mobilenet_v1": "PACS, MobileNet",
-    "tin efficientnet_b0": "TinyImageNet-C, EfficientNet-B0 ¹",
-    "tin mobilenet_v1": "TinyImageNet-C, MobileNet ¹",
-    "svhn bn": "SVHN-C, ResNet with batch norm ¹",
-    "svhn gn": "SVHN-C, ResNet with group norm ¹",
-    "svhn vit": "SVHN-C, small ViT ¹",
+    "tin efficientnet_b0": "TinyImageNet-C, EfficientNet-B0",
+    "tin mobilenet_v1": "TinyImageNet-C, MobileNet",
+    "svhn bn": "SVHN-C, ResNet with batch norm",
+    "svhn gn": "SVHN-C, ResNet with group norm",
+    "svhn vit": "SVHN-C, small ViT",
 }
 
 
