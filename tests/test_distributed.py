@@ -77,7 +77,7 @@ def assert_as_one(case_kinds: list[tuple[str, str]], bad: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["norm_free", "batch_norm", "layer_norm"])
 def test_two_ranks_adapt_as_one(kind: str) -> None:
-    norms = ("tent", "eta", "eata", "sotta, lively", "eta, lively", "sotta")
+    norms = ("tent", "tent, rehearsed", "eta", "eata", "sotta, lively", "eta, lively", "sotta")
     cases = [c for c in ON_ALL if kind == "batch_norm" or not c.startswith("norm")]
     cases = [c for c in cases if kind != "norm_free" or c not in norms]
     assert_as_one([(case, kind) for case in cases], bad=False)
@@ -86,6 +86,7 @@ def test_two_ranks_adapt_as_one(kind: str) -> None:
 def test_bad_samples_are_left_out_of_the_whole_and_a_rank_may_have_none_left() -> None:
     cases = [
         "poise",
+        "poise, rehearsed",
         "dec",
         "tent",
         "eta, lively",
