@@ -73,7 +73,7 @@ def failed(run: RunPlan, error: BaseException) -> list[Line]:
 
 
 def _rehearse(run: RunPlan, trained: SourceModel, models: Path) -> tuple[RunPlan, Temper | None, list[Line]]:
-    """What divides the answers of a run's "rehearsed" cells, if it has any.
+    """The temper of a run's "rehearsed" cells, if it has any.
 
     A rehearsal that fails costs those cells alone: the run comes back without them, and with their lines.
     """

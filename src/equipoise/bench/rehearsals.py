@@ -24,7 +24,7 @@ _NOT_REHEARSED = (*RUN_BY, "seed")
 
 
 def rehearsed_temper(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> Temper:
-    """What divides the answers of the cell's method by its rehearsal: that of an adapter of its own."""
+    """The temper of the cell's method by its rehearsal: that of an adapter of its own."""
     source = rehearsed_source(cell, plan, trained, models)
     return create(cell["method"], trained.model, source, tempering="rehearsed", **cell["options"]).temper
 
@@ -40,7 +40,7 @@ def rehearsed_source(cell: Cell, plan: ModelPlan, trained: SourceModel, models: 
 
 
 def rehearsal_path(models: Path, cell: Cell) -> Path:
-    """Where the rehearsal of a cell's method with its options lies: beside the model."""
+    """The file, beside the model, of the rehearsal of a cell's method with its options."""
     name = cell["method"]
     defaults = {option: value for option, value in options_of(name).items() if value is not Parameter.empty}
     content = {
@@ -54,7 +54,7 @@ def rehearsal_path(models: Path, cell: Cell) -> Path:
 
 
 def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics | None:
-    """What lies there, if it is whole and of this very model."""
+    """The statistics in a file, if it is whole and of this very model."""
     try:
         found = SourceStatistics.load(path)
     except (FileNotFoundError, StateError):

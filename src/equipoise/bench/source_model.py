@@ -59,7 +59,7 @@ def pick_device() -> torch.device:
 
 
 def source_images(plan: ModelPlan) -> Images:
-    """What the model is trained on, and its statistics are measured on."""
+    """The images that the model is trained on, and its statistics are measured on."""
     images = _all_source_images(plan)
     return images.select(split(images.labels, plan.seed).trained)
 

@@ -1,1 +1,1 @@
-"""How far answers can be trusted: learned before deployment, estimated in the stream."""
+"""Trust in answers: learned before deployment, estimated in the stream."""

@@ -70,7 +70,7 @@ class DEC(GradientAdapter):
         t_min: lower end of the range of t.
         t_max: its upper end; raise both if the shift is expected to be large.
         tempering: "mean" of tau (the paper), "median" (less swayed by tau's heavy upper tail), "sample" (each
-            by its own tau), "agreement" (`Poise`'s), or "none".
+            by its own tau), "agreement", "rehearsed" or "none".
         parameters: what a step changes, by default "all" (the paper; also those that the model has frozen):
             "norm" (normalisation weights and biases), or a list of patterns of parameters' or modules' names,
             like ["head", "blocks.*.norm1"].
