@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise.cli import app
+from equipoise.cli.app import app
 
 runner = CliRunner()
 

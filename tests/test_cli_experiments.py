@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from equipoise.bench.recipe import list_recipes, recipe_text
-from equipoise.cli import app
-from equipoise.cli_lists import TakesLists
+from equipoise.cli.app import app
+from equipoise.cli.lists import TakesLists
 from equipoise.data import list_data_sets
 
 from .report.writer import folder, line

@@ -16,7 +16,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 import equipoise as eq
-from equipoise.cli import app
+from equipoise.cli.app import app
 
 MODEL = """
 import torch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise import ranks as ranks_module
+from equipoise.distributed import group as ranks_module
 from equipoise.errors import RankError
 from tests.processes import in_processes
 from tests.test_conformance import CASES, create

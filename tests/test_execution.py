@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.core.record import Record, Step
 from equipoise.errors import OptionError
-from equipoise.record import Record, Step
 from tests.toys import Counting, drifted, make
 
 DEPTHWISE = nn.Sequential(
@@ -148,7 +148,7 @@ def test_group_norm_learns_whatever_the_layout_that_is_asked_for() -> None:
 def test_bfloat16_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = make()
     for supported, told in ((True, "bf16"), (False, "fp32, as this device is slow in bf16")):
-        monkeypatch.setattr("equipoise.execution._has_bf16", lambda _device, there=supported: there)
+        monkeypatch.setattr("equipoise.network.layout._has_bf16", lambda _device, there=supported: there)
         for name in eq.list_methods():
             wide, narrow = (eq.create(name, model, source, precision=p) for p in ("fp32", "bf16"))
             assert narrow.execution.endswith(told)

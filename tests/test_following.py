@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.following import following_statistics
-from equipoise.prototypes import blend, blended_head, learn
+from equipoise.methods._prototypes import blend, blended_head, learn
+from equipoise.network.following import following_statistics
 
 
 def norm_layer() -> nn.BatchNorm2d:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise import functional, source
+from equipoise import functional
+from equipoise.calibration import source_statistics as source
 from equipoise.functional import certainty_regularizer, entropy, soft_cross_entropy
 from equipoise.methods import dec, poise
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.graphs import no_waiting
+from equipoise.engine.captured import no_waiting
 from tests.test_conformance import POSSIBLE, create
 from tests.toys import drifted, make, snapshot
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise import graphs
-from equipoise.batch import Batch
+from equipoise.core.record import Step
+from equipoise.engine import captured as graphs
 from equipoise.functional import nats
-from equipoise.gradient import GradientAdapter, Objective
-from equipoise.outcome import Outcome, SourceView
-from equipoise.record import Step
+from equipoise.methods._gradient import GradientAdapter, Objective
+from equipoise.network.batch import Batch
+from equipoise.network.outcome import Outcome, SourceView
 from tests.test_conformance import CASES, POSSIBLE, create
 from tests.toys import drifted, make, same, snapshot
 

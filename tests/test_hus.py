@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.hus import drawn, offer, replaced_slots, taken_slots, takers_by_tensors, takers_on_cpu
+from equipoise.methods._confident_memory import (
+    drawn,
+    offer,
+    replaced_slots,
+    taken_slots,
+    takers_by_tensors,
+    takers_on_cpu,
+)
 
 
 class Memory:

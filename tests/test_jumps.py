@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.following import SIZES, Jumps, SampleMoments, divergence, following_statistics
+from equipoise.network.following import SIZES, Jumps, SampleMoments, divergence, following_statistics
 from tests.rehearsals import samples, trained
 from tests.toys import drifted, images, make
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import equipoise as eq
+from equipoise.calibration.temper import Tempering
 from equipoise.errors import OptionError, StateError, UnknownOptionError
-from equipoise.following import following_statistics
-from equipoise.prototypes import blend, learn
-from equipoise.tempering import Tempering
+from equipoise.methods._prototypes import blend, learn
+from equipoise.network.following import following_statistics
 from tests.toys import Counting, drifted, make
 
 

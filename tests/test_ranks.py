@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import equipoise.ranks
+import equipoise.distributed.group
+from equipoise.distributed.group import Ranks
 from equipoise.errors import RankError
-from equipoise.ranks import Ranks
 from tests.processes import in_processes
 
 
@@ -120,7 +120,7 @@ def lost(how: str) -> tuple[str, float, str]:
     """One rank dies or sleeps in the midst of a batch, after the ranks have been in touch."""
     ranks = Ranks.found()
     ranks.counts(1)
-    equipoise.ranks.PATIENCE = timedelta(seconds=1 if how == "sleeps" else 60)
+    equipoise.distributed.group.PATIENCE = timedelta(seconds=1 if how == "sleeps" else 60)
     if "short" in how and dist.group.WORLD:
         dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout = timedelta(seconds=1)
     if ranks.rank == 1:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import graphs
-from equipoise.batch import Batch
-from equipoise.graphs import StepGraphs
-from equipoise.keeping import copies
-from equipoise.record import Record, Step
+from equipoise.core.record import Record, Step
+from equipoise.engine import captured as graphs
+from equipoise.engine.captured import StepGraphs
+from equipoise.network.batch import Batch
+from equipoise.network.named_tensors import copies
 from tests.test_conformance import CASES, POSSIBLE, create
 from tests.toys import drifted, make, snapshot
 

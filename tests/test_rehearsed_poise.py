@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
-from equipoise.batch import Batch
 from equipoise.calibration.rehearsed import RehearsedTemperature
 from equipoise.calibration.ridge import Ridge
 from equipoise.errors import RehearsalWarning, SourceError
+from equipoise.network.batch import Batch
 from tests import test_guarded, test_rehearsed_graphs
 from tests.rehearsals import held_out, rehearsed, ridge, samples, trained, window_of
 from tests.toys import Counting, same, snapshot

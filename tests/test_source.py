@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.source import fingerprint
+from equipoise.calibration.source_statistics import fingerprint
 from tests.toys import WithLogits, images, make
 
 

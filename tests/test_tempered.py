@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.tempering import Tempering
+from equipoise.calibration.temper import Tempering
 from tests.toys import CLASSES, Counting, drifted, images, make, measured, same, snapshot
 
 LIVELY: dict[str, dict[str, Any]] = {

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.outcome import SourceView
-from equipoise.tempering import Temper, Temperature, agreement_temperature
+from equipoise.calibration.temper import Temper, Temperature, agreement_temperature
+from equipoise.network.outcome import SourceView
 from tests.toys import drifted, make
 
 taus = st.lists(st.floats(2**-10, 2**13, width=32), min_size=1, max_size=200)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.layers import NORMALISATION
+from equipoise.network.normalisation import NORMALISATION
 
 CLASSES = 5
 

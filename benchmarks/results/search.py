@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.functional import certainty_regularizer, nats
 from equipoise.metrics import accuracy, expected_calibration_error, negative_log_likelihood
-from equipoise.source import SourceStatistics
 
 BATCH = 50
 

@@ -3,14 +3,14 @@
 from equipoise import errors, functional, methods, metrics, models
 from equipoise.adapter import Adapter
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.footprint import Footprint
+from equipoise.core.record import Step
 from equipoise.errors import EquipoiseError
-from equipoise.footprint import Footprint
 from equipoise.methods.dec import DEC
 from equipoise.methods.poise import Poise
-from equipoise.record import Step
 from equipoise.registry import create, list_methods, load, register
 from equipoise.rehearsing.rehearse import rehearse
-from equipoise.source import SourceStatistics
 from equipoise.tempered import Tempered
 from equipoise.version import __version__
 

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line, or say what to install where its packages are missing."""
     try:
-        from equipoise.cli import app
+        from equipoise.cli.app import app
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "equipoise":
             raise

@@ -9,23 +9,23 @@ from typing import Any, ClassVar, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.batch import Batch, batches
 from equipoise.calibration.rehearsal import Estimate
-from equipoise.detached import with_temperature
+from equipoise.calibration.source_statistics import SourceStatistics, check_module, device_of
+from equipoise.calibration.temper import Temper, Tempering, divide
+from equipoise.core.export import with_temperature
+from equipoise.core.footprint import Footprint, measure_footprint
+from equipoise.core.record import Record, Step
+from equipoise.core.responder import Responder
+from equipoise.core.state import check_state
+from equipoise.distributed.group import Ranks
+from equipoise.engine.captured import StepGraphs
 from equipoise.errors import OptionError, SourceError
-from equipoise.execution import RUN_BY, Engine, Execution, MemoryFormat, Precision
 from equipoise.files import write_tensors
-from equipoise.footprint import Footprint, measure_footprint
-from equipoise.graphs import StepGraphs
-from equipoise.keeping import part, prefixed
+from equipoise.network.batch import Batch, batches
+from equipoise.network.layout import RUN_BY, Engine, Execution, MemoryFormat, Precision
+from equipoise.network.named_tensors import part, prefixed
+from equipoise.network.teacher import Residence
 from equipoise.options import one_of
-from equipoise.ranks import Ranks
-from equipoise.record import Record, Step
-from equipoise.responder import Responder
-from equipoise.source import SourceStatistics, check_module, device_of
-from equipoise.state import check_state
-from equipoise.teacher import Residence
-from equipoise.tempering import Temper, Tempering, divide
 
 HERE = ("engine", "distributed")
 """Options that belong to a machine and not to the state."""

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from torch import nn
 
 from equipoise.adapter import STATE_KIND, STATE_VERSION, Adapter
+from equipoise.calibration.source_statistics import SourceStatistics, fingerprint
 from equipoise.errors import EquipoiseError, SourceError, StateError, UnknownMethodError
-from equipoise.execution import Engine
 from equipoise.files import read_tensors
-from equipoise.source import SourceStatistics, fingerprint
+from equipoise.network.layout import Engine
 
 _METHODS: dict[str, type[Adapter]] = {}
 _Method = TypeVar("_Method", bound=type[Adapter])

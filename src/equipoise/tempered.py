@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
 from equipoise.calibration.rehearsal import Estimate
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import Temper, Tempering
+from equipoise.core.footprint import Footprint
+from equipoise.core.record import Step
 from equipoise.errors import OptionError, SourceError
-from equipoise.footprint import Footprint
-from equipoise.record import Step
-from equipoise.source import SourceStatistics
-from equipoise.tempering import Temper, Tempering
 
 _Self = TypeVar("_Self", bound="Tempered")
 

@@ -45,7 +45,7 @@ METHOD = '''
 import time
 
 from equipoise.functional import entropy
-from equipoise.gradient import GradientAdapter, Objective
+from equipoise.methods._gradient import GradientAdapter, Objective
 from equipoise.options import number
 from equipoise.registry import register
 

@@ -17,9 +17,9 @@ from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.scoring import Divider
 from equipoise.bench.source_model import SourceModel, model_path, read_source_model
 from equipoise.bench.training import train_source_model
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.data import Cache, Images, Reader, Stored, read_stored, stream_order
-from equipoise.outcome import SourceView
-from equipoise.source import SourceStatistics
+from equipoise.network.outcome import SourceView
 
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
 

@@ -23,9 +23,9 @@ from equipoise.bench.source_model import (
     source_images,
 )
 from equipoise.bench.training import train_source_model
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.data import Cache, DataSet, Images, Reader, Shift, stream_order
 from equipoise.data.images import chosen
-from equipoise.source import SourceStatistics
 
 from .toy import toy_images, toy_recipe
 

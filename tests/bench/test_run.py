@@ -186,7 +186,7 @@ def test_less_of_a_recipe(tmp_path: Path) -> None:
 def test_mistakes_are_told_in_a_line_or_two(arguments: list[str], said: str, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from equipoise.cli import app
+    from equipoise.cli.app import app
 
     result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code in (1, 2)
@@ -197,7 +197,7 @@ def test_mistakes_are_told_in_a_line_or_two(arguments: list[str], said: str, tmp
 def test_bad_files_of_all_parts_are_named_at_once(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from equipoise.cli import app
+    from equipoise.cli.app import app
 
     for domain in ("art_painting", "cartoon", "photo", "sketch"):
         for name in ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"):

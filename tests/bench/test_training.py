@@ -22,8 +22,8 @@ from equipoise.bench.source_model import (
     write_source_model,
 )
 from equipoise.bench.training import fit, make_optimizer, train_source_model
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.data import Cache, Images, Reader
-from equipoise.source import SourceStatistics
 
 from .toy import Toy, toy_images
 

@@ -18,14 +18,14 @@ from equipoise.bench.rehearsals import rehearsed_temper
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.scoring import Divider, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
+from equipoise.calibration.temper import Temper
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
 from equipoise.data.streams import Order, stream_order
 from equipoise.errors import ModelError
 from equipoise.functional import certainty_regularizer
-from equipoise.outcome import SourceView
+from equipoise.network.outcome import SourceView
 from equipoise.registry import create
-from equipoise.tempering import Temper
 from equipoise.version import __version__
 
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)

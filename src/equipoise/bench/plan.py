@@ -13,8 +13,8 @@ from equipoise.bench.recipe import REHEARSED, BackboneRecipe, MethodRecipe, Reci
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Shift
 from equipoise.errors import RecipeError
-from equipoise.execution import RUN_BY
 from equipoise.models.backbones import Weights, weights_digest
+from equipoise.network.layout import RUN_BY
 from equipoise.registry import code_digest, options_of
 
 _FORMAT = 2

@@ -11,13 +11,13 @@ from equipoise.bench.lines import Cell
 from equipoise.bench.plan import REHEARSAL_IMAGES, ModelPlan
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.source_model import MEASURE_BATCH, SourceModel, held_out_images
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import Temper
 from equipoise.errors import RehearsalError, StateError
-from equipoise.execution import RUN_BY
+from equipoise.network.layout import RUN_BY
 from equipoise.registry import code_digest, create, options_of
 from equipoise.rehearsing.labelled import FEWEST
 from equipoise.rehearsing.rehearse import rehearse
-from equipoise.source import SourceStatistics
-from equipoise.tempering import Temper
 
 _NOT_REHEARSED = (*RUN_BY, "seed")
 """Options that a rehearsal chooses itself, or does not depend on."""

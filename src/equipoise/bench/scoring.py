@@ -8,6 +8,8 @@ from torch import Tensor
 
 from equipoise.bench.lines import Reliability, Scores
 from equipoise.bench.recipe import REHEARSED
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import Temper, Tempering, divide
 from equipoise.metrics import (
     accuracy,
     brier_score,
@@ -16,9 +18,7 @@ from equipoise.metrics import (
     negative_log_likelihood,
     reliability_bins,
 )
-from equipoise.outcome import SourceView
-from equipoise.source import SourceStatistics
-from equipoise.tempering import Temper, Tempering, divide
+from equipoise.network.outcome import SourceView
 
 FIXED = "fixed"
 

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from equipoise.bench.held_out import split
 from equipoise.bench.plan import ModelPlan
 from equipoise.bench.repeatable import seeded
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
 from equipoise.errors import ModelError, StateError
 from equipoise.files import read_tensors, write_tensors
-from equipoise.keeping import part, prefixed
 from equipoise.metrics import expected_calibration_error
 from equipoise.models import create_backbone
-from equipoise.source import SourceStatistics
+from equipoise.network.named_tensors import part, prefixed
 
 _KIND, _VERSION = "equipoise source model", 1
 _MODEL = "model."

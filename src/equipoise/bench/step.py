@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.bench.repeatable import seeded
 from equipoise.data.images import Images
-from equipoise.graphs import no_waiting
+from equipoise.engine.captured import no_waiting
 
 WARM_UP = 3
 """Steps before a capture, in which the libraries set themselves up; they are undone."""

@@ -21,7 +21,7 @@ from equipoise.bench.step import TrainingStep, on_device
 from equipoise.data.images import Images
 from equipoise.errors import StateError
 from equipoise.files import read_tensors, write_tensors
-from equipoise.keeping import part, prefixed
+from equipoise.network.named_tensors import part, prefixed
 
 _KIND, _VERSION = "equipoise unfinished training", 1
 _MODEL, _OPTIMIZER = "model.", "optimizer."

@@ -4,16 +4,16 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import Tempering
 from equipoise.errors import OptionError
 from equipoise.functional import at_least_single, soft_cross_entropy
-from equipoise.gradient import GradientAdapter, Objective
-from equipoise.layers import Parameters
+from equipoise.methods._gradient import GradientAdapter, Objective
+from equipoise.network.normalisation import Parameters
+from equipoise.network.outcome import SourceView
+from equipoise.network.teacher import Residence
 from equipoise.options import one_of
-from equipoise.outcome import SourceView
 from equipoise.registry import register
-from equipoise.source import SourceStatistics
-from equipoise.teacher import Residence
-from equipoise.tempering import Tempering
 
 Reading = Literal["paper", "released"]
 

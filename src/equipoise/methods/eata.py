@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import SourceError
-from equipoise.gradient import Objective
+from equipoise.methods._gradient import Objective
 from equipoise.methods.eta import ETA
+from equipoise.network.outcome import SourceView
 from equipoise.options import number
-from equipoise.outcome import SourceView
 from equipoise.registry import register
-from equipoise.source import SourceStatistics
 
 
 @register

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single, nats
-from equipoise.gradient import Objective
+from equipoise.methods._gradient import Objective
 from equipoise.methods.tent import TENT
-from equipoise.optim import OptimizerName
+from equipoise.network.optimizer import OptimizerName
+from equipoise.network.outcome import SourceView, known
 from equipoise.options import number
-from equipoise.outcome import SourceView, known
 from equipoise.registry import register
-from equipoise.source import SourceStatistics
 
 _INERTIA = 0.9  # of the moving average of probabilities, the authors'
 

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
-from equipoise.batch import Batch
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import ModelError
-from equipoise.layers import pooling_layers
+from equipoise.methods._lone_samples import check_window, rows_before, slide
+from equipoise.network.batch import Batch
+from equipoise.network.normalisation import pooling_layers
+from equipoise.network.outcome import Outcome, SourceView, judged
+from equipoise.network.pooled_batch_norm import pooled_blend, pooled_statistics
 from equipoise.options import integer, number
-from equipoise.outcome import Outcome, SourceView, judged
-from equipoise.pooled import pooled_blend, pooled_statistics
 from equipoise.registry import register
-from equipoise.sliding import check_window, rows_before, slide
-from equipoise.source import SourceStatistics
 
 
 @register

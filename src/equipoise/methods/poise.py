@@ -9,20 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
-from equipoise.batch import Batch
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import Tempering
 from equipoise.errors import RehearsalWarning, StateError
-from equipoise.following import SETTLED, Jumps
-from equipoise.head import head_of, watched, with_head
-from equipoise.layers import steady_statistics
+from equipoise.methods._prototypes import TALLY, blend, blended_head, learn
+from equipoise.methods._supports import SUMS
+from equipoise.network.batch import Batch
+from equipoise.network.following import SETTLED, Jumps
+from equipoise.network.head import head_of, watched, with_head
+from equipoise.network.normalisation import steady_statistics
+from equipoise.network.outcome import Check, Outcome, SourceView, first_broken
+from equipoise.network.pooled_batch_norm import pooled_following
+from equipoise.network.teacher import Residence
 from equipoise.options import number
-from equipoise.outcome import Check, Outcome, SourceView, first_broken
-from equipoise.pooled import pooled_following
-from equipoise.prototypes import TALLY, blend, blended_head, learn
 from equipoise.registry import register
-from equipoise.source import SourceStatistics
-from equipoise.supports import SUMS
-from equipoise.teacher import Residence
-from equipoise.tempering import Tempering
 
 AGE = "age"
 """Samples since the last jump of the inputs."""

@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.batch import Batch
+from equipoise.calibration.source_statistics import SourceStatistics, device_of
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
-from equipoise.gradient import GradientAdapter, Objective
-from equipoise.hus import drawn, offer, remembered, storable
-from equipoise.keeping import SAMPLES, chosen, part
-from equipoise.layers import batch_statistics
-from equipoise.optim import OptimizerName, sharpness_aware_slope
+from equipoise.methods._confident_memory import drawn, offer, remembered, storable
+from equipoise.methods._gradient import GradientAdapter, Objective
+from equipoise.network.batch import Batch
+from equipoise.network.named_tensors import SAMPLES, chosen, part
+from equipoise.network.normalisation import batch_statistics
+from equipoise.network.optimizer import OptimizerName, sharpness_aware_slope
+from equipoise.network.outcome import Check, Outcome, SourceView, all_hold
 from equipoise.options import integer, number
-from equipoise.outcome import Check, Outcome, SourceView, all_hold
 from equipoise.registry import register
-from equipoise.source import SourceStatistics, device_of
 
 FULL = "full"
 """Whether the host has seen the memory full, which it then stays unless an update goes wrong."""

@@ -5,10 +5,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
-from equipoise.batch import Batch
-from equipoise.outcome import Outcome, SourceView
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.network.batch import Batch
+from equipoise.network.outcome import Outcome, SourceView
 from equipoise.registry import register
-from equipoise.source import SourceStatistics
 
 
 @register

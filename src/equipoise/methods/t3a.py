@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
-from equipoise.batch import Batch
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import ModelError, StateError
 from equipoise.functional import at_least_single
-from equipoise.head import check_head, find_head, head_features, watched, with_head
+from equipoise.methods._supports import fits, head_shape, head_supports, join, prototypes, told
+from equipoise.network.batch import Batch
+from equipoise.network.head import check_head, find_head, head_features, watched, with_head
+from equipoise.network.outcome import Check, Outcome, SourceView
 from equipoise.options import integer
-from equipoise.outcome import Check, Outcome, SourceView
 from equipoise.registry import register
-from equipoise.source import SourceStatistics
-from equipoise.supports import fits, head_shape, head_supports, join, prototypes, told
 
 
 @register

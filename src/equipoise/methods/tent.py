@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from equipoise.batch import Batch
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.functional import nats
-from equipoise.gradient import GradientAdapter, Objective
-from equipoise.layers import batch_statistics, pooling_layers
-from equipoise.optim import OptimizerName
+from equipoise.methods._gradient import GradientAdapter, Objective
+from equipoise.methods._lone_samples import check_window, rows_before, slide
+from equipoise.network.batch import Batch
+from equipoise.network.normalisation import batch_statistics, pooling_layers
+from equipoise.network.optimizer import OptimizerName
+from equipoise.network.outcome import Outcome, SourceView, judged
 from equipoise.options import integer
-from equipoise.outcome import Outcome, SourceView, judged
 from equipoise.registry import register
-from equipoise.sliding import check_window, rows_before, slide
-from equipoise.source import SourceStatistics
 
 
 @register

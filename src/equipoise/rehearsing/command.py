@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from equipoise.batch import checked_logits
+from equipoise.calibration.source_statistics import device_of
 from equipoise.data.listing import list_classes
 from equipoise.data.reader import opened, resized
 from equipoise.errors import DataError, ModelError, OptionError
+from equipoise.network.batch import checked_logits
 from equipoise.rehearsing.rehearse import rehearse
-from equipoise.source import device_of
 
 Transform: TypeAlias = Callable[[Image.Image], Tensor]
 """An image, in RGB, to what the model takes."""

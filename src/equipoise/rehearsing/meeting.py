@@ -10,11 +10,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from equipoise.adapter import Adapter
-from equipoise.batch import Batch
 from equipoise.calibration import window
+from equipoise.calibration.source_statistics import device_of
 from equipoise.errors import RehearsalError
+from equipoise.network.batch import Batch
 from equipoise.rehearsing.labelled import Inputs, Labelled, mapped, tensors_of
-from equipoise.source import device_of
 
 Shifts: TypeAlias = Mapping[str, Callable[[Any, torch.Generator], Any]]
 """Names to functions (inputs, generator) → inputs."""

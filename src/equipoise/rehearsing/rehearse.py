@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.calibration.shifts import NO_SHIFT, Shift, generic_shifts, image_shifts, scale_of
+from equipoise.calibration.source_statistics import SourceStatistics, check_module, device_of
 from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
 from equipoise.options import integer
 from equipoise.registry import create, method_class, options_of
 from equipoise.rehearsing.labelled import FEWEST, Inputs, Labelled, mapped, take, tensors_of
 from equipoise.rehearsing.learning import learned
 from equipoise.rehearsing.meeting import Shifts, Stage, batches_of, meet_all
-from equipoise.source import SourceStatistics, check_module, device_of
 
 FEWEST_SHIFTS = 8
 """The shifts below which a regression would learn noise, the one that changes nothing among them."""

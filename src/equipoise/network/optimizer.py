@@ -9,8 +9,8 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from equipoise.functional import at_least_single
+from equipoise.network.outcome import Check, all_hold, first_broken, known
 from equipoise.options import number, one_of
-from equipoise.outcome import Check, all_hold, first_broken, known
 
 OptimizerName: TypeAlias = Literal["sgd", "adam"]
 Weights: TypeAlias = Mapping[str, nn.Parameter]

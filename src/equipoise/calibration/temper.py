@@ -8,11 +8,11 @@ from torch import Tensor
 
 from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.calibration.rehearsed import RehearsedTemperature
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import SourceError
 from equipoise.functional import at_least_single, certainty_regularizer, check_range
+from equipoise.network.outcome import SourceView
 from equipoise.options import number, one_of
-from equipoise.outcome import SourceView
-from equipoise.source import SourceStatistics
 
 Tempering: TypeAlias = Literal["mean", "median", "sample", "agreement", "rehearsed", "none"]
 """How logits are divided: by the mean of tau (the paper), its median, each sample's own tau, what the source

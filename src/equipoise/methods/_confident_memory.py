@@ -8,9 +8,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from equipoise.batch import Batch
 from equipoise.errors import BatchError
-from equipoise.keeping import SAMPLES, part
+from equipoise.network.batch import Batch
+from equipoise.network.named_tensors import SAMPLES, part
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -5,11 +5,11 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.batch import Batch
-from equipoise.compiled import Compiler
-from equipoise.copying import frozen_copy
-from equipoise.execution import Execution
-from equipoise.layers import steady_statistics
+from equipoise.network.batch import Batch
+from equipoise.network.compiled import Compiler
+from equipoise.network.copying import frozen_copy
+from equipoise.network.layout import Execution
+from equipoise.network.normalisation import steady_statistics
 from equipoise.options import one_of
 
 Residence: TypeAlias = Literal["resident", "swapped"]

@@ -19,16 +19,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
-from equipoise.following import Followed, Jumps, following_statistics
+from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
-from equipoise.layers import (
+from equipoise.network.following import Followed, Jumps, following_statistics
+from equipoise.network.normalisation import (
     Measure,
     Moments,
     batch_statistics,
     blended_statistics,
     moments,
 )
-from equipoise.ranks import Ranks
 
 _BATCH_NORM = signature(batch_norm)
 

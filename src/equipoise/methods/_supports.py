@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 from equipoise.functional import at_least_single, entropy
-from equipoise.keeping import SUPPORTS
+from equipoise.network.named_tensors import SUPPORTS
 
 SUMS, VECTORS, ENTROPIES = f"{SUPPORTS}sums", f"{SUPPORTS}vectors", f"{SUPPORTS}entropies"
 _AT_ONCE = 512  # rows of a head

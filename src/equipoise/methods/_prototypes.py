@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.functional import at_least_single, entropy
-from equipoise.supports import SUMS, head_supports, join, prototypes
+from equipoise.methods._supports import SUMS, head_supports, join, prototypes
 
 TALLY = "tally"
 """Sums over all samples: the spread over the classes of the head's logits, of the prototypes', and 1."""

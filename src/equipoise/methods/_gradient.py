@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.adapter import Adapter
-from equipoise.batch import Batch
-from equipoise.keeping import OPTIMIZER, part, prefixed
-from equipoise.layers import Parameters, checked_choice
-from equipoise.optim import Optimizer, OptimizerName, Slope, slope
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.network.batch import Batch
+from equipoise.network.named_tensors import OPTIMIZER, part, prefixed
+from equipoise.network.normalisation import Parameters, checked_choice
+from equipoise.network.optimizer import Optimizer, OptimizerName, Slope, slope
+from equipoise.network.outcome import Check, Outcome, SourceView, all_hold, first_broken, known
+from equipoise.network.pooled_batch_norm import pooled_statistics
 from equipoise.options import integer, number, one_of
-from equipoise.outcome import Check, Outcome, SourceView, all_hold, first_broken, known
-from equipoise.pooled import pooled_statistics
-from equipoise.source import SourceStatistics
 
 
 class Objective(NamedTuple):

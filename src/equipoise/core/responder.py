@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.batch import Batch
+from equipoise.calibration.source_statistics import device_of
+from equipoise.calibration.temper import OF_TAU, Divided, Temper
+from equipoise.core.learner import Learner
+from equipoise.core.record import Record
+from equipoise.core.triage import Triage
 from equipoise.errors import RankError
 from equipoise.functional import at_least_single
-from equipoise.keeping import chosen, copies
-from equipoise.learner import Learner
-from equipoise.outcome import Outcome, SourceView
-from equipoise.record import Record
-from equipoise.source import device_of
-from equipoise.tempering import OF_TAU, Divided, Temper
-from equipoise.triage import Triage
+from equipoise.network.batch import Batch
+from equipoise.network.named_tensors import chosen, copies
+from equipoise.network.outcome import Outcome, SourceView
 
 
 class Responder(Learner):

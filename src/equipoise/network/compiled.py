@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from equipoise.batch import Batch
+from equipoise.network.batch import Batch
 
 COMPILED_AT = 2
 """The sighting of a shape at which it is compiled, which takes a minute: a ragged last batch never is."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.keeping import SAMPLES, SUPPORTS, part
-from equipoise.learner import Learner
+from equipoise.core.learner import Learner
+from equipoise.network.named_tensors import SAMPLES, SUPPORTS, part
 
 
 @dataclass(frozen=True)

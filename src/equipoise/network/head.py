@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
-from equipoise.copying import frozen_copy
 from equipoise.errors import ModelError, OptionError
+from equipoise.network.copying import frozen_copy
 
 
 class Call(NamedTuple):

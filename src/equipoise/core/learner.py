@@ -8,18 +8,18 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from equipoise.batch import Batch, checked_logits
-from equipoise.compiled import Compiler
+from equipoise.calibration.source_statistics import SourceStatistics, device_of, fingerprint
 from equipoise.configured import Configured
-from equipoise.copying import frozen_copy
+from equipoise.distributed.group import Ranks
 from equipoise.errors import SourceError
-from equipoise.execution import Execution, needs_contiguous
-from equipoise.keeping import SAMPLES, chosen, copies, put_back
-from equipoise.layers import running_statistics, select_parameters, steady_statistics
-from equipoise.outcome import Check, Outcome, SourceView, all_hold
-from equipoise.ranks import Ranks
-from equipoise.source import SourceStatistics, device_of, fingerprint
-from equipoise.teacher import Residence, ResidentTeacher, make_teacher, named_tensors
+from equipoise.network.batch import Batch, checked_logits
+from equipoise.network.compiled import Compiler
+from equipoise.network.copying import frozen_copy
+from equipoise.network.layout import Execution, needs_contiguous
+from equipoise.network.named_tensors import SAMPLES, chosen, copies, put_back
+from equipoise.network.normalisation import running_statistics, select_parameters, steady_statistics
+from equipoise.network.outcome import Check, Outcome, SourceView, all_hold
+from equipoise.network.teacher import Residence, ResidentTeacher, make_teacher, named_tensors
 
 _Self = TypeVar("_Self", bound="Learner")
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 import equipoise as eq
-from equipoise.cli_lists import TakesLists
+from equipoise.cli.lists import TakesLists
 
 app = typer.Typer(
     help="Keep a deployed classifier accurate and honestly calibrated when its inputs drift.",

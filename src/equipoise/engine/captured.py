@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.batch import Batch
-from equipoise.compiled import COMPILED_AT
-from equipoise.keeping import ArrivalError
-from equipoise.outcome import Check, all_hold
-from equipoise.record import Record
-from equipoise.responder import Responder
+from equipoise.core.record import Record
+from equipoise.core.responder import Responder
+from equipoise.network.batch import Batch
+from equipoise.network.compiled import COMPILED_AT
+from equipoise.network.named_tensors import ArrivalError
+from equipoise.network.outcome import Check, all_hold
 
 CAPTURED_AT = 2
 """The sighting of a shape at which it is captured: a ragged last batch is never worth it."""

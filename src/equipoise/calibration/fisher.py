@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from equipoise.batch import Batch, checked_logits
-from equipoise.copying import frozen_copy
 from equipoise.functional import at_least_single
-from equipoise.layers import batch_statistics, select_parameters
+from equipoise.network.batch import Batch, checked_logits
+from equipoise.network.copying import frozen_copy
+from equipoise.network.normalisation import batch_statistics, select_parameters
 
 
 class Fisher:

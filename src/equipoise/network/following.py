@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.functional import at_least_single
-from equipoise.layers import Measure, input_of, moments, pooling_layers
+from equipoise.network.normalisation import Measure, input_of, moments, pooling_layers
 
 FOLLOWED = 50
 """The samples that a momentum of `following_statistics` is for."""

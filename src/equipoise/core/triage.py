@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from equipoise.batch import Batch
+from equipoise.network.batch import Batch
 
 
 class Triage:

@@ -9,7 +9,7 @@ from torch import Tensor
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.rehearsed import TRUSTS, WINDOWS
 from equipoise.functional import entropy
-from equipoise.outcome import Check
+from equipoise.network.outcome import Check
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from equipoise.batch import Batch
 from equipoise.errors import StateError
-from equipoise.keeping import SAMPLES, part, prefixed
+from equipoise.network.batch import Batch
+from equipoise.network.named_tensors import SAMPLES, part, prefixed
 
 
 def slide(kept: Mapping[str, Tensor], batch: Batch, size: int) -> tuple[Batch, dict[str, Tensor]]:

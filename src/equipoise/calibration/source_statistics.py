@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.batch import batches, checked_logits
+from equipoise.calibration.fisher import Fisher
 from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.errors import ModelError, OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
-from equipoise.fisher import Fisher
-from equipoise.following import SampleMoments
 from equipoise.functional import at_least_single, entropy
-from equipoise.keeping import part
-from equipoise.layers import Parameters, checked_choice, steady_statistics
+from equipoise.network.batch import batches, checked_logits
+from equipoise.network.following import SampleMoments
+from equipoise.network.named_tensors import part
+from equipoise.network.normalisation import Parameters, checked_choice, steady_statistics
 from equipoise.version import __version__
 
 _TENSORS = ("norm_limits", "fisher", "rehearsals")

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.batch import logits_of
+from equipoise.network.batch import logits_of
 
 _TEMPERATURE = "equipoise_temperature"
 

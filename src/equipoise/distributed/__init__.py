@@ -1,0 +1,1 @@
+"""Processes of torch.distributed that adapt as one."""

@@ -1,0 +1,1 @@
+"""Engines that run a step: eager, or captured as CUDA graphs."""

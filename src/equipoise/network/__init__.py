@@ -1,0 +1,1 @@
+"""The network that adapts, the source model beside it, and their layers."""
