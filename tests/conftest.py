@@ -10,6 +10,6 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _leave_the_registries_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone for the next one: which is next depends on the worker."""
+    """Remove what a test registers: the order of tests depends on the worker."""
     for module, name in ((equipoise.registry, "_METHODS"), (equipoise.data.registry, "_DATA_SETS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))

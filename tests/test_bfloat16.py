@@ -7,7 +7,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.data.demo import load_domains
 from equipoise.demo.experiment import measure
-from equipoise.demo.training import new_model, train
+from equipoise.demo.training import new_classifier, train
 from equipoise.metrics import expected_calibration_error
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ def trained() -> tuple[nn.Module, eq.SourceStatistics, list[Tensor], Tensor]:
     unseen, *sources = load_domains(500, 0)
     images = torch.cat([domain.images for domain in sources])
     targets = torch.cat([domain.labels for domain in sources])
-    model = new_model(0)
+    model = new_classifier(0)
     train(model, images, targets, epochs=3, seed=0, after_batch=lambda: None)
     source = measure(model.eval(), images, 0, lambda: None)
     order = torch.randperm(len(unseen.images), generator=torch.Generator().manual_seed(0))

@@ -33,7 +33,7 @@ def test_the_last_act_is_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_files_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
+def test_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     ordinary = tmp_path / "ordinary"
     ordinary.touch()
     target = tmp_path / "tensors"

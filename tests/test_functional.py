@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise import functional
-from equipoise.calibration import source_statistics as source
+from equipoise import factory, functional, tempered
+from equipoise.calibration import source_statistics
 from equipoise.functional import certainty_regularizer, entropy, soft_cross_entropy
-from equipoise.methods import dec, poise
 
 SOURCE, FIRST, SECOND = [8.0, 7.29], [1.92, 1.00], [6.10, 6.50]
 
@@ -28,7 +27,7 @@ def by_hand(z: list[float], h0: float, kappa: float, t_min: float, t_max: float)
     return t, t * kappa / math.sqrt(sum(v * v for v in z))
 
 
-@pytest.mark.parametrize("module", [functional, source, dec, poise])
+@pytest.mark.parametrize("module", [functional, source_statistics, factory, tempered])
 def test_doctests(module: ModuleType) -> None:
     result = doctest.testmod(module, extraglobs={"torch": torch})
     assert result.attempted > 0

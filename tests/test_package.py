@@ -1,4 +1,4 @@
-"""The package as a whole: what an import costs, and which way the imports go."""
+"""The package as a whole: the cost of an import, the direction of imports, one module for a public name."""
 
 import ast
 import subprocess
@@ -12,15 +12,16 @@ SOURCE = Path(eq.__file__).parent
 # From what everything needs to what needs everything: a module imports only from lines above its own.
 ORDER = [
     {"version", "errors"},
-    {"functional", "files", "options", "configured"},
+    {"functional", "files", "options"},
     {"distributed"},
     {"network"},
     {"calibration", "metrics", "models", "data"},
     {"core"},
     {"engine"},
-    {"adapter"},
-    {"registry", "tempered"},
-    {"methods", "rehearsing"},
+    {"adapter", "registry"},
+    {"methods", "factory", "tempered"},
+    {"rehearsing"},
+    {"conformance"},
     {"bench", "recipes"},
     {"report"},
     {"demo"},
@@ -28,6 +29,11 @@ ORDER = [
     {"__main__", "__init__"},
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+
+# The only public names that two modules define, each with its reason.
+DEFINED_TWICE = {
+    "entropy": "eq.functional.entropy is per sample, eq.metrics.entropy the mean: both are public",
+}
 
 
 def imported(path: Path) -> set[str]:
@@ -49,6 +55,11 @@ def test_imports_go_one_way() -> None:
         assert part in RANK, f"{part}: say in ORDER where it belongs"
         for other in imported(path) - {part}:
             assert RANK[other] < RANK[part], f"{path.name} imports {other}, which comes after {part}"
+
+
+def test_the_root_of_the_package_has_few_modules() -> None:
+    modules = sorted(path.name for path in SOURCE.glob("*.py"))
+    assert len(modules) <= 12, f"move some of {', '.join(modules)} into a folder"
 
 
 def python(code: str) -> str:
@@ -89,3 +100,37 @@ def test_public_names_are_there() -> None:
     assert eq.list_methods() == ["dec", "eata", "eta", "norm", "poise", "sotta", "source", "t3a", "tent"]
     for name in eq.list_methods():
         assert (SOURCE / "methods" / f"{name}.py").is_file()  # name = registry key = file name
+
+
+def defined(path: Path) -> set[str]:
+    """The public top-level functions, classes and assigned names of a file."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found = (part for target in targets for part in ast.walk(target))
+            names |= {part.id for part in found if isinstance(part, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_a_public_name_is_defined_in_one_module() -> None:
+    modules: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for name in defined(path):
+            modules.setdefault(name, []).append(str(path.relative_to(SOURCE)))
+    twice = {name: paths for name, paths in modules.items() if len(paths) > 1}
+    wrong = [f"{name}: {', '.join(twice[name])}" for name in sorted(twice.keys() - DEFINED_TWICE.keys())]
+    assert not wrong, "defined in several modules, rename or import:\n" + "\n".join(wrong)
+    assert twice.keys() == DEFINED_TWICE.keys(), (
+        "a name of DEFINED_TWICE is defined once now: remove it there"
+    )
+
+
+def test_only_the_command_line_imports_typer() -> None:
+    for path in SOURCE.rglob("*.py"):
+        uses = any(
+            line.lstrip().startswith(("import typer", "from typer")) for line in path.read_text().splitlines()
+        )
+        assert not uses or path.parent.name == "cli", f"{path.relative_to(SOURCE)} imports typer"

@@ -1,4 +1,4 @@
-"""The speed benchmark compares equals: its plain references answer as ours do, batch after batch."""
+"""References of the speed benchmark: plain code that answers as our methods do, batch after batch."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,7 +8,7 @@ from reference import T3A, Dec, Eata, Eta, Norm, Reference, SoTTA, Source, Tent,
 from torch import nn
 
 import equipoise as eq
-from tests.toys import CLASSES, drifted, make
+from tests.support.models import CLASSES, drifted, make
 
 Made = Callable[[nn.Module, eq.SourceStatistics], Reference]
 FILTERS = {"margin": 0.97, "epsilon": 0.985}  # some samples pass both, some fail either
@@ -31,7 +31,7 @@ PAIRS: dict[str, tuple[str, Mapping[str, object], Made]] = {
 
 
 def toy(kind: str) -> tuple[nn.Module, eq.SourceStatistics]:
-    """A toy without dropout, which the references leave on, as the authors do."""
+    """A small model without dropout, which the references leave on, as the authors do."""
     model, source = make(kind)
     for module in model.modules():
         if isinstance(module, nn.Dropout):

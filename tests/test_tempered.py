@@ -1,4 +1,4 @@
-"""Tempering worn by any adapter: by an option, and by one already made."""
+"""Tempering of any adapter: by an option, or around one that exists already."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.calibration.temper import Tempering
-from tests.toys import CLASSES, Counting, drifted, images, make, measured, same, snapshot
+from tests.support.models import CLASSES, Counting, drifted, images, make, measured, same, snapshot
 
 LIVELY: dict[str, dict[str, Any]] = {
     "source": {},
@@ -66,15 +66,17 @@ def test_answers_are_divided_by_tau_of_the_source_model(method: str, tempering: 
     reach = {"t_min": 1.2, "t_max": 2.5}
     raw = create(method, model, source, **reach)
     by_option = create(method, model, source, tempering=tempering, **reach)
-    worn = eq.Tempered(create(method, model, source, **reach), source, tempering=tempering)
+    tempered = eq.Tempered(create(method, model, source, **reach), source, tempering=tempering)
     for x in stream():
         tau = source_tau(model, source, x, **reach)
         expected = raw(x) / temperature_of(tau, tempering)
-        assert torch.allclose(worn(x), expected, atol=1e-5)
+        assert torch.allclose(tempered(x), expected, atol=1e-5)
         assert torch.allclose(by_option(x), expected, atol=1e-5)
-        assert worn.last is not None
-        assert worn.last == by_option.last
-        assert worn.last.temperature == pytest.approx(float(temperature_of(tau, tempering).mean()), rel=1e-4)
+        assert tempered.last is not None
+        assert tempered.last == by_option.last
+        assert tempered.last.temperature == pytest.approx(
+            float(temperature_of(tau, tempering).mean()), rel=1e-4
+        )
 
 
 @every_method
@@ -83,16 +85,16 @@ def test_what_is_learned_and_who_is_right_stay_exactly_the_same(method: str, tem
     model, source = make()
     raw = create(method, model, source)
     by_option = create(method, model, source, tempering=tempering)
-    worn = eq.Tempered(create(method, model, source), source, tempering=tempering)
+    tempered = eq.Tempered(create(method, model, source), source, tempering=tempering)
     for x in stream():
         winners = raw(x).argmax(1)
         assert torch.equal(by_option(x).argmax(1), winners)
-        assert torch.equal(worn(x).argmax(1), winners)
+        assert torch.equal(tempered(x).argmax(1), winners)
         winners = raw.predict(x).argmax(1)
         assert torch.equal(by_option.predict(x).argmax(1), winners)
-        assert torch.equal(worn.predict(x).argmax(1), winners)
+        assert torch.equal(tempered.predict(x).argmax(1), winners)
     learned = {name: t for name, t in snapshot(raw).items() if ".temperature." not in name}
-    for adapter in (by_option, worn.adapter):
+    for adapter in (by_option, tempered.adapter):
         assert same(learned, {n: t for n, t in snapshot(adapter).items() if ".temperature." not in n})
 
 
@@ -112,13 +114,13 @@ def test_the_source_forward_is_shared_where_the_method_makes_it(method: str, tem
     shares = method in ("source", "t3a", "dec")
     raw = create(method, model, source, **options)
     by_option = create(method, model, source, tempering=tempering, **options)
-    worn = eq.Tempered(create(method, model, source, **options), source, tempering=tempering)
+    tempered = eq.Tempered(create(method, model, source, **options), source, tempering=tempering)
     more = 0 if shares else 1
     x = drifted(8)
-    assert calls(by_option, x) == calls(worn, x) == calls(raw, x) + more
+    assert calls(by_option, x) == calls(tempered, x) == calls(raw, x) + more
     assert calls(raw, x) == (2 if method == "dec" else 1)
     asks = 1 if tempering == "sample" and method not in ("source", "t3a") else 0
-    assert calls(by_option.predict, x) == calls(worn.predict, x) == calls(raw.predict, x) + asks
+    assert calls(by_option.predict, x) == calls(tempered.predict, x) == calls(raw.predict, x) + asks
 
 
 @pytest.mark.parametrize("method", [name for name in LIVELY if name not in ("dec", "eata", "poise")])
@@ -128,51 +130,57 @@ def test_source_statistics_are_asked_for_only_where_they_are_needed(method: str)
     assert adapter(drifted(8)).shape == (8, CLASSES)
     with pytest.raises(eq.errors.SourceError, match="needs source statistics"):
         eq.create(method, model, tempering="mean")
-    worn = eq.Tempered(adapter, source)  # by the median
-    assert worn(drifted(8)).shape == (8, CLASSES)
-    assert worn.temper.kind == "median"
+    tempered = eq.Tempered(adapter, source)  # by the median
+    assert tempered(drifted(8)).shape == (8, CLASSES)
+    assert tempered.temper.kind == "median"
+
+
+def options_but_the_head(adapter: eq.Adapter) -> dict[str, Any]:
+    return {name: value for name, value in adapter.options.items() if name != "head"}
 
 
 @every_method
 @scalars
-def test_the_whole_life_of_a_tempered_adapter(method: str, tempering: Tempering, tmp_path: Path) -> None:
+def test_a_tempered_adapter_is_detached_saved_loaded_and_reset(
+    method: str, tempering: Tempering, tmp_path: Path
+) -> None:
     model, source = make()
     adapter = create(method, model, source, **({"t_max": 2.0} if method in ("dec", "poise") else {}))
-    worn = eq.Tempered(adapter, source, tempering=tempering, t_max=2.0)
-    own = (adapter.temper, adapter.options, adapter.source)
-    fresh, untouched = worn.state_dict(), worn.predict(drifted(4))
-    worn.adapt(stream(), progress=False)
-    state, expected = worn.state_dict(), worn.predict(drifted(4))
-    assert torch.allclose(worn.detach()(drifted(4)), expected, atol=1e-5)
+    tempered = eq.Tempered(adapter, source, tempering=tempering, t_max=2.0)
+    own = (adapter.temper, adapter.source, options_but_the_head(adapter))
+    fresh, untouched = tempered.state_dict(), tempered.predict(drifted(4))
+    tempered.adapt(stream(), progress=False)
+    state, expected = tempered.state_dict(), tempered.predict(drifted(4))
+    assert torch.allclose(tempered.detach()(drifted(4)), expected, atol=1e-5)
     held = adapter.footprint()
-    assert worn.footprint().total.numbers > held.total.numbers  # its temperature
-    assert worn.footprint().paper == held.paper
+    assert tempered.footprint().total.numbers > held.total.numbers  # its temperature
+    assert tempered.footprint().paper == held.paper
 
-    worn.save(tmp_path / "state.safetensors")
+    tempered.save(tmp_path / "state.safetensors")
     loaded = eq.load(tmp_path / "state.safetensors", model)
-    assert type(loaded) is type(worn.adapter)
+    assert type(loaded) is type(tempered.adapter)
     assert (loaded.options["tempering"], loaded.options["t_max"]) == (tempering, 2.0)
     assert torch.equal(loaded.predict(drifted(4)), expected)
-    assert torch.equal(loaded(drifted(6)), worn(drifted(6)))
-    assert (adapter.temper, adapter.options, adapter.source) == own  # lent, and given back
-    assert adapter.options.get("head", "8") == "8"  # but for what T3A found out
+    assert torch.equal(loaded(drifted(6)), tempered(drifted(6)))
+    assert (adapter.temper, adapter.source, options_but_the_head(adapter)) == own
+    assert adapter.options.get("head", "8") == "8"  # as T3A found it in a forward
 
-    worn.reset()
-    assert worn.last is None
-    assert same(fresh, worn.state_dict())
-    assert torch.equal(worn.predict(drifted(4)), untouched)
-    worn.load_state_dict(state)
-    assert torch.equal(worn.predict(drifted(4)), expected)
-    assert worn.train().eval() is worn
+    tempered.reset()
+    assert tempered.last is None
+    assert same(fresh, tempered.state_dict())
+    assert torch.equal(tempered.predict(drifted(4)), untouched)
+    tempered.load_state_dict(state)
+    assert torch.equal(tempered.predict(drifted(4)), expected)
+    assert tempered.train().eval() is tempered
 
 
-def test_it_stands_in_for_the_adapters_own_tempering() -> None:
+def test_it_replaces_the_adapters_own_tempering() -> None:
     model, source = make()
     own, inner = (eq.DEC(model, source, tempering="mean", learning_rate=0.01) for _ in range(2))
-    worn = eq.Tempered(inner, source, tempering="median")
+    tempered = eq.Tempered(inner, source, tempering="median")
     for x in stream():
         tau = source_tau(model, source, x, 1.0, 3.0)
-        assert torch.allclose(worn(x) * temperature_of(tau, "median"), own(x) * tau.mean(), atol=1e-5)
+        assert torch.allclose(tempered(x) * temperature_of(tau, "median"), own(x) * tau.mean(), atol=1e-5)
 
 
 def test_decs_range_and_statistics_are_those_of_its_loss() -> None:
@@ -186,15 +194,15 @@ def test_decs_range_and_statistics_are_those_of_its_loss() -> None:
 
 def test_a_tempered_eata_is_saved_with_the_fisher_diagonal_it_learns_with(tmp_path: Path) -> None:
     model, source = make()
-    worn = eq.Tempered(create("eata", model, source), replace(source, fisher={}))
-    worn(drifted(8))
-    worn.save(tmp_path / "state.safetensors")
+    tempered = eq.Tempered(create("eata", model, source), replace(source, fisher={}))
+    tempered(drifted(8))
+    tempered.save(tmp_path / "state.safetensors")
     loaded = eq.load(tmp_path / "state.safetensors", model)
-    assert torch.equal(loaded(drifted(8, 1)), worn(drifted(8, 1)))
+    assert torch.equal(loaded(drifted(8, 1)), tempered(drifted(8, 1)))
 
 
 class Mute(nn.Module):
-    """Before it adapts it says nothing of anything dark."""
+    """Returns zero logits for dark inputs until it has adapted."""
 
     def __init__(self) -> None:
         super().__init__()

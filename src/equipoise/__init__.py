@@ -5,11 +5,11 @@ from equipoise.adapter import Adapter
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.footprint import Footprint
+from equipoise.core.method import Method
 from equipoise.core.record import Step
 from equipoise.errors import EquipoiseError
-from equipoise.methods.dec import DEC
-from equipoise.methods.poise import Poise
-from equipoise.registry import create, list_methods, load, register
+from equipoise.factory import DEC, Poise, create, load
+from equipoise.registry import list_methods, register
 from equipoise.rehearsing.rehearse import rehearse
 from equipoise.tempered import Tempered
 from equipoise.version import __version__
@@ -20,6 +20,7 @@ __all__ = [
     "EquipoiseError",
     "Estimate",
     "Footprint",
+    "Method",
     "Poise",
     "Rehearsal",
     "SourceStatistics",

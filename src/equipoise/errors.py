@@ -1,6 +1,6 @@
 """The errors equipoise raises, each also the built-in error that plain Python would have raised.
 
-Every message says what was expected and what came. A batch, an option or a file that is refused has changed
+Every message has what was expected and what came. A batch, an option or a file that is refused has changed
 nothing.
 """
 
@@ -34,7 +34,7 @@ class BatchTypeError(BatchError, TypeError):
 
 
 class ModelError(EquipoiseError, ValueError):
-    """A model that is no classifier, or lacks what the method needs."""
+    """A model that is no classifier, or lacks a part that the method needs."""
 
 
 class SourceError(EquipoiseError, ValueError):
@@ -59,6 +59,10 @@ class DataError(EquipoiseError, ValueError):
 
 class RecipeError(EquipoiseError, ValueError):
     """A recipe that asks for what there is not."""
+
+
+class ConformanceError(EquipoiseError, AssertionError):
+    """A method that breaks a promise of the contract."""
 
 
 class RankError(EquipoiseError, RuntimeError):

@@ -43,29 +43,29 @@ METHOD = '''
 """Entropy minimisation with a weight: a method of one's own."""
 
 import time
+from dataclasses import dataclass
 
+from equipoise import register
+from equipoise.core.gradient import GradientMethod, Loss
 from equipoise.functional import entropy
-from equipoise.methods._gradient import GradientAdapter, Objective
-from equipoise.options import number
-from equipoise.registry import register
+from equipoise.options import option
 
 
 @register
-class Mine(GradientAdapter):
+@dataclass(frozen=True, kw_only=True)
+class Mine(GradientMethod):
     """The mean entropy times a weight."""
 
     name = "mine"
+    weight: float = option(0.5, low=0)
+    pause: float = option(0.0, low=0)
+    parameters: str = "all"
 
-    def __init__(self, model, source=None, *, weight=0.5, pause=0.0, parameters="all", **shared):
-        super().__init__(model, source, parameters=parameters, **shared)
-        self.weight, self.pause = number("weight", weight, low=0), number("pause", pause, low=0)
-        self.resolve(weight=self.weight, pause=self.pause)
-
-    def objective(self, logits, source):
+    def loss(self, logits, context):
         if self.weight == 13:
             raise RuntimeError("thirteen is unlucky")
         time.sleep(self.pause)
-        return Objective(self.weight * entropy(logits).mean(), used=len(logits))
+        return Loss(self.weight * entropy(logits).mean(), used=len(logits))
 '''
 
 RECIPE = """

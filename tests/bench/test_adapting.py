@@ -11,15 +11,15 @@ import torch
 
 import equipoise as eq
 from equipoise.bench import scoring
-from equipoise.bench.adapting import TAU_EDGES, Met, describe, run_cells
-from equipoise.bench.lines import Line, Reliability, Scores
+from equipoise.bench.adapting import TAU_EDGES, StreamData, run_cells, summarise_stream
 from equipoise.bench.plan import RunPlan, make_plan
+from equipoise.bench.schema import CellResult, CellScores, ReliabilitySums
 from equipoise.bench.scoring import Divider
 from equipoise.bench.source_model import SourceModel, model_path, read_source_model
 from equipoise.bench.training import train_source_model
 from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import SourceView
 from equipoise.data import Cache, Images, Reader, Stored, read_stored, stream_order
-from equipoise.network.outcome import SourceView
 
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
 
@@ -77,7 +77,7 @@ def stream(run: RunPlan) -> Images:
 def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
     run = runs_of(folder, methods={method: {"batch_size": 16}})[1]
     found, images = trained(run, folder), stream(run)
-    _, lines = run_cells(run, folder, look=False)
+    _, lines = run_cells(run, folder, summarise=False)
     assert len(lines) == 12
     for line in lines:
         assert line["status"] == "ok", line["traceback"]
@@ -99,7 +99,7 @@ def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
 
 def test_reliability_adds_up(folder: Path) -> None:
     run = runs_of(folder)[0]
-    for line in run_cells(run, folder, look=False)[1]:
+    for line in run_cells(run, folder, summarise=False)[1]:
         bins, scores = line["reliability"], line["scores"]
         assert bins is not None
         assert scores is not None
@@ -113,8 +113,8 @@ def test_reliability_adds_up(folder: Path) -> None:
 def test_only_the_cells_that_are_missing_are_made(folder: Path) -> None:
     run = runs_of(folder)[2]
     key, cell = list(run.cells.items())[7]
-    whole = {line["key"]: line["scores"] for line in run_cells(run, folder, look=False)[1]}
-    _, (line,) = run_cells(run.without(set(run.cells) - {key}), folder, look=False)
+    whole = {line["key"]: line["scores"] for line in run_cells(run, folder, summarise=False)[1]}
+    _, (line,) = run_cells(run.without(set(run.cells) - {key}), folder, summarise=False)
     assert (line["key"], line["cell"]) == (key, cell)
     assert line["scores"] == whole[key]
 
@@ -122,7 +122,7 @@ def test_only_the_cells_that_are_missing_are_made(folder: Path) -> None:
 def test_a_stream_is_described_by_its_source_logits(folder: Path) -> None:
     run = runs_of(folder)[0]
     found, images = trained(run, folder), stream(run)
-    line, _ = run_cells(run, folder, look=True)
+    line, _ = run_cells(run, folder, summarise=True)
     assert line is not None
     with torch.no_grad():
         logits = found.model(images.pixels.float()).double()
@@ -153,12 +153,12 @@ def test_a_stream_is_described_by_its_source_logits(folder: Path) -> None:
     expected[-1] += int((tau >= TAU_EDGES[-1]).sum())
     assert line["tau_counts"] == expected
     assert sum(line["tau_counts"]) == line["images"] == 40
-    assert run_cells(run, folder, look=False)[0] is None
+    assert run_cells(run, folder, summarise=False)[0] is None
 
 
 def test_a_failing_method_gives_lines_with_its_traceback(folder: Path) -> None:
     run = runs_of(folder, methods={"t3a": {"options": {"head": "no.such.layer"}}})[0]
-    stream_line, lines = run_cells(run, folder, look=True)
+    stream_line, lines = run_cells(run, folder, summarise=True)
     assert stream_line is not None  # the stream was looked at before the method failed
     assert len(lines) == 12
     for line in lines:
@@ -169,12 +169,12 @@ def test_a_failing_method_gives_lines_with_its_traceback(folder: Path) -> None:
 
 
 def test_a_missing_model_is_a_failure_not_a_crash(folder: Path, tmp_path: Path) -> None:
-    _, lines = run_cells(runs_of(folder)[0], tmp_path, look=False)
+    _, lines = run_cells(runs_of(folder)[0], tmp_path, summarise=False)
     assert {line["status"] for line in lines} == {"failed"}
 
 
-def first_answers(run: RunPlan, folder: Path) -> Line:
-    return run_cells(run, folder, look=False)[1][0]
+def first_answers(run: RunPlan, folder: Path) -> CellResult:
+    return run_cells(run, folder, summarise=False)[1][0]
 
 
 def test_orders_of_the_stream_are_those_asked_for(folder: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_stream_of_one_image_has_a_result(tmp_path: Path) -> None:
     run = make_plan(recipe, data, data.shifts, stored, {"smallcnn": None}, 1)[3]
     assert run.any_cell["target"] == "dark"
     train_source_model(run.model, tmp_path)
-    line, lines = run_cells(run, tmp_path, look=True)
+    line, lines = run_cells(run, tmp_path, summarise=True)
     assert {each["status"] for each in lines} == {"ok"}
     assert line is not None
     assert (line["images"], line["norm_std"], line["tau_std"]) == (1, 0.0, 0.0)
@@ -223,8 +223,8 @@ def test_a_method_that_draws_random_numbers_gives_the_same_again(
 
     monkeypatch.setattr("equipoise.bench.adapting.create", Noisy)
     torch.manual_seed(0)
-    first = run_cells(run, folder, look=False)[1]
-    second = run_cells(run, folder, look=False)[1]
+    first = run_cells(run, folder, summarise=False)[1]
+    second = run_cells(run, folder, summarise=False)[1]
     assert [line["scores"] for line in first] == [line["scores"] for line in second]
 
 
@@ -232,19 +232,19 @@ def test_answers_that_are_no_numbers_are_a_failure(folder: Path, monkeypatch: py
     run = runs_of(folder)[0]
     real = scoring.score
 
-    def score(logits: torch.Tensor, labels: torch.Tensor) -> tuple[Scores, Reliability]:
+    def score(logits: torch.Tensor, labels: torch.Tensor) -> tuple[CellScores, ReliabilitySums]:
         scores, bins = real(logits, labels)
         return {**scores, "nll": float("inf")}, bins
 
     monkeypatch.setattr("equipoise.bench.adapting.score", score)
-    lines = run_cells(run, folder, look=False)[1]
+    lines = run_cells(run, folder, summarise=False)[1]
     assert {line["status"] for line in lines} == {"failed"}
 
 
 def test_the_seed_orders_the_stream_and_its_line_says_what_it_is_of(folder: Path) -> None:
     run = runs_of(folder, seeds=[3], methods={"norm": {"batch_size": 4}})[1]
     found, images = trained(run, folder), stream(run)
-    about, lines = run_cells(run, folder, look=True)
+    about, lines = run_cells(run, folder, summarise=True)
     adapter = eq.create("norm", found.model, found.source, **run.any_cell["options"])
     online = torch.cat([adapter(x) for x in images.pixels.float().split(4)])
     (line,) = [
@@ -264,8 +264,8 @@ def test_images_without_a_tau_have_no_say_in_it(folder: Path) -> None:
     found = trained(run, folder)
     logits = torch.tensor([[3.0, 0, 1], [0, 0, 0], [1, 2, 5]])  # tau is infinite where all are zero
     labels = torch.zeros(3, dtype=torch.int64)
-    line = describe(run, found, Met(torch.zeros(3, 1, 32, 32), labels, logits))
-    others = describe(run, found, Met(torch.zeros(2, 1, 32, 32), labels[:2], logits[::2]))
+    line = summarise_stream(run, found, StreamData(torch.zeros(3, 1, 32, 32), labels, logits))
+    others = summarise_stream(run, found, StreamData(torch.zeros(2, 1, 32, 32), labels[:2], logits[::2]))
     assert (line["taus"], line["tau_mean"], line["tau_std"], line["tau_counts"]) == (
         others["taus"],
         others["tau_mean"],
@@ -279,8 +279,8 @@ def test_the_running_temperature_leaves_out_what_has_no_tau() -> None:
     divider = Divider(["mean", "median"], SourceStatistics(0.5, 1.0, 3), 1.0, 1.0, 3.0)
     logits = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     ones = torch.ones(3)
-    list(divider.online(logits, SourceView(logits, None, ones, torch.tensor([1.0, torch.inf, 3.0]))))
-    answers = dict(divider.after_pass(logits, SourceView(logits, None, ones, ones)))
+    list(divider.online(logits, SourceView(logits, ones, torch.tensor([1.0, torch.inf, 3.0]))))
+    answers = dict(divider.after_pass(logits, SourceView(logits, ones, ones)))
     torch.testing.assert_close(answers["mean"], logits / 2)
     torch.testing.assert_close(answers["median"], logits, rtol=0.01, atol=0.01)  # the lower middle
 
@@ -288,7 +288,7 @@ def test_the_running_temperature_leaves_out_what_has_no_tau() -> None:
 def test_the_cells_share_the_time_of_their_run(folder: Path) -> None:
     run = runs_of(folder)[0]
     started = time.perf_counter()
-    _, lines = run_cells(run, folder, look=False)
+    _, lines = run_cells(run, folder, summarise=False)
     elapsed = time.perf_counter() - started
     assert 0 < sum(line["made"]["seconds"] for line in lines) <= elapsed + 1e-4 * len(lines)
 

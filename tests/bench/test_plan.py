@@ -11,8 +11,9 @@ from equipoise.bench.plan import RunPlan, joined_shifts, make_plan
 from equipoise.bench.recipe import Recipe
 from equipoise.data import DataSet, Origin, Shift, Stored
 from equipoise.errors import RecipeError
-from equipoise.models.backbones import Weights
-from equipoise.registry import code_digest, options_of
+from equipoise.factory import options_of
+from equipoise.models.backbones import InitialWeights
+from equipoise.registry import code_digest
 
 from .own import METHOD
 from .toy import Toy, ToyTiers, toy_recipe
@@ -22,7 +23,7 @@ def plan(
     recipe: Recipe,
     data: DataSet | None = None,
     digests: str = "",
-    weights: Weights = None,
+    weights: InitialWeights = None,
     limit: int | None = None,
 ) -> list[RunPlan]:
     chosen = data or Toy(Path())
@@ -177,7 +178,7 @@ def test_joined_orders_meet_all_targets_of_a_model_at_once(order: str) -> None:
         ("all", 1, ("dim/1", "grain/1")),
         ("all", 2, ("dim/2", "grain/2")),
     ]
-    with pytest.raises(RecipeError, match="a model meets only one"):
+    with pytest.raises(RecipeError, match="a model has only one"):
         joined_shifts(Toy(Path()).shifts, order, 3)
     some = joined_shifts(shifts, order, 15)  # fifteen targets, of which these two were picked
     assert {j.target for j in some} == {"dim+grain"}

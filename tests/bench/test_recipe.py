@@ -111,7 +111,7 @@ def test_methods_and_options_are_checked() -> None:
 
 
 def test_a_recipe_without_any_cell_is_refused() -> None:
-    with pytest.raises(RecipeError, match="none of the methods says `rehearsed: true`"):
+    with pytest.raises(RecipeError, match="none of the methods has `rehearsed: true`"):
         toy_recipe(temperings=["rehearsed"]).check_methods()
     toy_recipe(temperings=["rehearsed"], methods={"poise": {"rehearsed": True}}).check_methods()
 

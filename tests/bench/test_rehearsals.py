@@ -12,9 +12,9 @@ import torch
 import equipoise as eq
 from equipoise.bench import held_out, rehearsals
 from equipoise.bench.adapting import run_cells
-from equipoise.bench.lines import Line
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.rehearsals import rehearsal_path, rehearsed_source
+from equipoise.bench.schema import CellResult
 from equipoise.bench.source_model import (
     SourceModel,
     held_out_images,
@@ -92,7 +92,7 @@ def source(folder: Path, run: RunPlan) -> SourceStatistics:
     return rehearsed_source(run.any_cell, run.model, trained(run, folder), folder)
 
 
-def rehearsed_lines(lines: list[Line]) -> dict[str, Line]:
+def rehearsed_lines(lines: list[CellResult]) -> dict[str, CellResult]:
     """The lines of that tempering by protocol."""
     return {line["cell"]["protocol"]: line for line in lines if line["cell"]["tempering"] == "rehearsed"}
 
@@ -160,7 +160,7 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
     model = trained(run, folder).model
     changed = doubting(source, trusts)
     changed.save(rehearsal_path(folder, run.any_cell))
-    lines = rehearsed_lines(run_cells(run, folder, look=False)[1])
+    lines = rehearsed_lines(run_cells(run, folder, summarise=False)[1])
     images = toy_images("dark", 80)
     images = images.select(stream_order([images.labels], "shuffled", 3))
     adapter = eq.create("poise", model, changed, **run.any_cell["options"])
@@ -188,10 +188,10 @@ def test_a_rehearsal_is_made_once_and_read_afterwards(
     assert path.name.startswith(f"{run.model.key}.rehearsal-")
     assert path.is_file()
     monkeypatch.setattr(rehearsals, "rehearse", lambda *_, **__: pytest.fail("made again"))
-    assert {line["status"] for line in run_cells(run, folder, look=False)[1]} == {"ok"}
+    assert {line["status"] for line in run_cells(run, folder, summarise=False)[1]} == {"ok"}
     asking = run.without(k for k, cell in run.cells.items() if cell["tempering"] == "rehearsed")
     path.unlink()
-    assert {line["status"] for line in run_cells(asking, folder, look=False)[1]} == {"ok"}  # not needed
+    assert {line["status"] for line in run_cells(asking, folder, summarise=False)[1]} == {"ok"}  # not needed
     source.save(path)
 
 
@@ -249,7 +249,7 @@ def test_other_options_or_batches_are_another_rehearsal_and_a_seed_is_not(folder
 
 def test_too_few_held_out_images_fail_the_rehearsed_cells_alone(tmp_path: Path) -> None:
     run = made(tmp_path, limit=12)
-    _, lines = run_cells(run, tmp_path, look=False)
+    _, lines = run_cells(run, tmp_path, summarise=False)
     assert len(lines) == len(run.cells) == 14
     for line in lines:
         if line["cell"]["tempering"] != "rehearsed":
@@ -261,4 +261,4 @@ def test_too_few_held_out_images_fail_the_rehearsed_cells_alone(tmp_path: Path) 
         )
         assert "--limit" in str(line["error"])
     again = run.without(line["key"] for line in lines if line["status"] == "ok")
-    assert [line["status"] for line in run_cells(again, tmp_path, look=False)[1]] == ["failed"] * 2
+    assert [line["status"] for line in run_cells(again, tmp_path, summarise=False)[1]] == ["failed"] * 2

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.bench.lines import Cell, Line, Made, StreamLine
+from equipoise.bench.schema import Cell, CellResult, Provenance, StreamSummary
 from equipoise.bench.store import Store
 from equipoise.errors import StateError
 
 
-def line(key: str, status: str = "ok") -> Line:
+def line(key: str, status: str = "ok") -> CellResult:
     cell = Cell(
         data="toy",
         backbone="smallcnn",
@@ -31,7 +31,7 @@ def line(key: str, status: str = "ok") -> Line:
         model="m",
         stream="s",
     )
-    return Line(
+    return CellResult(
         key=key,
         status="ok" if status == "ok" else "failed",
         cell=cell,
@@ -40,7 +40,7 @@ def line(key: str, status: str = "ok") -> Line:
         reliability=None,
         error=None,
         traceback=None,
-        made=Made(equipoise="", torch="", device="", seconds=0),
+        made=Provenance(equipoise="", torch="", device="", seconds=0),
     )
 
 
@@ -124,8 +124,8 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def stream(key: str) -> StreamLine:
-    return StreamLine(
+def stream(key: str) -> StreamSummary:
+    return StreamSummary(
         key=key,
         data="toy",
         backbone="smallcnn",

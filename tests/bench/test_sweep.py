@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from equipoise.bench import command, sweep
-from equipoise.bench.command import make_engine, run_command
-from equipoise.bench.engine import Here, Processes
+from equipoise.bench import sweep
 from equipoise.bench.progress import RunProgress
 from equipoise.bench.recipe import Recipe
-from equipoise.bench.sweep import Outcome, find_weights, picked_shifts, run_recipe
+from equipoise.bench.sweep import SweepSummary, find_weights, picked_shifts, run_recipe
+from equipoise.bench.workers import InProcess
 from equipoise.data import Images, Reader
 from equipoise.data.reader import Problem
 from equipoise.errors import RecipeError
@@ -21,12 +20,12 @@ from .own import scores
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
 
 
-def go(recipe: Recipe, folder: Path, **options: Any) -> tuple[Outcome, str]:
+def go(recipe: Recipe, folder: Path, **options: Any) -> tuple[SweepSummary, str]:
     """The outcome, and what was said."""
     said = StringIO()
     with RunProgress(Console(file=said, width=200)) as shown:
         outcome = run_recipe(
-            recipe, data=folder, out=folder / "out", engine=Here(), progress=shown, **options
+            recipe, data=folder, out=folder / "out", workers=InProcess(), progress=shown, **options
         )
     return outcome, said.getvalue()
 
@@ -37,9 +36,9 @@ SMALL = {"temperings": ["none"], "protocols": ["online"]}
 def test_only_cells_of_this_run_count_as_there_before(tmp_path: Path) -> None:
     first = toy_recipe(methods={"source": {"batch_size": 16}}, **SMALL)
     both = toy_recipe(methods={"source": {"batch_size": 16}, "norm": {"batch_size": 16}}, **SMALL)
-    assert go(first, tmp_path, targets=["dark"])[0] == Outcome(cells=1, before=0, failed=0)
-    assert go(first, tmp_path, targets=["noisy"])[0] == Outcome(cells=1, before=0, failed=0)
-    assert go(both, tmp_path, targets=["dark"])[0] == Outcome(cells=2, before=1, failed=0)
+    assert go(first, tmp_path, targets=["dark"])[0] == SweepSummary(cells=1, before=0, failed=0)
+    assert go(first, tmp_path, targets=["noisy"])[0] == SweepSummary(cells=1, before=0, failed=0)
+    assert go(both, tmp_path, targets=["dark"])[0] == SweepSummary(cells=2, before=1, failed=0)
 
 
 def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_cells_of_a_model_that_cannot_be_trained_fail_once(
 
     monkeypatch.setattr(sweep, "train_source_model", fails)
     outcome, said = go(toy_recipe(), tmp_path, targets=["dark"])
-    assert outcome == Outcome(cells=36, before=0, failed=36)
+    assert outcome == SweepSummary(cells=36, before=0, failed=36)
     assert len(scores(tmp_path / "out")) == 36
     assert "failed: smallcnn/dark/tent, seed 0: RuntimeError: out of luck" in said
 
@@ -125,51 +124,6 @@ def test_targets_are_domains_or_tiers_of_them() -> None:
         picked_shifts(Toy(Path()).shifts, ["dim"])
 
 
-# ---- test_command.py
-def run_toy(console: Console, **options: Any) -> int:
-    given: dict[str, Any] = dict.fromkeys(("methods", "backbones", "targets", "seeds", "temperings"), ())
-    given |= dict.fromkeys(("limit", "epochs", "address"), None)
-    given |= {"data": Path("d"), "out": Path("o"), "ray": False, "workers": 1, "skip_bad_files": False}
-    return run_command("demo", console=console, **{**given, **options})
-
-
-@pytest.mark.parametrize("failed", [0, 3])
-def test_what_came_of_a_run_is_told(failed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "run_recipe", lambda *_, **__: Outcome(cells=10, before=4, failed=failed))
-    said = StringIO()
-    assert run_toy(Console(file=said, width=60)) == failed
-    assert f"{10 - failed} of 10 cells in o/results.jsonl (4 were there before)" in said.getvalue()
-    assert ("3 cells failed" in said.getvalue()) is (failed == 3)
-    assert ("cells failed" in said.getvalue()) is bool(failed)
-
-
-@pytest.mark.parametrize(("skip", "word"), [(False, "refuse"), (True, "skip")])
-def test_bad_files_are_skipped_only_if_asked(skip: bool, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-
-    def noted(*_: Any, **options: Any) -> Outcome:
-        given.update(options)
-        return Outcome(0, 0, 0)
-
-    monkeypatch.setattr(command, "run_recipe", noted)
-    run_toy(Console(file=StringIO()), skip_bad_files=skip, targets=["usps"], limit=7)
-    assert (given["bad_files"], given["targets"], given["limit"]) == (word, ["usps"], 7)
-
-
-def test_one_worker_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
-    assert isinstance(make_engine(False, 1, None), Here)
-    for workers, count in ((2, 2), (None, 3)):
-        engine = make_engine(False, workers, None)
-        assert isinstance(engine, Processes)
-        assert engine.workers == count
-        engine.close()
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert isinstance(make_engine(False, None, None), Here)
-
-
-# ---- test_progress.py
 class Clock:
     """A time that the test sets."""
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from equipoise.demo.page import page as demo_page
-from equipoise.report.numbers.results import Results
+from equipoise.report.numbers.results import RunResults
 from equipoise.report.page.page import report_page
 from tests.browser.opened import Opened, Scheme, opened
 from tests.demo import handmade
@@ -22,7 +22,7 @@ CONTRAST = 4.5
 """What WCAG 2 asks for texts of ordinary size (level AA)."""
 
 
-def report() -> Results:
+def report() -> RunResults:
     """A data set with tiers and one without, some missing, something failed."""
     lines, streams = plausible.sweep(seeds=(0, 1))
     some = [each for each in lines if (each["cell"]["label"], each["cell"]["target"]) != ("sotta", "sketch")]
@@ -41,7 +41,7 @@ def report() -> Results:
     return plausible.results((some, streams), tiers, failures=failed)
 
 
-def strange() -> Results:
+def strange() -> RunResults:
     """A user's own data: many methods and domains with long names, one of them hostile."""
     domains = tuple(
         f"camera {index} at the end of the very long corridor in the old building" for index in range(12)

@@ -13,7 +13,7 @@ import equipoise as eq
 from equipoise.calibration import window
 from equipoise.calibration.rehearsal import calibration_error, logit
 from equipoise.errors import StateError
-from tests.rehearsals import CLASSES, rehearsal, rehearsed, ridge, window_of
+from tests.support.rehearsals import CLASSES, rehearsal, rehearsed, ridge, window_of
 
 STUDENT, GAP = [0.5, 0.2, -0.1, 0.3], [0.1, 0.0, 0.2, -0.3, -0.2, 0.1, 0.0, 0.4]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.calibration.shifts import Shift, generic_shifts, image_shifts, scale_of
+from equipoise.calibration.shifts import ShiftFunction, generic_shifts, image_shifts, scale_of
 from equipoise.data.corruptions import CORRUPTIONS
 
 
@@ -38,7 +38,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def of(x: Tensor) -> dict[str, Shift]:
+def of(x: Tensor) -> dict[str, ShiftFunction]:
     return image_shifts(scale_of(x), x.shape[1])
 
 

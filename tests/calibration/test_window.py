@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
-from tests.rehearsals import GRID, window_of
+from tests.support.rehearsals import GRID, window_of
 
 
 def drawn(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:

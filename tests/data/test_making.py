@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from equipoise.data import Reader, making
+from equipoise.data.corruptions.arrays import Pixels
 from equipoise.data.making import make_corrupted, probe, seed_of
 from equipoise.errors import DataError
 
@@ -39,7 +40,7 @@ if __name__ == "__main__":
 """
 
 
-def some_images() -> tuple[making.Pixels, list[int]]:
+def some_images() -> tuple[Pixels, list[int]]:
     images = np.random.default_rng(0).integers(0, 256, (COUNT, 16, 16, 3), dtype=np.uint8)
     return images, [seed_of(f"val_{number}") for number in range(COUNT)]
 
@@ -87,7 +88,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_that_dies_is_told_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
-        def map(self, *_: object) -> Iterator[making.Pixels]:
+        def map(self, *_: object) -> Iterator[Pixels]:
             raise BrokenProcessPool
 
     pools: list[Broken] = []

@@ -2,22 +2,20 @@
 
 from equipoise.demo.results import (
     AccuracyEstimate,
+    DemoResults,
+    DemoScores,
     DomainScores,
     MethodResult,
     RehearsalResult,
-    Reliability,
-    Results,
-    Scores,
 )
+from equipoise.report.figures.reliability import Bins
 
 DOMAINS = ["optical", "mnist", "rendered"]
 
 
-def reliability(
-    count: list[int], confidence: list[float | None], accuracy: list[float | None]
-) -> Reliability:
+def reliability(count: list[int], confidence: list[float | None], accuracy: list[float | None]) -> Bins:
     bins = len(count)
-    return Reliability(
+    return Bins(
         lower=[index / bins for index in range(bins)],
         upper=[(index + 1) / bins for index in range(bins)],
         count=count,
@@ -45,7 +43,7 @@ def method(
         nll=nll,
         reliability=reliability([0, 10, 10], [None, 0.5, 0.9], [None, accuracy, accuracy]),
     )
-    mean = Scores(accuracy=accuracy, ece=ece, entropy=entropy, nll=nll)
+    mean = DemoScores(accuracy=accuracy, ece=ece, entropy=entropy, nll=nll)
     return MethodResult(
         method=name,
         name=name,
@@ -75,8 +73,8 @@ def rehearsal() -> RehearsalResult:
     )
 
 
-def results(*methods: MethodResult) -> Results:
-    return Results(
+def results(*methods: MethodResult) -> DemoResults:
+    return DemoResults(
         schema=3,
         equipoise="0.0.0",
         torch="2.0.0",

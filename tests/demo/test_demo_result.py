@@ -12,23 +12,23 @@ from rich.console import Console
 import equipoise as eq
 from equipoise.demo import run_demo
 from equipoise.demo.experiment import stage_count
-from equipoise.demo.results import MethodResult, Results, pairs
+from equipoise.demo.results import DemoResults, MethodResult, pairs
 
 FULL_DEMO_SECONDS = 180
 
 
-def run(out: Path, *, quick: bool) -> Results:
+def run(out: Path, *, quick: bool) -> DemoResults:
     run_demo(out, quick=quick, console=Console(file=io.StringIO()))
-    results: Results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    results: DemoResults = json.loads((out / "results.json").read_text(encoding="utf-8"))
     return results
 
 
-def row(results: Results, label: str) -> MethodResult:
+def row(results: DemoResults, label: str) -> MethodResult:
     (found,) = [method for method in results["methods"] if method["label"] == label]
     return found
 
 
-def assert_poise_is_better_calibrated(results: Results) -> None:
+def assert_poise_is_better_calibrated(results: DemoResults) -> None:
     before, after = row(results, "no adaptation")["mean"], row(results, "poise")["mean"]
     assert after["ece"] < before["ece"]
     assert after["nll"] < before["nll"]
@@ -46,16 +46,16 @@ def quick_demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def quick_results(quick_demo: tuple[Path, str]) -> Results:
-    results: Results = json.loads((quick_demo[0] / "results.json").read_text(encoding="utf-8"))
+def quick_results(quick_demo: tuple[Path, str]) -> DemoResults:
+    results: DemoResults = json.loads((quick_demo[0] / "results.json").read_text(encoding="utf-8"))
     return results
 
 
-def test_poise_is_better_calibrated_than_no_adaptation(quick_results: Results) -> None:
+def test_poise_is_better_calibrated_than_no_adaptation(quick_results: DemoResults) -> None:
     assert_poise_is_better_calibrated(quick_results)
 
 
-def test_every_method_is_scored_on_every_domain(quick_results: Results) -> None:
+def test_every_method_is_scored_on_every_domain(quick_results: DemoResults) -> None:
     for method in quick_results["methods"]:
         assert list(method["domains"]) == quick_results["domains"]
         for scores in method["domains"].values():
@@ -64,14 +64,14 @@ def test_every_method_is_scored_on_every_domain(quick_results: Results) -> None:
             assert sum(scores["reliability"]["count"]) == quick_results["images_per_domain"]
 
 
-def test_every_method_is_there_raw_and_tempered(quick_results: Results) -> None:
+def test_every_method_is_there_raw_and_tempered(quick_results: DemoResults) -> None:
     found = {(method["method"], method["tempering"]) for method in quick_results["methods"]}
     both = {(name, tempering) for name in eq.list_methods() for tempering in ("none", "median")}
     assert found == both | {("dec", "mean"), ("poise", "rehearsed")}
     assert len(found) == len(quick_results["methods"])
 
 
-def test_labels_say_what_differs_from_the_defaults(quick_results: Results) -> None:
+def test_labels_say_what_differs_from_the_defaults(quick_results: DemoResults) -> None:
     labels = {(m["method"], m["tempering"]): m["label"] for m in quick_results["methods"]}
     assert labels["source", "none"] == quick_results["methods"][0]["label"] == "no adaptation"
     assert labels["source", "median"] == "no adaptation (median)"
@@ -83,7 +83,7 @@ def test_labels_say_what_differs_from_the_defaults(quick_results: Results) -> No
     assert row(quick_results, "eata (median)")["options"] == {"epsilon": 0.4, "fisher_alpha": 1.0}
 
 
-def test_tempering_leaves_the_accuracy_and_changes_the_rest(quick_results: Results) -> None:
+def test_tempering_leaves_the_accuracy_and_changes_the_rest(quick_results: DemoResults) -> None:
     for pair in pairs(quick_results):
         for domain in quick_results["domains"]:
             raw, tempered = pair.scores(domain)
@@ -93,7 +93,7 @@ def test_tempering_leaves_the_accuracy_and_changes_the_rest(quick_results: Resul
         assert pair.raw["mean"]["nll"] != pair.tempered["mean"]["nll"]
 
 
-def test_poise_estimates_its_accuracy_on_every_domain(quick_results: Results) -> None:
+def test_poise_estimates_its_accuracy_on_every_domain(quick_results: DemoResults) -> None:
     rehearsal = quick_results["rehearsal"]
     assert (rehearsal["method"], rehearsal["images"]) == ("poise", 150)
     assert list(rehearsal["estimates"]) == quick_results["domains"]
@@ -101,7 +101,7 @@ def test_poise_estimates_its_accuracy_on_every_domain(quick_results: Results) ->
         assert 0 < estimate["low"] < estimate["value"] < estimate["high"] < 1
 
 
-def test_the_file_says_how_it_was_made(quick_results: Results) -> None:
+def test_the_file_says_how_it_was_made(quick_results: DemoResults) -> None:
     assert quick_results["schema"] == 3
     assert quick_results["equipoise"] == eq.__version__
     assert quick_results["torch"] == torch.__version__
@@ -138,6 +138,6 @@ def test_the_full_demo_shows_the_same_in_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_same_seed_same_numbers(tmp_path: Path, quick_results: Results) -> None:
+def test_same_seed_same_numbers(tmp_path: Path, quick_results: DemoResults) -> None:
     again = run(tmp_path, quick=True)
     assert again["methods"] == quick_results["methods"]

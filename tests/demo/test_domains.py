@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from equipoise.data.demo import DOMAIN_NAMES, Domain, load_domains
-from equipoise.demo.domains import ASIDE_LEAST, aside_count, leave_one_out, rows_aside
+from equipoise.demo.domains import ASIDE_LEAST, aside_count, hold_out, rows_aside
 
 COUNT = 200
 
@@ -14,7 +14,7 @@ def domains() -> list[Domain]:
 
 @pytest.mark.parametrize("held_out", DOMAIN_NAMES)
 def test_no_held_out_image_is_trained_on(domains: list[Domain], held_out: str) -> None:
-    split = leave_one_out(domains, held_out, seed=0)
+    split = hold_out(domains, held_out, seed=0)
     trained = {image.numpy().tobytes() for image in split.training.images}
     assert split.held_out.name == held_out
     assert held_out not in split.sources
@@ -24,7 +24,7 @@ def test_no_held_out_image_is_trained_on(domains: list[Domain], held_out: str) -
 
 @pytest.mark.parametrize("held_out", DOMAIN_NAMES)
 def test_images_kept_aside_are_source_images_and_not_trained_on(domains: list[Domain], held_out: str) -> None:
-    split = leave_one_out(domains, held_out, seed=0)
+    split = hold_out(domains, held_out, seed=0)
     images = torch.cat([split.training.images, split.aside.images])
     joined = torch.cat([domain.images for domain in domains if domain.name != held_out])
     assert len(split.aside) == len(split.aside.images) == ASIDE_LEAST

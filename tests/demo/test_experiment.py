@@ -7,8 +7,8 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.demo.contestants import OPTIONS, Contestant, contestants
 from equipoise.demo.domains import Pictures
-from equipoise.demo.experiment import answer_online, measure, noted, rehearse, tempered
-from equipoise.demo.training import new_model
+from equipoise.demo.experiment import add_rehearsal, answer_online, measure, noted, tempered
+from equipoise.demo.training import new_classifier
 
 
 def steps_to(list_: list[int]) -> Callable[[], None]:
@@ -24,7 +24,7 @@ def stream() -> list[Tensor]:
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
     """Untrained, but certain enough of its answers that the methods' options matter."""
-    model = new_model(0).eval()
+    model = new_classifier(0).eval()
     with torch.no_grad():
         model.get_parameter("head.weight").mul_(30)
     return model
@@ -38,7 +38,7 @@ def source(model: torch.nn.Module, stream: list[Tensor]) -> eq.SourceStatistics:
     assert found.num_samples == 150
     # Random labels make the answers over-certain, so that the rehearsal has something to temper.
     labels = torch.randint(10, (150,), generator=torch.Generator().manual_seed(0))
-    return rehearse(model, Pictures(torch.cat(stream), labels), found, 8, 0)
+    return add_rehearsal(model, Pictures(torch.cat(stream), labels), found, 8, 0)
 
 
 @pytest.mark.parametrize("row", contestants(), ids=lambda row: str(row.name))

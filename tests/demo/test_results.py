@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from equipoise.demo.experiment import score
+from equipoise.demo.experiment import score_domain
 from equipoise.demo.results import (
     best_shown,
     mean_accuracy,
@@ -34,7 +34,10 @@ def test_pooling_equals_binning_everything_at_once() -> None:
     logits = torch.randn(90, 10, generator=generator) * 2
     labels = torch.randint(0, 10, (90,), generator=generator)
     pooled = pooled_reliability(
-        [score(logits[:30], labels[:30])["reliability"], score(logits[30:], labels[30:])["reliability"]]
+        [
+            score_domain(logits[:30], labels[:30])["reliability"],
+            score_domain(logits[30:], labels[30:])["reliability"],
+        ]
     )
     whole = reliability_bins(logits=logits, target=labels)
     assert pooled["count"] == whole.count.tolist()

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from equipoise.demo.results import Results
+from equipoise.demo.results import DemoResults
 from equipoise.demo.table import domain_table, estimate_table, mean_table
 from tests.demo.handmade import method, poise, results
 
@@ -54,7 +54,7 @@ def test_estimates_are_beside_the_accuracy() -> None:
 
 
 @pytest.mark.parametrize("table", [mean_table, domain_table, estimate_table])
-def test_nothing_wraps_or_is_cut_in_80_columns(table: Callable[[Results], Table]) -> None:
+def test_nothing_wraps_or_is_cut_in_80_columns(table: Callable[[DemoResults], Table]) -> None:
     lines = printed(table(RESULTS))
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)

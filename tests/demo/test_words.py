@@ -6,8 +6,8 @@ from equipoise.demo.words import (
     calibration,
     certainty,
     comparison,
+    demo_findings,
     estimate_note,
-    findings,
     options_note,
     rehearsal_note,
 )
@@ -18,7 +18,7 @@ CALMED = method("no adaptation", "median", ece=0.1, entropy=2.5, nll=1.5)
 
 
 def told(*rows: MethodResult) -> str:
-    return " ".join(findings(results(*rows)))
+    return " ".join(demo_findings(results(*rows)))
 
 
 def test_a_win_is_called_a_win() -> None:
@@ -37,7 +37,7 @@ def test_a_loss_is_called_a_loss() -> None:
     raw = method("poise", label="poise (raw)", accuracy=0.4, ece=0.3, nll=2.5)
     assert (
         "Lowest ECE: no adaptation. Lowest NLL: no adaptation."
-        in findings(results(BASELINE, raw, losing)).pop()
+        in demo_findings(results(BASELINE, raw, losing)).pop()
     )
 
 
@@ -127,7 +127,7 @@ def test_decs_temperings_are_compared(median: float, said: str) -> None:
 
 
 def test_the_best_are_named_and_ties_are_shared() -> None:
-    found = findings(results(BASELINE, CALMED, *poise(mean_ece=0.05, median_ece=0.1)))[-1]
+    found = demo_findings(results(BASELINE, CALMED, *poise(mean_ece=0.05, median_ece=0.1)))[-1]
     assert "Highest accuracy in this run: no adaptation and poise. Lowest ECE: poise." in found
     assert "Lowest NLL: no adaptation (median), poise and poise (median)." in found
     assert "the median: lowest ECE no adaptation and poise, lowest NLL no adaptation and poise." in found
@@ -135,13 +135,15 @@ def test_the_best_are_named_and_ties_are_shared() -> None:
 
 def test_the_best_with_the_same_tempering_may_be_others() -> None:
     rows = [method("norm", ece=0.15), method("norm", "median", ece=0.08, nll=1.7)]
-    found = findings(results(BASELINE, CALMED, *poise(ece=0.12, mean_ece=0.05, median_ece=0.1), *rows))[-1]
+    found = demo_findings(results(BASELINE, CALMED, *poise(ece=0.12, mean_ece=0.05, median_ece=0.1), *rows))[
+        -1
+    ]
     assert "Lowest ECE: poise." in found
     assert "the median: lowest ECE norm, lowest NLL no adaptation and poise." in found
 
 
 def test_a_baseline_alone_has_no_comparisons() -> None:
-    assert findings(results(BASELINE)) == [certainty(BASELINE)]
+    assert demo_findings(results(BASELINE)) == [certainty(BASELINE)]
 
 
 def test_options_that_are_not_defaults_are_named() -> None:

@@ -13,7 +13,7 @@ import equipoise as eq
 from equipoise.errors import OptionError, RehearsalError, UnknownMethodError
 from equipoise.rehearsing import labelled
 from equipoise.rehearsing.labelled import take
-from tests.rehearsals import plain_model, rows_of_features
+from tests.support.rehearsals import plain_model, rows_of_features
 
 
 def rows(count: int = 200) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,8 @@ import equipoise as eq
 from equipoise.calibration.ridge import fit_ridge, left_out
 from equipoise.errors import OptionError, RehearsalError
 from equipoise.rehearsing.labelled import take
-from tests.rehearsals import (
+from tests.support.models import WithLogits
+from tests.support.rehearsals import (
     CLASSES,
     GRID,
     held_out,
@@ -29,7 +30,6 @@ from tests.rehearsals import (
     window_of,
     window_rows,
 )
-from tests.toys import WithLogits
 
 Own = dict[str, Callable[[Any, torch.Generator], Any]]
 

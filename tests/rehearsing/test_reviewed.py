@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq
 from equipoise.errors import SourceError, UnknownMethodError, UnknownOptionError
-from tests.toys import CLASSES, drifted, images, make, rehearsed
+from tests.support.models import CLASSES, drifted, images, make, rehearsed
 
 
 def held_out(seed: int = 3) -> list[tuple[Tensor, Tensor]]:

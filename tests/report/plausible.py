@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
-from equipoise.bench.lines import Line, StreamLine
-from equipoise.report.numbers.results import Results
+from equipoise.bench.schema import CellResult, StreamSummary
+from equipoise.report.numbers.results import RunResults
 from tests.report.writer import line, pseudo, stream_line
 
 LABELS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "dec-released")
@@ -36,7 +36,7 @@ def sweep(
     protocols: Iterable[str] = PROTOCOLS,
     accuracy: float = 0.75,
     **others: Any,
-) -> tuple[list[Line], list[StreamLine]]:
+) -> tuple[list[CellResult], list[StreamSummary]]:
     """The lines and the streams of every combination."""
     classes = CLASSES.get(data, 10)
     lines, streams = [], []
@@ -61,24 +61,24 @@ def sweep(
                             made = line(label, tempering, protocol=protocol, **where, **scores, **others)
                             made["cell"]["method"] = label.split("-")[0]
                             lines.append(made | {"reliability": bins, "images": sum(bins["count"])})
-    return cast("list[Line]", lines), cast("list[StreamLine]", streams)
+    return cast("list[CellResult]", lines), cast("list[StreamSummary]", streams)
 
 
-def results(*sweeps: tuple[list[Line], list[StreamLine]], **others: Any) -> Results:
+def results(*sweeps: tuple[list[CellResult], list[StreamSummary]], **others: Any) -> RunResults:
     """Several sweeps together; `others` are failures and the like."""
-    return Results(
+    return RunResults(
         lines=tuple(each for lines, _ in sweeps for each in lines),
         streams=tuple(each for _, streams in sweeps for each in streams),
         **others,
     )
 
 
-def made(lines: Iterable[dict[str, Any]] = (), **others: Any) -> Results:
+def made(lines: Iterable[dict[str, Any]] = (), **others: Any) -> RunResults:
     """Results of lines written by hand."""
-    return Results(lines=tuple(cast("Iterable[Line]", lines)), **others)
+    return RunResults(lines=tuple(cast("Iterable[CellResult]", lines)), **others)
 
 
-def whole(seeds: Sequence[int] = (0, 1, 2), **others: Any) -> Results:
+def whole(seeds: Sequence[int] = (0, 1, 2), **others: Any) -> RunResults:
     """All that the paper has: four data sets with their networks."""
     office = ("Art", "Clipart", "Product", "Real World")
     sweeps = [

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from equipoise.report.numbers.results import Results, read_results
-from equipoise.report.tables.table import Entry, Table
+from equipoise.report.numbers.results import RunResults, read_results
+from equipoise.report.tables.table import Table, TableEntry
 from tests.report.writer import folder
 
 HOME = ["Art", "Clipart", "Product", "Real World"]
 ORDER = ["No Adapt", "DEC", "T3A", "ETA", "TENT", "SoTTA"]
 
 
-def read(path: Path, lines: Iterable[dict[str, Any]]) -> Results:
+def read(path: Path, lines: Iterable[dict[str, Any]]) -> RunResults:
     return read_results(folder(path, lines))
 
 
@@ -21,7 +21,7 @@ def one(tables: list[Table], key: str) -> Table:
     return found
 
 
-def row(table: Table, label: str) -> tuple[Entry, ...]:
+def row(table: Table, label: str) -> tuple[TableEntry, ...]:
     (found,) = [each for each in table.rows if each.label == label]
     return found.entries
 

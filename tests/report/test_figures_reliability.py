@@ -1,9 +1,9 @@
 import pytest
 
-from equipoise.bench.lines import Reliability
+from equipoise.bench.schema import ReliabilitySums
 from equipoise.report.figures.reliability import Bins, bins_of, reliability_diagram
 from equipoise.report.figures.sections import Shares, pooled
-from equipoise.report.numbers.runs import Shift
+from equipoise.report.numbers.runs import ShiftKey
 from tests.report.drawn import Parsed
 
 
@@ -43,10 +43,10 @@ def test_means_come_from_sums() -> None:
 
 
 def test_pooling_counts_every_shift_the_same_and_every_seed_of_one() -> None:
-    small = Reliability(count=[1, 1], confidence=[0.2, 0.8], correct=[0, 1])
-    large = Reliability(count=[300, 100], confidence=[90.0, 90.0], correct=[100, 80])
-    again = Reliability(count=[0, 4], confidence=[0.0, 3.6], correct=[0, 2])
-    found = pooled({Shift("a", None): [small], Shift("b", None): [large, again]})
+    small = ReliabilitySums(count=[1, 1], confidence=[0.2, 0.8], correct=[0, 1])
+    large = ReliabilitySums(count=[300, 100], confidence=[90.0, 90.0], correct=[100, 80])
+    again = ReliabilitySums(count=[0, 4], confidence=[0.0, 3.6], correct=[0, 2])
+    found = pooled({ShiftKey("a", None): [small], ShiftKey("b", None): [large, again]})
     assert found["count"] == pytest.approx([(0.5 + (0.75 + 0) / 2) / 2, (0.5 + (0.25 + 1) / 2) / 2])
     assert found["confidence"] == pytest.approx([(0.1 + 0.225 / 2) / 2, (0.4 + (0.225 + 0.9) / 2) / 2])
     assert found["correct"] == pytest.approx([(0 + 0.25 / 2) / 2, (0.5 + (0.2 + 0.5) / 2) / 2])

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from equipoise.bench.lines import Line, StreamLine
+from equipoise.bench.schema import CellResult, StreamSummary
 from equipoise.report.figures.ablation import ablated, ablation_figures, metric_by_place, tau_by_place
 from equipoise.report.figures.norms import norm_quantiles, norms_figure
 from equipoise.report.figures.sections import Section, sections
 from equipoise.report.figures.streams import quantile, shown_levels
-from equipoise.report.figures.taus import scale_of, tau_figure, tau_histograms
-from equipoise.report.numbers.results import Results
+from equipoise.report.figures.taus import tau_axis, tau_figure, tau_histograms
+from equipoise.report.numbers.results import RunResults
 from equipoise.report.page.captions import ablation_caption, streams_caption
 from tests.report.drawn import Parsed
 from tests.report.writer import line, stream_line
@@ -22,7 +22,7 @@ LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
 
 def stream(
     target: str = "fog", tier: int | None = 1, seed: int = 0, scale: float = 1.0, **changes: Any
-) -> StreamLine:
+) -> StreamSummary:
     """Norms of 4, 8, 10, 12 and 16 times `scale` at the levels; kappa is 10."""
     norms = [scale * value for value in (4, 8, 10, 12, 16)]
     told = stream_line(
@@ -34,11 +34,11 @@ def stream(
         taus=[1.0, 1.5, 2.0, 3.0, 6.0],
         **changes,
     )
-    return cast("StreamLine", told)
+    return cast("StreamSummary", told)
 
 
-def section(*streams: StreamLine, lines: list[dict[str, Any]] | None = None) -> Section:
-    made = Results(lines=tuple(cast("list[Line]", lines or [])), streams=streams)
+def section(*streams: StreamSummary, lines: list[dict[str, Any]] | None = None) -> Section:
+    made = RunResults(lines=tuple(cast("list[CellResult]", lines or [])), streams=streams)
     (only,) = sections(made)
     return only
 
@@ -150,7 +150,7 @@ def test_wide_bins_are_lower_for_as_many_images() -> None:
 
 def test_edges_that_grow_have_a_logarithmic_axis() -> None:
     edges = [1.0, 2.0, 4.0, 8.0]
-    scale = scale_of(tau_histograms(section(stream(tau_edges=edges, tau_counts=[1, 1, 1]))), left=0, width=90)
+    scale = tau_axis(tau_histograms(section(stream(tau_edges=edges, tau_counts=[1, 1, 1]))), left=0, width=90)
     assert scale.logarithmic
     assert [scale.x(edge) for edge in edges] == pytest.approx([0, 30, 60, 90])
     assert scale.marks() == [1, 2, 5]
@@ -159,7 +159,7 @@ def test_edges_that_grow_have_a_logarithmic_axis() -> None:
 
 def test_the_axis_leaves_out_bins_without_images_and_a_few() -> None:
     one = section(stream(tau_edges=list(range(8)), tau_counts=[0, 0, 500, 500, 500, 1, 0]))
-    scale = scale_of(tau_histograms(one), left=0, width=100)
+    scale = tau_axis(tau_histograms(one), left=0, width=100)
     assert (scale.low, scale.high) == (2, 5)
     assert not scale.logarithmic
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.report.tables.latex import escaped, latex, write_latex
-from equipoise.report.tables.table import Column, Entry, Row, Table
+from equipoise.report.tables.table import Column, Row, Table, TableEntry
 from tests.report.reading import HOME, read
 from tests.report.writer import grid, line
 
@@ -40,13 +40,20 @@ TABLE = Table(
     protocol="after-pass",
     columns=(Column("ECE ↓", "Art", 2), Column("ECE ↓", "b_c", 2), Column("p", "t & u", significant=3)),
     rows=(
-        Row("x_y", (Entry(ours=0.1, best=True), Entry(printed=0.5, printed_best=True), Entry(ours=1.2e-7))),
+        Row(
+            "x_y",
+            (
+                TableEntry(ours=0.1, best=True),
+                TableEntry(printed=0.5, printed_best=True),
+                TableEntry(ours=1.2e-7),
+            ),
+        ),
         Row(
             "σ²_max",
             (
-                Entry(ours=-0.2, ours_std=0.03, printed=0.4, printed_std=0.05, suspicious="s"),
-                Entry(ours=0.25, missing="1 of 2 seeds"),
-                Entry(),
+                TableEntry(ours=-0.2, ours_std=0.03, printed=0.4, printed_std=0.05, suspicious="s"),
+                TableEntry(ours=0.25, missing="1 of 2 seeds"),
+                TableEntry(),
             ),
         ),
     ),
@@ -79,7 +86,9 @@ def test_a_table() -> None:
 
 
 def test_a_table_without_headings_of_its_own_has_one_line_of_them() -> None:
-    table = Table("k", "t", "online", (Column("A", ""), Column("B", "")), (Row("r", (Entry(), Entry())),))
+    table = Table(
+        "k", "t", "online", (Column("A", ""), Column("B", "")), (Row("r", (TableEntry(), TableEntry())),)
+    )
     text = latex(table)
     assert "\n & A & B \\\\\n" in text
     assert "multicolumn" not in text

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.report.tables.markdown import block, cell, markdown, rows
-from equipoise.report.tables.table import Column, Entry, Row, Table
+from equipoise.report.tables.table import Column, Row, Table, TableEntry
 from tests.report.reading import HOME, read
 from tests.report.writer import folder, grid, line
 
@@ -14,27 +14,27 @@ COLUMN = Column("ECE ↓", "Art", decimals=2)
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        (Entry(), "\N{EN DASH}"),
-        (Entry(ours=0.123), "0.12"),
-        (Entry(ours=0.123, best=True), "**0.12**"),
-        (Entry(ours=0.123, printed=0.5), "0.12 (0.50)"),
-        (Entry(printed=0.5, printed_best=True), "\N{EN DASH} (**0.50**)"),
-        (Entry(ours=0.1, printed=0.5, suspicious="why"), "0.10 (0.50†)"),
-        (Entry(ours=0.1, missing="1 of 2 seeds"), "0.10‡"),
-        (Entry(missing="no results"), "\N{EN DASH}"),
+        (TableEntry(), "\N{EN DASH}"),
+        (TableEntry(ours=0.123), "0.12"),
+        (TableEntry(ours=0.123, best=True), "**0.12**"),
+        (TableEntry(ours=0.123, printed=0.5), "0.12 (0.50)"),
+        (TableEntry(printed=0.5, printed_best=True), "\N{EN DASH} (**0.50**)"),
+        (TableEntry(ours=0.1, printed=0.5, suspicious="why"), "0.10 (0.50†)"),
+        (TableEntry(ours=0.1, missing="1 of 2 seeds"), "0.10‡"),
+        (TableEntry(missing="no results"), "\N{EN DASH}"),
         (
-            Entry(ours=0.1, ours_std=0.02, printed=0.5, printed_std=0.03, best=True, printed_best=True),
+            TableEntry(ours=0.1, ours_std=0.02, printed=0.5, printed_std=0.03, best=True, printed_best=True),
             "**0.10** ± 0.02 (**0.50** ± 0.03)",
         ),
     ],
 )
-def test_cells(entry: Entry, expected: str) -> None:
+def test_cells(entry: TableEntry, expected: str) -> None:
     assert cell(entry, COLUMN) == expected
 
 
 def test_what_is_missing_everywhere_is_not_marked_in_every_cell() -> None:
-    assert cell(Entry(ours=0.1, missing="1 of 2 seeds"), COLUMN, "1 of 2 seeds") == "0.10"
-    assert cell(Entry(ours=0.1, missing="1 of 2 seeds"), COLUMN, "2 of 4 domains") == "0.10‡"
+    assert cell(TableEntry(ours=0.1, missing="1 of 2 seeds"), COLUMN, "1 of 2 seeds") == "0.10"
+    assert cell(TableEntry(ours=0.1, missing="1 of 2 seeds"), COLUMN, "2 of 4 domains") == "0.10‡"
 
 
 def test_a_table() -> None:
@@ -43,7 +43,10 @@ def test_a_table() -> None:
         title="a_b | c",
         protocol="online",
         columns=(COLUMN, Column("p", "", significant=2)),
-        rows=(Row("x*y", (Entry(ours=0.5), Entry(ours=0.00012))), Row("z|w", (Entry(), Entry(ours=1.0)))),
+        rows=(
+            Row("x*y", (TableEntry(ours=0.5), TableEntry(ours=0.00012))),
+            Row("z|w", (TableEntry(), TableEntry(ours=1.0))),
+        ),
         notes=("One <b>.", "95% of 2 & 3."),
     )
     assert rows(table).splitlines() == [

@@ -165,8 +165,8 @@ def test_paired_tests_in_the_papers_form_and_divided_alike(tmp_path: Path) -> No
         return pick(("tent", "source"), key=lambda label: sum(means(label, tempering, metric)))
 
     expected = [
-        (metric, form, rivals)
-        for metric, form, rivals in (
+        (metric, variant, rivals)
+        for metric, variant, rivals in (
             ("ece", "mean", "none"),
             ("nll", "mean", "none"),
             ("accuracy", "mean", "none"),
@@ -178,10 +178,10 @@ def test_paired_tests_in_the_papers_form_and_divided_alike(tmp_path: Path) -> No
     ]
     assert len(table.rows) == len(expected)
     names = {"ece": "ECE", "nll": "NLL", "accuracy": "accuracy", "none": "raw", "mean": "mean"}
-    for each, (metric, form, rivals) in zip(table.rows, expected, strict=True):
+    for each, (metric, variant, rivals) in zip(table.rows, expected, strict=True):
         rival = best(rivals, metric)
-        assert each.label == f"{names[metric]}: dec ({names[form]}) minus {rival} ({names[rivals]})"
-        test = paired_test(means("dec", form, metric), means(rival, rivals, metric))
+        assert each.label == f"{names[metric]}: dec ({names[variant]}) minus {rival} ({names[rivals]})"
+        test = paired_test(means("dec", variant, metric), means(rival, rivals, metric))
         values = [entry.ours for entry in each.entries]
         assert values == pytest.approx([3, test.difference, test.low, test.high, test.t_p, test.wilcoxon_p])
     assert not any("Too few" in note for note in table.notes)
@@ -205,8 +205,8 @@ def test_dec_is_tested_without_the_papers_form_of_it(tmp_path: Path) -> None:
         "ECE: dec (median) minus tent (median)",
         "NLL: dec (median) minus tent (median)",
     ]
-    (board,) = results.boards.values()
-    assert [each.metric for each in comparisons(board)] == ["accuracy", "ece", "nll"]
+    (scores,) = results.variant_scores.values()
+    assert [each.metric for each in comparisons(scores)] == ["accuracy", "ece", "nll"]
 
 
 def test_without_dec_nothing_is_tested(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from equipoise.report.figures.sections import sections
-from equipoise.report.numbers.results import Results
+from equipoise.report.numbers.results import RunResults
 from equipoise.report.page.page import report_page
 from equipoise.report.page.run import progress
 from tests.report import plausible
@@ -22,7 +22,7 @@ HOSTILE = "<script>alert('x')</script> & \"co\""
 class Page(Parsed):
     """The page of results, parsed once."""
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: RunResults) -> None:
         self.html = report_page(results)
         super().__init__(self.html)
 
@@ -178,7 +178,7 @@ def test_many_kinds_of_failures_do_not_swamp_the_page() -> None:
         made([line("tent", batch_size=1), line("tent", batch_size=50)]),
     ],
 )
-def test_a_part_of_everything_is_a_page(results: Results) -> None:
+def test_a_part_of_everything_is_a_page(results: RunResults) -> None:
     page = Page(results)
     assert "What was run" in page.text
     assert not re.search(r"\b(nan|inf|None)\b", page.html)
@@ -201,7 +201,7 @@ def test_completeness_is_of_all_that_could_be_there() -> None:
 
 
 def test_what_lacks_domains_or_seeds_of_the_paper_is_not_called_complete() -> None:
-    def cells(results: Results) -> list[str]:
+    def cells(results: RunResults) -> list[str]:
         return [each.text for each in Page(results).all("td")]
 
     part = [line(label, target=target) for label in ("source", "dec") for target in ("photo", "sketch")]

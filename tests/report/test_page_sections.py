@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from equipoise.report.figures.sections import sections
-from equipoise.report.numbers.runs import Form, Shift
+from equipoise.report.numbers.runs import MethodVariant, ShiftKey
 from equipoise.report.page.figures import looks, scatter_figures
 from tests.report.drawn import Parsed
 from tests.report.plausible import made
@@ -21,14 +21,14 @@ UNEVEN = [
 
 def test_every_domain_counts_the_same_however_many_seeds_it_has() -> None:
     (section,) = sections(made(UNEVEN))
-    group = section.groups["online"][Form("tent", "none")]
+    group = section.groups["online"][MethodVariant("tent", "none")]
     assert group.values("ece") == {("photo", None): pytest.approx(0.2), ("sketch", None): 0.6}
     assert group.mean("ece") == pytest.approx(0.4)  # and not 1/3, the mean of all
 
 
 def test_two_are_compared_on_what_both_have() -> None:
     (section,) = sections(made(UNEVEN))
-    raw, divided = (section.groups["online"][Form("tent", kind)] for kind in ("none", "mean"))
+    raw, divided = (section.groups["online"][MethodVariant("tent", kind)] for kind in ("none", "mean"))
     assert raw.against(divided, "ece") == (0.1, 0.05)
     (other,) = sections(made([line("dec", target="sketch", seed=9)]))
     assert raw.against(other.everything[0], "ece") is None
@@ -84,7 +84,7 @@ def test_bins_belong_to_the_results_of_their_variant() -> None:
 def test_shifts_with_a_tier_are_placed_by_it() -> None:
     (section,) = sections(made([line(tier=2), line(target="fog", tier=10), line(target="clean")]))
     assert section.places == ["2", "10"]
-    assert section.place(Shift("fog", 10)) == "10"
-    assert section.place(Shift("clean", None)) is None
+    assert section.place(ShiftKey("fog", 10)) == "10"
+    assert section.place(ShiftKey("clean", None)) is None
     (plain,) = sections(made([line(), line(target="fog")]))
     assert plain.places == ["fog", "photo"]

@@ -110,8 +110,8 @@ def test_every_table_has_the_six_algorithms_and_bold_is_the_best() -> None:
 def test_names_are_ours() -> None:
     assert DATA == {"Digits": "digits", "PACS": "pacs", "HomeOffice": HOME, "TIN-C": TINY}
     assert BACKBONES == {"SmallCNN": "smallcnn", "EfficientNetB0": EFFICIENT, "MobileNet": MOBILE}
-    forms = [(row, form.label, form.tempering) for row, form in ROWS.items()]
-    assert forms == [
+    variants = [(row, variant.label, variant.tempering) for row, variant in ROWS.items()]
+    assert variants == [
         ("No Adapt", "source", "none"),
         ("DEC", "dec", "mean"),
         ("T3A", "t3a", "none"),

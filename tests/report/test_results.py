@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.errors import DataError
 from equipoise.report.numbers.results import Setting, read_results, seeds_of
-from equipoise.report.numbers.runs import Form
+from equipoise.report.numbers.runs import MethodVariant
 from tests.report.writer import folder, line, stream_line
 
 
@@ -145,7 +145,7 @@ def test_settings_are_kept_apart(tmp_path: Path) -> None:
         line(data="digits"),
     ]
     results = read_results(folder(tmp_path, lines))
-    assert [len(each) for each in results.groups().values()] == [1] * 8
+    assert [len(each) for each in results.lines_by_scope().values()] == [1] * 8
     assert results.settings() == [
         Setting("digits", None, 15, None, "shuffled"),
         Setting("pacs", None, 15, None, "shuffled"),
@@ -155,7 +155,7 @@ def test_settings_are_kept_apart(tmp_path: Path) -> None:
         Setting("pacs", 500, 1, None, "shuffled"),
     ]
     assert results.protocols() == ["online", "after-pass"]
-    assert all(len(board.forms) == 1 for board in results.boards.values())
+    assert all(len(scores.variants) == 1 for scores in results.variant_scores.values())
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def test_forms_come_in_the_order_of_methods_and_temperings(tmp_path: Path) -> No
     lines += [
         line("dec", each) for each in ("zeta", "fixed", "rehearsed", "agreement", "sample", "median", "mean")
     ]
-    (board,) = read_results(folder(tmp_path, lines)).boards.values()
-    assert [form.label for form in board.forms if form.tempering == "none"] == [
+    (scores,) = read_results(folder(tmp_path, lines)).variant_scores.values()
+    assert [variant.label for variant in scores.variants if variant.tempering == "none"] == [
         *("source", "sotta", "dec", "dec-released", "mine")
     ]
-    own = [form.tempering for form in board.forms if form.label == "dec"]
+    own = [variant.tempering for variant in scores.variants if variant.label == "dec"]
     assert own == ["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed", "zeta"]
 
 
@@ -202,14 +202,14 @@ def test_a_label_for_several_methods_becomes_several(tmp_path: Path) -> None:
         line("eta", options={"seed": 0}),
         line("eta", seed=1, options={"seed": 1}),
     ]
-    (board,) = read_results(folder(tmp_path, lines)).boards.values()
+    (scores,) = read_results(folder(tmp_path, lines)).variant_scores.values()
     names = [
         "tent [batch_size=16, no steps]",
         "tent [batch_size=64, no steps]",
         "tent [batch_size=64, steps=2]",
     ]
-    assert [form.label for form in board.forms] == [*names, "eta"]
-    assert board.variants == {"tent": tuple(names)}
-    assert board.methods[names[0]] == "tent"
-    assert board.seeds == (0, 1)
-    assert board.values(Form("tent", "none"), "ece") == {}
+    assert [variant.label for variant in scores.variants] == [*names, "eta"]
+    assert scores.split_labels == {"tent": tuple(names)}
+    assert scores.methods[names[0]] == "tent"
+    assert scores.seeds == (0, 1)
+    assert scores.values(MethodVariant("tent", "none"), "ece") == {}

@@ -4,10 +4,10 @@ import math
 import pytest
 from scipy import stats
 
-from equipoise.bench.lines import Scores
+from equipoise.bench.schema import CellScores
 from equipoise.errors import OptionError
-from equipoise.report.numbers.runs import Board, Form, Shift
-from equipoise.report.numbers.significance import against_second_best, paired_test, told
+from equipoise.report.numbers.runs import MethodVariant, ShiftKey, VariantScores
+from equipoise.report.numbers.significance import against_second_best, describe_comparison, paired_test
 from tests.report.writer import pseudo
 
 FIRST = [0.08, 0.047, 0.039, 0.018, 0.07]
@@ -85,39 +85,41 @@ def test_of_unequal_lengths_nothing_is_paired() -> None:
         paired_test([1.0, 2.0, 3.0], [1.0, 2.0])
 
 
-def board(ece: dict[Form, dict[str, list[float]]], methods: dict[str, str] | None = None) -> Board:
-    """A board with these ECEs by form, target and seed; accuracy is 1 - ECE."""
+def scored(
+    ece: dict[MethodVariant, dict[str, list[float]]], methods: dict[str, str] | None = None
+) -> VariantScores:
+    """Scores with these ECEs by variant, target and seed; accuracy is 1 - ECE."""
     runs = {
-        form: {
-            Shift(target, None): {
-                seed: Scores(accuracy=1 - value, ece=value, nll=value, entropy=value, brier=value)
+        variant: {
+            ShiftKey(target, None): {
+                seed: CellScores(accuracy=1 - value, ece=value, nll=value, entropy=value, brier=value)
                 for seed, value in enumerate(values)
             }
             for target, values in targets.items()
         }
-        for form, targets in ece.items()
+        for variant, targets in ece.items()
     }
-    labels = {form.label: form.label for form in ece}
-    return Board(runs=runs, methods={**labels, **(methods or {})})
+    labels = {variant.label: variant.label for variant in ece}
+    return VariantScores(runs=runs, methods={**labels, **(methods or {})})
 
 
-DEC, TENT, ETA = Form("dec", "mean"), Form("tent", "none"), Form("eta", "none")
-ECES: dict[Form, dict[str, list[float]]] = {
+DEC, TENT, ETA = MethodVariant("dec", "mean"), MethodVariant("tent", "none"), MethodVariant("eta", "none")
+ECES: dict[MethodVariant, dict[str, list[float]]] = {
     DEC: {"a": [0.1, 0.2], "b": [0.05, 0.05], "c": [0.3, 0.1], "d": [0.02, 0.06]},
     TENT: {"a": [0.3, 0.4], "b": [0.2, 0.1], "c": [0.4, 0.4], "d": [0.02, 0.02]},
     ETA: {"a": [0.2, 0.4], "b": [0.2, 0.1], "c": [0.4, 0.4], "d": [0.1, 0.1]},
-    Form("dec-released", "none"): {"a": [0, 0], "b": [0, 0], "c": [0, 0], "d": [0, 0]},
-    Form("tent", "mean"): {"a": [0.1, 0.1], "b": [0.05, 0.15], "c": [0.2, 0.2], "d": [0.1, 0.1]},
+    MethodVariant("dec-released", "none"): {"a": [0, 0], "b": [0, 0], "c": [0, 0], "d": [0, 0]},
+    MethodVariant("tent", "mean"): {"a": [0.1, 0.1], "b": [0.05, 0.15], "c": [0.2, 0.2], "d": [0.1, 0.1]},
 }
-BOARD = board(ECES, {"dec-released": "dec"})
+SCORED = scored(ECES, {"dec-released": "dec"})
 
 
-def means(form: Form) -> list[float]:
-    return [sum(values) / len(values) for values in ECES[form].values()]
+def means(variant: MethodVariant) -> list[float]:
+    return [sum(values) / len(values) for values in ECES[variant].values()]
 
 
 def test_the_second_best_is_the_best_of_the_others_with_seed_means_as_pairs() -> None:
-    found = against_second_best(BOARD, "ece")
+    found = against_second_best(SCORED, "ece")
     assert found is not None
     assert (found.focal, found.rival) == (DEC, TENT)  # .2300 against ETA's .2375; dec-released is DEC itself
     assert (found.focal_mean, found.rival_mean) == pytest.approx((0.11, 0.23))
@@ -127,80 +129,84 @@ def test_the_second_best_is_the_best_of_the_others_with_seed_means_as_pairs() ->
 
 
 def test_higher_accuracy_is_better() -> None:
-    found = against_second_best(BOARD, "accuracy")
+    found = against_second_best(SCORED, "accuracy")
     assert found is not None
     assert found.rival == TENT
     assert found.test.difference == pytest.approx(0.12)
 
 
 def test_rivals_divided_alike() -> None:
-    found = against_second_best(BOARD, "ece", rivals=None)
+    found = against_second_best(SCORED, "ece", rivals=None)
     assert found is not None
-    assert found.rival == Form("tent", "mean")
+    assert found.rival == MethodVariant("tent", "mean")
     assert found.test.difference == pytest.approx(0.11 - 0.125)
 
 
 def test_chosen_rivals() -> None:
-    found = against_second_best(BOARD, "ece", among=["eta"])
+    found = against_second_best(SCORED, "ece", among=["eta"])
     assert found is not None
     assert (found.focal, found.rival) == (DEC, ETA)
 
 
 def test_without_the_method_or_its_rivals_there_is_nothing_to_compare() -> None:
-    assert against_second_best(board({TENT: ECES[TENT], ETA: ECES[ETA]}), "ece") is None
-    assert against_second_best(BOARD, "ece", tempering="median") is None
-    assert against_second_best(BOARD, "ece", rivals="fixed") is None
-    assert against_second_best(board({DEC: ECES[DEC]}), "ece") is None
+    assert against_second_best(scored({TENT: ECES[TENT], ETA: ECES[ETA]}), "ece") is None
+    assert against_second_best(SCORED, "ece", tempering="median") is None
+    assert against_second_best(SCORED, "ece", rivals="fixed") is None
+    assert against_second_best(scored({DEC: ECES[DEC]}), "ece") is None
 
 
 def test_entropy_has_no_better() -> None:
     with pytest.raises(OptionError, match="entropy"):
-        against_second_best(BOARD, "entropy")
+        against_second_best(SCORED, "entropy")
 
 
 def test_only_runs_that_both_have_are_compared() -> None:
     few = {"a": [0.0], "b": [0.0], "c": [0.0]}
-    found = against_second_best(board({DEC: ECES[DEC], TENT: few}), "ece")
+    found = against_second_best(scored({DEC: ECES[DEC], TENT: few}), "ece")
     assert found is not None
     assert found.test == paired_test([0.1, 0.05, 0.3], [0.0, 0.0, 0.0])
 
 
 def test_a_rival_that_lacks_runs_is_passed_over_and_told() -> None:
     few = {"a": [0.0], "b": [0.0], "c": [0.0]}
-    found = against_second_best(board({DEC: ECES[DEC], ETA: ECES[ETA], TENT: few}), "ece")
+    found = against_second_best(scored({DEC: ECES[DEC], ETA: ECES[ETA], TENT: few}), "ece")
     assert found is not None
     assert (found.rival, found.passed_over) == (ETA, (TENT,))
-    assert "(but for tent, of which runs are missing)" in told(found, lambda form: form.label, "ECE")
+    assert "(but for tent, of which runs are missing)" in describe_comparison(
+        found, lambda variant: variant.label, "ECE"
+    )
 
 
 def test_told_in_words() -> None:
-    found = against_second_best(BOARD, "ece")
+    found = against_second_best(SCORED, "ece")
     assert found is not None
     test = found.test
-    sentence = told(found, lambda form: form.label.upper(), "ECE")
+    sentence = describe_comparison(found, lambda variant: variant.label.upper(), "ECE")
     assert sentence == (
         "ECE: DEC 0.110 against 0.230 of TENT, the best of the others; difference -0.120 (95% interval "
         f"{test.low:+.3f} to {test.high:+.3f}), paired t-test over 4 shifts p = {test.t_p:.3g}, "
         "Wilcoxon p = 0.25 (so few pairs cannot give less than 0.125)."
     )
-    two = {form: {target: ECES[form][target] for target in "ab"} for form in (DEC, TENT)}
-    found = against_second_best(board(two), "ece")
+    two = {variant: {target: ECES[variant][target] for target in "ab"} for variant in (DEC, TENT)}
+    found = against_second_best(scored(two), "ece")
     assert found is not None
-    assert "too few pairs to test (2 shifts; at least 3 are needed" in told(found, str, "ECE")
+    assert "too few pairs to test (2 shifts; at least 3 are needed" in describe_comparison(found, str, "ECE")
 
 
 def test_a_p_is_never_said_to_be_0() -> None:
-    many = {form: {f"t{at}": [value] for at in range(60)} for form, value in ((DEC, 0.25), (TENT, 0.5))}
-    found = against_second_best(board(many), "ece")
+    many = {variant: {f"t{at}": [value] for at in range(60)} for variant, value in ((DEC, 0.25), (TENT, 0.5))}
+    found = against_second_best(scored(many), "ece")
     assert found is not None
     assert found.test.t_p == 0  # every difference is the same
-    sentence = told(found, str, "ECE")
+    sentence = describe_comparison(found, str, "ECE")
     assert "paired t-test over 60 shifts p < 1e-15, Wilcoxon p = " in sentence
     assert "p = 0," not in sentence
 
 
 def test_many_pairs_need_no_warning() -> None:
-    many = {form: {f"t{number}": [pseudo(form, number)] for number in range(12)} for form in (DEC, TENT)}
-    found = against_second_best(board(many), "ece")
+    many = {
+        variant: {f"t{number}": [pseudo(variant, number)] for number in range(12)} for variant in (DEC, TENT)
+    }
+    found = against_second_best(scored(many), "ece")
     assert found is not None
-    assert "so few" not in told(found, str, "ECE")
+    assert "so few" not in describe_comparison(found, str, "ECE")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from equipoise.report.numbers.paper import ROWS, SIGMA
-from equipoise.report.numbers.results import Results
+from equipoise.report.numbers.results import RunResults
 from equipoise.report.tables.papers import all_tables, paper_tables
-from equipoise.report.tables.table import Column, Entry, Row, Table, common_gap, written
+from equipoise.report.tables.table import Column, Row, Table, TableEntry, common_gap, written
 from tests.report.reading import HOME, ORDER, one, read, row, scores
 from tests.report.writer import PAPER_METHODS, grid
 
@@ -54,7 +54,7 @@ def test_every_printed_cell_stands_in_a_table_beside_ours(everything: Everything
 
 
 def test_without_results_there_are_no_tables() -> None:
-    nothing = Results(())
+    nothing = RunResults(())
     assert paper_tables(nothing, "online") == []
     assert all_tables(nothing) == []
 
@@ -263,14 +263,14 @@ def test_numbers_as_written() -> None:
 
 def test_a_gap_is_common_only_if_every_number_of_ours_has_it() -> None:
     def table(*missing: str) -> Table:
-        entries = tuple(Entry(ours=1.0, missing=each) for each in missing)
+        entries = tuple(TableEntry(ours=1.0, missing=each) for each in missing)
         columns = tuple(Column("a", "") for _ in entries)
         return Table(
             "k",
             "t",
             "online",
             (*columns, Column("b", "")),
-            (Row("r", (*entries, Entry(missing="no results"))),),
+            (Row("r", (*entries, TableEntry(missing="no results"))),),
         )
 
     assert common_gap(table("x", "x")) == "x"

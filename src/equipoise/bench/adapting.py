@@ -1,4 +1,4 @@
-"""One run: a method meets a stream, and the cells that come of it."""
+"""One run: a method adapts to a stream, and its answers are scored for several cells."""
 
 import json
 import time
@@ -11,71 +11,74 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equipoise.bench.lines import Cell, Line, Made, Protocol, StreamLine
 from equipoise.bench.plan import RunPlan
-from equipoise.bench.recipe import REHEARSED
 from equipoise.bench.rehearsals import rehearsed_temper
 from equipoise.bench.repeatable import seeded
+from equipoise.bench.schema import REHEARSED, Cell, CellResult, Protocol, Provenance, StreamSummary
 from equipoise.bench.scoring import Divider, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
-from equipoise.calibration.temper import Temper
+from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
 from equipoise.data.streams import Order, stream_order
 from equipoise.errors import ModelError
+from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
-from equipoise.network.outcome import SourceView
-from equipoise.registry import create
 from equipoise.version import __version__
 
-LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))
 """Cells of the histogram of tau: four to a doubling, from a quarter to 128."""
 SOURCE_BATCH = 200
 
 
 @dataclass(frozen=True)
-class Met:
-    """A stream in its order, and what the source model makes of it."""
+class StreamData:
+    """Images and labels of a stream in its order, and the logits of the source model on them."""
 
     pixels: Tensor
     labels: Tensor
     logits: Tensor
 
 
-def run_cells(run: RunPlan, models: Path, *, look: bool) -> tuple[StreamLine | None, list[Line]]:
-    """The lines of a run's cells, and what its stream is like if asked to look; errors become lines too."""
+def run_cells(
+    run: RunPlan, models: Path, *, summarise: bool
+) -> tuple[StreamSummary | None, list[CellResult]]:
+    """The results of a run's cells, errors included, and the summary of its stream if `summarise` is set."""
     started, cell = time.perf_counter(), run.any_cell
-    stream_line: StreamLine | None = None
+    summary: StreamSummary | None = None
     try:
-        trained, met = _start(run, models)
-        if look:
-            stream_line = describe(run, trained, met)
-        able, rehearsed, lines = _rehearse(run, trained, models)
+        trained, stream = _start(run, models)
+        if summarise:
+            summary = summarise_stream(run, trained, stream)
+        able, rehearsed, results = _rehearse(run, trained, models)
         with seeded(run.model.key, cell["stream"], cell["label"]):
-            lines += _adapt(able, trained, met, rehearsed) if able.cells else []
-        json.dumps(lines, allow_nan=False)  # an answer that is not a number is a failure, too
+            results += _adapt(able, trained, stream, rehearsed) if able.cells else []
+        json.dumps(results, allow_nan=False)  # a score that is not a number is a failure, too
     except Exception as error:
-        lines = failed(run, error)
-    seconds = round((time.perf_counter() - started) / max(len(lines), 1), 4)
-    for line in lines:
-        line["made"]["seconds"] = seconds
-    return stream_line, lines
+        results = failed(run, error)
+    seconds = round((time.perf_counter() - started) / max(len(results), 1), 4)
+    for result in results:
+        result["made"]["seconds"] = seconds
+    return summary, results
 
 
-def failed(run: RunPlan, error: BaseException) -> list[Line]:
-    """The lines of a run that did not end well."""
+def failed(run: RunPlan, error: BaseException) -> list[CellResult]:
+    """The results of a run that raised an error."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    lines = [_line(key, cell) for key, cell in run.cells.items()]
-    for line in lines:
-        line["status"], line["error"], line["traceback"] = "failed", f"{type(error).__name__}: {error}", trace
-    return lines
+    results = [_result(key, cell) for key, cell in run.cells.items()]
+    for result in results:
+        result["status"], result["traceback"] = "failed", trace
+        result["error"] = f"{type(error).__name__}: {error}"
+    return results
 
 
-def _rehearse(run: RunPlan, trained: SourceModel, models: Path) -> tuple[RunPlan, Temper | None, list[Line]]:
+def _rehearse(
+    run: RunPlan, trained: SourceModel, models: Path
+) -> tuple[RunPlan, Temper | None, list[CellResult]]:
     """The temper of a run's "rehearsed" cells, if it has any.
 
-    A rehearsal that fails costs those cells alone: the run comes back without them, and with their lines.
+    A failed rehearsal costs those cells alone: the run is returned without them, with their failed results.
     """
     others = [key for key, cell in run.cells.items() if cell["tempering"] != REHEARSED]
     asking = run.without(others)
@@ -87,16 +90,16 @@ def _rehearse(run: RunPlan, trained: SourceModel, models: Path) -> tuple[RunPlan
         return run.without(asking.cells), None, failed(asking, error)
 
 
-def describe(run: RunPlan, trained: SourceModel, met: Met) -> StreamLine:
-    """The norms of the source model's logits on a stream, and the certainty regulariser they give."""
+def summarise_stream(run: RunPlan, trained: SourceModel, stream: StreamData) -> StreamSummary:
+    """The norms of the source model's logits on a stream, and the certainty regulariser of those logits."""
     cell, source = run.any_cell, trained.source
-    norms, tau = torch.linalg.vector_norm(met.logits.double(), dim=1), _view(cell, trained, met).tau
+    norms, tau = torch.linalg.vector_norm(stream.logits.double(), dim=1), _view(cell, trained, stream).tau
     tau = tau[tau.isfinite()].double()
     if len(tau) == 0:
         raise ModelError("expected finite logits of the source model, got none for the whole stream")
     edges = torch.tensor(TAU_EDGES, dtype=torch.float64)
     cells = torch.bucketize(tau, edges[1:-1], right=True)
-    return StreamLine(
+    return StreamSummary(
         key=run.stream_key,
         data=cell["data"],
         backbone=cell["backbone"],
@@ -113,12 +116,12 @@ def describe(run: RunPlan, trained: SourceModel, met: Met) -> StreamLine:
         h0=source.h0,
         kappa=source.kappa,
         fixed_tau=trained.fixed_tau,
-        images=len(met.labels),
-        levels=list(LEVELS),
-        norms=quantiles(norms, LEVELS),
+        images=len(stream.labels),
+        levels=list(QUANTILE_LEVELS),
+        norms=quantiles(norms, QUANTILE_LEVELS),
         norm_mean=float(norms.mean()),
         norm_std=float(norms.std(correction=0)),
-        taus=quantiles(tau, LEVELS),
+        taus=quantiles(tau, QUANTILE_LEVELS),
         tau_mean=float(tau.mean()),
         tau_std=float(tau.std(correction=0)),
         tau_edges=list(TAU_EDGES),
@@ -126,7 +129,7 @@ def describe(run: RunPlan, trained: SourceModel, met: Met) -> StreamLine:
     )
 
 
-def _start(run: RunPlan, models: Path) -> tuple[SourceModel, Met]:
+def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     cell = run.any_cell
     parts = [read_stored(path) for path in run.streams]
     trained = read_source_model(
@@ -135,36 +138,38 @@ def _start(run: RunPlan, models: Path) -> tuple[SourceModel, Met]:
     for parameter in trained.model.parameters():
         if parameter.ndim == 4:  # the kernels of convolutions
             parameter.data = parameter.data.contiguous(memory_format=_layout(parameter.device))
-    return trained, _met(trained, run.streams, cell["order"], cell["seed"])
+    return trained, _stream_data(trained, run.streams, cell["order"], cell["seed"])
 
 
 @lru_cache(maxsize=2)
-def _met(trained: SourceModel, streams: tuple[Path, ...], order: Order, seed: int) -> Met:
-    """The last streams stay in memory: every method meets the same, one after the other."""
+def _stream_data(trained: SourceModel, streams: tuple[Path, ...], order: Order, seed: int) -> StreamData:
+    """The last streams stay in memory: the methods adapt to the same one, one after the other."""
     parts = [read_stored(path) for path in streams]
     rows = stream_order([part.labels for part in parts], order, seed)
     images = Images.join(parts).select(rows)
     device = next(trained.model.parameters()).device
     with torch.no_grad():
         logits = [trained.model(x.to(device).float()).cpu() for x in images.pixels.split(SOURCE_BATCH)]
-    return Met(
+    return StreamData(
         images.pixels.to(device).contiguous(memory_format=_layout(device)), images.labels, torch.cat(logits)
     )
 
 
 def _layout(device: torch.device) -> torch.memory_format:
-    """How images and kernels lie in memory: on a GPU convolutions are faster with the channels last."""
+    """The memory format of images and kernels: on a GPU convolutions are faster with channels last."""
     return torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
 
-def _view(cell: Cell, trained: SourceModel, met: Met) -> SourceView:
+def _view(cell: Cell, trained: SourceModel, stream: StreamData) -> SourceView:
     options, source = cell["options"], trained.source
-    t, tau = certainty_regularizer(met.logits, source.h0, source.kappa, options["t_min"], options["t_max"])
-    return SourceView(met.logits, None, t, tau)
+    t, tau = certainty_regularizer(stream.logits, source.h0, source.kappa, options["t_min"], options["t_max"])
+    return SourceView(stream.logits, t, tau)
 
 
-def _adapt(run: RunPlan, trained: SourceModel, met: Met, rehearsed: Temper | None) -> list[Line]:
-    """One pass of the method without tempering, its answers divided in every way that is asked for."""
+def _adapt(
+    run: RunPlan, trained: SourceModel, stream: StreamData, rehearsed: Temper | None
+) -> list[CellResult]:
+    """One pass of the method without tempering, its logits divided by every tempering of the run."""
     cell = run.any_cell
     temperings = list(dict.fromkeys(cell["tempering"] for cell in run.cells.values()))
     protocols = {cell["protocol"] for cell in run.cells.values()}
@@ -172,9 +177,9 @@ def _adapt(run: RunPlan, trained: SourceModel, met: Met, rehearsed: Temper | Non
     adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
     t_min, t_max = options["t_min"], options["t_max"]
     divider = Divider(temperings, trained.source, trained.fixed_tau, t_min, t_max, rehearsed)
-    view = _view(cell, trained, met)
-    rows = torch.arange(len(met.labels)).split(cell["batch_size"])
-    batches = [(met.pixels[at[0] : at[-1] + 1], view.select(at)) for at in rows]
+    view = _view(cell, trained, stream)
+    rows = torch.arange(len(stream.labels)).split(cell["batch_size"])
+    batches = [(stream.pixels[at[0] : at[-1] + 1], view.select(at)) for at in rows]
     answers: dict[tuple[Protocol, str], list[Tensor]] = {}
     for pixels, of_batch in batches:
         logits = adapter(pixels.float()).detach().cpu()
@@ -186,22 +191,22 @@ def _adapt(run: RunPlan, trained: SourceModel, met: Met, rehearsed: Temper | Non
             for kind, divided in divider.after_pass(logits, of_batch):
                 answers.setdefault(("after-pass", kind), []).append(divided)
     return [
-        _scored(key, cell, answers[cell["protocol"], cell["tempering"]], met.labels)
+        _scored(key, cell, answers[cell["protocol"], cell["tempering"]], stream.labels)
         for key, cell in run.cells.items()
     ]
 
 
-def _scored(key: str, cell: Cell, answers: Sequence[Tensor], labels: Tensor) -> Line:
-    line = _line(key, cell)
-    line["images"] = len(labels)
-    line["scores"], line["reliability"] = score(torch.cat(list(answers)), labels)
-    return line
+def _scored(key: str, cell: Cell, answers: Sequence[Tensor], labels: Tensor) -> CellResult:
+    result = _result(key, cell)
+    result["images"] = len(labels)
+    result["scores"], result["reliability"] = score(torch.cat(list(answers)), labels)
+    return result
 
 
-def _line(key: str, cell: Cell) -> Line:
+def _result(key: str, cell: Cell) -> CellResult:
     device = pick_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return Line(
+    return CellResult(
         key=key,
         status="ok",
         cell=cell,
@@ -210,5 +215,5 @@ def _line(key: str, cell: Cell) -> Line:
         reliability=None,
         error=None,
         traceback=None,
-        made=Made(equipoise=__version__, torch=torch.__version__, device=name, seconds=0.0),
+        made=Provenance(equipoise=__version__, torch=torch.__version__, device=name, seconds=0.0),
     )

@@ -1,4 +1,4 @@
-"""Which source images a model is trained on, and which are kept aside to rehearse with."""
+"""Split of the source images into those for training and those held out for rehearsals."""
 
 from typing import NamedTuple
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 ONE_IN = 10
-"""Of how many source images one is kept aside."""
+"""One image in so many is held out."""
 
 
 class Split(NamedTuple):
     """Rows of the source images, each in ascending order.
 
     Attributes:
-        trained: those that a model is trained on.
-        held_out: those that it never sees.
+        trained: the rows for training.
+        held_out: the rows that the model is not trained on.
     """
 
     trained: Tensor
@@ -22,7 +22,7 @@ class Split(NamedTuple):
 
 
 def split(labels: Tensor, seed: int) -> Split:
-    """Keep one image in ten aside, by class: of n images of a class n/10, rounded up or down.
+    """Hold one image in ten out, by class: of n images of a class n/10, rounded up or down.
 
     The images are shuffled, sorted by class, and every tenth of them is taken, from a random one of the first
     ten on, so that the number in all is right however small the classes are. A class of one image keeps it

@@ -1,21 +1,21 @@
-"""A recipe written out: which models are trained, which runs they make, and which cells come of each."""
+"""A recipe as a plan: the models to train, their runs, and the cells of each run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import Parameter
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.lines import Cell
-from equipoise.bench.recipe import REHEARSED, BackboneRecipe, MethodRecipe, Recipe, Training
+from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
+from equipoise.bench.schema import REHEARSED, Cell
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Shift
+from equipoise.engine.choice import EXECUTION_OPTIONS
 from equipoise.errors import RecipeError
-from equipoise.models.backbones import Weights, weights_digest
-from equipoise.network.layout import RUN_BY
-from equipoise.registry import code_digest, options_of
+from equipoise.factory import options_of
+from equipoise.models.backbones import InitialWeights, weights_digest
+from equipoise.registry import code_digest
 
 _FORMAT = 2
 """Goes up when training or adapting changes so that older results no longer hold."""
@@ -36,12 +36,12 @@ class ModelPlan:
     sources: tuple[Path, ...]
     training: Training
     input_size: int | None
-    weights: Weights
+    weights: InitialWeights
 
 
 @dataclass(frozen=True)
-class Joined:
-    """What a model meets: one shift, or several joined to one stream."""
+class StreamPlan:
+    """The stream of a run: that of one shift, or those of several shifts joined."""
 
     target: str
     tier: int | None
@@ -51,17 +51,17 @@ class Joined:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One pass of a method over a stream, which gives several cells: each protocol with each tempering."""
+    """One pass of a method over a stream, scored for several cells: each protocol with each tempering."""
 
     model: ModelPlan
     streams: tuple[Path, ...]
     cells: Mapping[str, Cell]
     own_range: bool
-    """Whether the method has a range of t of its own, and so is not the one to describe the stream."""
+    """Whether the method sets its own range of t, so that this run must not summarise the stream."""
 
     @property
     def any_cell(self) -> Cell:
-        """A cell of it; all agree on everything but protocol and tempering."""
+        """One of the cells; they differ in protocol and tempering alone."""
         return next(iter(self.cells.values()))
 
     def without(self, done: Iterable[str]) -> "RunPlan":
@@ -72,7 +72,7 @@ class RunPlan:
 
     @property
     def stream_key(self) -> str:
-        """What tells one model on one stream, seen with one range of t, from another."""
+        """The key of a model on a stream with a range of t."""
         cell = self.any_cell
         options = cell["options"]
         return content_key(
@@ -80,23 +80,23 @@ class RunPlan:
         )
 
 
-def joined_shifts(shifts: Sequence[Shift], order: str, targets: int) -> list[Joined]:
-    """What the models meet: each shift by itself, or all targets of a model and tier at once.
+def joined_shifts(shifts: Sequence[Shift], order: str, targets: int) -> list[StreamPlan]:
+    """The streams of the models: each shift by itself, or all targets of a model and tier at once.
 
-    Joined targets are called "all" if they are all that the data set has (`targets`), else by their names.
+    Joined targets are named "all" if they are all `targets` of the data set, else by their names.
     """
     if order in ("shuffled", "sorted"):
-        return [Joined(s.target, s.tier, s.sources, (s.stream,)) for s in shifts]
+        return [StreamPlan(s.target, s.tier, s.sources, (s.stream,)) for s in shifts]
     groups: dict[tuple[tuple[str, ...], int | None], list[Shift]] = {}
     for shift in shifts:
         groups.setdefault((shift.sources, shift.tier), []).append(shift)
     if any(len(group) < 2 for group in groups.values()):
         raise RecipeError(
-            f"order: {order!r} joins the targets that one model meets, and here a model meets only one: "
+            f"order: {order!r} joins the targets of one model, and here a model has only one: "
             "leave-one-out data sets train a model for each target; use 'shuffled' or 'sorted'"
         )
     return [
-        Joined(
+        StreamPlan(
             "all" if len(group) == targets else "+".join(shift.target for shift in group),
             tier,
             sources,
@@ -111,7 +111,7 @@ def make_plan(
     data_set: DataSet,
     shifts: Sequence[Shift],
     stored: Mapping[str, Stored],
-    weights: Mapping[str, Weights],
+    weights: Mapping[str, InitialWeights],
     limit: int | None,
 ) -> list[RunPlan]:
     """Every run of a recipe, those of one model and then of one stream next to each other."""
@@ -119,10 +119,10 @@ def make_plan(
     targets = len({shift.target for shift in data_set.shifts})
     starts = {name: weights_digest(path, name) for name, path in weights.items()}
     runs = []
-    for seed, (name, backbone), met in product(
+    for seed, (name, backbone), stream in product(
         recipe.seeds, recipe.backbones.items(), joined_shifts(shifts, recipe.order, targets)
     ):
-        sources = [stored[part] for part in met.sources]
+        sources = [stored[part] for part in stream.sources]
         model = ModelPlan(
             key=content_key(
                 {
@@ -136,7 +136,7 @@ def make_plan(
                     "input_size": backbone.input_size,
                 }
             ),
-            name=f"{name} on {' + '.join(met.sources)}, seed {seed}",
+            name=f"{name} on {' + '.join(stream.sources)}, seed {seed}",
             backbone=name,
             num_classes=num_classes,
             seed=seed,
@@ -145,8 +145,8 @@ def make_plan(
             input_size=backbone.input_size,
             weights=weights[name],
         )
-        streams = [stored[part] for part in met.streams]
-        made = any(data_set.origin(part) == "made" for part in met.streams)
+        streams = [stored[part] for part in stream.streams]
+        made = any(data_set.origin(part) == "made" for part in stream.streams)
         runs += [
             RunPlan(
                 model,
@@ -154,7 +154,7 @@ def make_plan(
                 _cells(
                     recipe,
                     model,
-                    met,
+                    stream,
                     backbone,
                     label,
                     method,
@@ -174,7 +174,7 @@ def make_plan(
 def _cells(
     recipe: Recipe,
     model: ModelPlan,
-    met: Joined,
+    stream: StreamPlan,
     backbone: BackboneRecipe,
     label: str,
     method: MethodRecipe,
@@ -183,10 +183,9 @@ def _cells(
     limit: int | None,
 ) -> dict[str, Cell]:
     name = method.method or label
-    # A result depends on the defaults, too, and on the code of a method that is not of this package; not on
-    # what the method is run by.
-    known = {option: value for option, value in options_of(name).items() if option not in RUN_BY}
-    defaults = {option: value for option, value in known.items() if value is not Parameter.empty}
+    # A result depends on the defaults, too, and on the code of a method from outside this package; not on the
+    # options that choose how the method is run.
+    defaults = {name: value for name, value in options_of(name).items() if name not in EXECUTION_OPTIONS}
     rest = {"format": _FORMAT, "code": code_digest(name)}
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
@@ -197,8 +196,8 @@ def _cells(
         Cell(
             data=recipe.data,
             backbone=model.backbone,
-            target=met.target,
-            tier=met.tier,
+            target=stream.target,
+            tier=stream.tier,
             seed=model.seed,
             label=label,
             method=name,

@@ -1,4 +1,4 @@
-"""Say how far a run is: live bars in a terminal, a line now and then elsewhere."""
+"""Progress of a run: live bars in a terminal, a line now and then elsewhere."""
 
 import time
 from types import TracebackType
@@ -19,7 +19,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class RunProgress:
-    """A bar for all cells of a run, and one for what is being done just now; use it as a context manager."""
+    """A bar for all cells of a run and one for the current stage; use it as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -48,26 +48,26 @@ class RunProgress:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self._bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def stage(self, description: str, total: int) -> None:
-        """What is done from now on, and in how many steps."""
+        """Start a stage of so many steps."""
         self._bars.reset(self._stage, total=total, description=description)
         if not self._console.is_terminal:
             self.say(description)
 
     def step(self, done: int, total: int) -> None:
-        """How far the stage is."""
+        """Update the steps of the stage."""
         self._bars.update(self._stage, completed=done, total=total)
 
     def cells(self, done: int, total: int) -> None:
-        """How many cells there are, and how many were there before."""
+        """Set the number of all cells, and of those done before."""
         self._done, self._total, self._started = done, total, time.monotonic()
         self._bars.update(self._cells, total=total, completed=done, visible=True)
 
     def made(self, cells: int) -> None:
-        """So many cells more."""
+        """Add finished cells."""
         self._done, self._made = self._done + cells, self._made + cells
         self._bars.update(self._cells, completed=self._done, rate=self.rate())
         now = time.monotonic()
@@ -76,14 +76,14 @@ class RunProgress:
             self.say(f"{self._done} of {self._total} cells, {self.rate()}")
 
     def rate(self) -> str:
-        """Cells a minute in this run, trainings included, and how long the rest will take at that."""
+        """Cells a minute in this run, trainings included, and the time left at that rate."""
         speed = self._made / max(time.monotonic() - self._started, 1e-9)
         left = int((self._total - self._done) / max(speed, 1e-9))
         return f"{speed * 60:.0f}/min, {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
 
 
 class _Rate(ProgressColumn):
-    """What `made` says of the rate; nothing for stages."""
+    """The rate given by `made`; empty for stages."""
 
     def render(self, task: Task) -> Text:
         """The text of the column."""

@@ -1,4 +1,4 @@
-"""An experiment as data: a YAML file that says what is trained, met, adapted and scored."""
+"""An experiment as data: a YAML file with the data set, the training, the methods and the scores."""
 
 import math
 from collections.abc import Sequence
@@ -17,15 +17,13 @@ from pydantic import (
     model_validator,
 )
 
-from equipoise.bench.lines import Protocol
+from equipoise.bench.schema import REHEARSED, Protocol
 from equipoise.errors import RecipeError
-from equipoise.registry import list_methods, options_of
+from equipoise.factory import options_of
+from equipoise.registry import list_methods
 
-Tempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
-"""What raw logits are divided by; "fixed" is the one temperature with the least ECE on the source."""
-
-REHEARSED = "rehearsed"
-"""The tempering that only methods which are rehearsed have."""
+RecipeTempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
+"""The divisor of raw logits; "fixed" is the one temperature with the least ECE on the source."""
 
 _Positive = Annotated[int, Field(gt=0)]
 _Entry = TypeVar("_Entry")
@@ -36,7 +34,7 @@ class _Strict(BaseModel):
 
 
 class Training(_Strict):
-    """How the source models are trained."""
+    """Training of the source models."""
 
     epochs: _Positive
     optimizer: Literal["adam", "rmsprop"]
@@ -73,7 +71,7 @@ class MethodRecipe(_Strict):
         method: its name in the registry; empty: that of the entry.
         batch_size: of the stream, and of a rehearsal.
         rehearsed: whether it is rehearsed on held-out source images, for the tempering "rehearsed".
-        options: what it is made with.
+        options: the arguments of its class.
     """
 
     method: str = ""
@@ -98,14 +96,14 @@ class Recipe(_Strict):
     Attributes:
         about: one line for `equipoise recipes`.
         data: the data set's name.
-        modules: Python files, beside the recipe, that define methods or data sets of one's own.
+        modules: Python files, beside the recipe, that define further methods or data sets.
         seeds: each trains its own models and shuffles its own streams.
-        order: of the streams; "mixed" and "sequence" join all targets that one model meets.
-        protocols: which answers are scored.
-        temperings: what they are divided by; "rehearsed" is for methods that say `rehearsed: true`.
+        order: of the streams; "mixed" and "sequence" join all targets of one model.
+        protocols: the answers that are scored.
+        temperings: the divisors of the logits; "rehearsed" is for methods with `rehearsed: true`.
         training: of the source models.
         backbones: the networks by name.
-        methods: the methods by what the results call them.
+        methods: the methods by their label in the results.
     """
 
     about: str
@@ -114,7 +112,7 @@ class Recipe(_Strict):
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
     order: Literal["shuffled", "sorted", "mixed", "sequence"] = "shuffled"
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
-    temperings: tuple[Tempering, ...] = (
+    temperings: tuple[RecipeTempering, ...] = (
         "none",
         "mean",
         "median",
@@ -135,7 +133,7 @@ class Recipe(_Strict):
         return tuple(dict.fromkeys(values))
 
     def check_methods(self) -> None:
-        """RecipeError for a method or an option that there is not; after the recipe's modules are loaded."""
+        """Raise RecipeError for an unknown method or option; the recipe's modules must be loaded before."""
         for label, entry in self.methods.items():
             name = entry.method or label
             if name not in list_methods():
@@ -149,7 +147,7 @@ class Recipe(_Strict):
                     )
         if self.temperings == (REHEARSED,) and not any(entry.rehearsed for entry in self.methods.values()):
             raise RecipeError(
-                "temperings: 'rehearsed' alone leaves no cell, as none of the methods says `rehearsed: true`"
+                "temperings: 'rehearsed' alone leaves no cell, as none of the methods has `rehearsed: true`"
             )
 
     def narrowed(
@@ -161,10 +159,10 @@ class Recipe(_Strict):
         temperings: Sequence[str] = (),
         epochs: int | None = None,
     ) -> "Recipe":
-        """The recipe with less of it; what is empty or None stays.
+        """The recipe limited to these methods, backbones, …; arguments that are empty or None change nothing.
 
-        Methods that the recipe does not name but the registry has come with their defaults, and backbones
-        that it does not name as the first of it.
+        Registered methods that are not in the recipe get their defaults, and backbones that are not in it the
+        settings of its first one.
         """
         changes: dict[str, Any] = {}
         if methods:
@@ -191,7 +189,7 @@ def _looks_like_a_number(text: str) -> bool:
 
 
 def list_recipes() -> list[str]:
-    """The recipes that come with equipoise."""
+    """Names of the recipes that come with equipoise."""
     return sorted(entry.name.removesuffix(".yaml") for entry in _shipped() if entry.name.endswith(".yaml"))
 
 
@@ -211,7 +209,7 @@ def recipe_text(name: str) -> str:
 
 
 def load_recipe(name: str) -> Recipe:
-    """A recipe by name or path, checked; RecipeError says which line of it is wrong and why."""
+    """A recipe by name or path, validated; RecipeError names each wrong entry and the reason."""
     try:
         content = yaml.safe_load(recipe_text(name))
     except yaml.YAMLError as error:

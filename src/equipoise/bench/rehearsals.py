@@ -1,30 +1,30 @@
-"""Rehearsals on held-out source images: made once for a model and a method, read by every run."""
+"""Rehearsals on held-out source images: run once for a model and a method, then read from a file."""
 
-from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.lines import Cell
 from equipoise.bench.plan import REHEARSAL_IMAGES, ModelPlan
 from equipoise.bench.repeatable import seeded
+from equipoise.bench.schema import Cell
 from equipoise.bench.source_model import MEASURE_BATCH, SourceModel, held_out_images
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper
+from equipoise.engine.choice import EXECUTION_OPTIONS
 from equipoise.errors import RehearsalError, StateError
-from equipoise.network.layout import RUN_BY
-from equipoise.registry import code_digest, create, options_of
-from equipoise.rehearsing.labelled import FEWEST
+from equipoise.factory import create, options_of
+from equipoise.registry import code_digest
+from equipoise.rehearsing.labelled import FEWEST_SAMPLES
 from equipoise.rehearsing.rehearse import rehearse
 
-_NOT_REHEARSED = (*RUN_BY, "seed")
+_NOT_REHEARSED = (*EXECUTION_OPTIONS, "seed")
 """Options that a rehearsal chooses itself, or does not depend on."""
 
 
 def rehearsed_temper(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> Temper:
-    """The temper of the cell's method by its rehearsal: that of an adapter of its own."""
+    """The temper of an adapter of the cell's method with its rehearsal."""
     source = rehearsed_source(cell, plan, trained, models)
     return create(cell["method"], trained.model, source, tempering="rehearsed", **cell["options"]).temper
 
@@ -42,7 +42,7 @@ def rehearsed_source(cell: Cell, plan: ModelPlan, trained: SourceModel, models: 
 def rehearsal_path(models: Path, cell: Cell) -> Path:
     """The file, beside the model, of the rehearsal of a cell's method with its options."""
     name = cell["method"]
-    defaults = {option: value for option, value in options_of(name).items() if value is not Parameter.empty}
+    defaults = options_of(name)
     content = {
         "method": name,
         "code": code_digest(name),
@@ -54,7 +54,7 @@ def rehearsal_path(models: Path, cell: Cell) -> Path:
 
 
 def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics | None:
-    """The statistics in a file, if it is whole and of this very model."""
+    """The statistics in a file, if it is complete and of this model."""
     try:
         found = SourceStatistics.load(path)
     except (FileNotFoundError, StateError):
@@ -65,13 +65,12 @@ def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics |
 
 def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics:
     held = held_out_images(plan)
-    if len(held) < FEWEST:
+    if len(held) < FEWEST_SAMPLES:
         raise RehearsalError(
-            f"expected at least {FEWEST} held-out images to rehearse {cell['method']} with, got {len(held)}: "
-            "a tenth of the source images is held out, and they are too few; a higher --limit, or none, "
-            "leaves more"
+            f"expected at least {FEWEST_SAMPLES} held-out images to rehearse {cell['method']} with, got "
+            f"{len(held)}: a tenth of the source images is held out; a higher --limit, or none, leaves more"
         )
-    # A choice by ourselves, so that no more images than are used become floats.
+    # Chosen here, so that only the images that are used are converted to floats.
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(plan.seed))[:REHEARSAL_IMAGES]
     loader = (
         (images.pixels.float(), images.labels) for images in map(held.select, order.split(MEASURE_BATCH))

@@ -1,4 +1,4 @@
-"""The same numbers again: random numbers from a seed, and algorithms that give the same bits each time."""
+"""Repeatable numbers: random numbers from a seed, and algorithms that give the same bits each time."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def seeded(*parts: int | str) -> Iterator[None]:
-    """Random numbers that depend on these alone; the caller's come back afterwards."""
+    """Seed torch's random numbers by these parts alone, and restore the caller's state afterwards."""
     seed = int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=7).digest(), "big")
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
@@ -21,13 +21,13 @@ def seeded(*parts: int | str) -> Iterator[None]:
 
 
 def allow_repeatable_cuda() -> None:
-    """What cuBLAS needs in order to repeat itself; it looks at this once, when a process first uses it."""
+    """Set the variable that makes cuBLAS deterministic; a process reads it at its first use of cuBLAS."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Only algorithms that give the same bits each time; torch's settings come back afterwards."""
+    """Allow only deterministic algorithms, and restore torch's settings afterwards."""
     allow_repeatable_cuda()
     filling: Any = torch.utils.deterministic
     before = (

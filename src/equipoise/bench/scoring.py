@@ -6,10 +6,10 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from equipoise.bench.lines import Reliability, Scores
-from equipoise.bench.recipe import REHEARSED
+from equipoise.bench.schema import REHEARSED, CellScores, ReliabilitySums
+from equipoise.calibration.rehearsed import TRUSTS
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.calibration.temper import Temper, Tempering, divide
+from equipoise.calibration.temper import SourceView, Temper, Tempering, divide
 from equipoise.metrics import (
     accuracy,
     brier_score,
@@ -18,15 +18,14 @@ from equipoise.metrics import (
     negative_log_likelihood,
     reliability_bins,
 )
-from equipoise.network.outcome import SourceView
 
 FIXED = "fixed"
 
 
-def score(logits: Tensor, labels: Tensor) -> tuple[Scores, Reliability]:
-    """Judge a stream of answers."""
+def score(logits: Tensor, labels: Tensor) -> tuple[CellScores, ReliabilitySums]:
+    """The scores and reliability sums of a stream of answers."""
     bins = reliability_bins(logits=logits, target=labels)
-    scores = Scores(
+    scores = CellScores(
         accuracy=float(accuracy(logits=logits, target=labels)),
         ece=float(expected_calibration_error(logits=logits, target=labels)),
         entropy=float(entropy(logits=logits)),
@@ -34,7 +33,7 @@ def score(logits: Tensor, labels: Tensor) -> tuple[Scores, Reliability]:
         brier=float(brier_score(logits=logits, target=labels)),
     )
     counts = bins.count.double()
-    reliability = Reliability(
+    reliability = ReliabilitySums(
         count=bins.count.long().tolist(),
         confidence=[round(value, 6) for value in (bins.confidence.nan_to_num() * counts).tolist()],
         correct=(bins.accuracy.nan_to_num() * counts).round().long().tolist(),
@@ -43,17 +42,17 @@ def score(logits: Tensor, labels: Tensor) -> tuple[Scores, Reliability]:
 
 
 class Divider:
-    """What an adapter with each `tempering` would have answered, from the raw logits of one without.
+    """The logits of an adapter with each `tempering`, from the raw logits of an adapter without.
 
-    Dividing changes nothing that a method learns, so one run tells all; tau comes from the source model.
+    Dividing changes nothing that a method learns, so one run gives all; tau comes from the source model.
 
     Args:
-        temperings: which of them.
+        temperings: the temperings to apply.
         source: the statistics of the source model.
-        fixed_tau: what "fixed" divides by.
+        fixed_tau: the divisor of "fixed".
         t_min: lower end of the range of t.
         t_max: its upper end.
-        rehearsed: what divides by the rehearsal of the method, for "rehearsed".
+        rehearsed: the temper of the method's rehearsal, for "rehearsed".
     """
 
     def __init__(
@@ -70,27 +69,33 @@ class Divider:
         self._tempers = [Temper(kind, source, t_min, t_max) for kind in kinds]
         if rehearsed is not None:
             self._tempers.append(rehearsed)
+        self._observed = {temper.kind: temper.initial() for temper in self._tempers}
 
     def online(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers to the next batch of the stream."""
         for temper in self._tempers:
-            divided = temper.divide(logits, view)
-            yield temper.kind, divided.logits
-            temper.temperature.contents = divided.contents
+            tempered = temper.divide(self._observed[temper.kind], logits, view, _every(logits))
+            yield temper.kind, tempered.logits
+            self._observed[temper.kind] = dict(tempered.observed)
         for kind, fixed in self._fixed.items():
             yield kind, logits / fixed
 
     def after_pass(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers of `predict` when all of the stream has been seen."""
         for temper in self._tempers:
+            observed = self._observed[temper.kind]
             if temper.kind == "sample":
-                yield temper.kind, temper.divide(logits, view).logits
+                yield temper.kind, temper.divide(observed, logits, view, _every(logits)).logits
             else:
-                trusted = temper.rehearsed is not None and temper.rehearsed.trusts_source
+                trusted = temper.rehearsed is not None and bool(observed[TRUSTS])
                 answers = view.logits if trusted else logits  # the source model's, where it answers now
-                yield temper.kind, divide(answers, temper.temperature.running())
+                yield temper.kind, divide(answers, float(temper.level(observed)))
         for kind, fixed in self._fixed.items():
             yield kind, logits / fixed
+
+
+def _every(logits: Tensor) -> Tensor:
+    return torch.ones(len(logits), dtype=torch.bool, device=logits.device)
 
 
 def quantiles(values: Tensor, levels: Sequence[float]) -> list[float]:

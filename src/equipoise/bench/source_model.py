@@ -1,4 +1,4 @@
-"""Source models on disk: trained once, with what was measured of them, read by every run."""
+"""Source models on disk: trained once, stored with their statistics, read by every run."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -38,12 +38,12 @@ class SourceModel:
 
 
 def model_path(folder: Path, key: str) -> Path:
-    """Where a trained model lies."""
+    """The file of a trained model."""
     return folder / f"{key}.safetensors"
 
 
 def is_source_model(path: Path) -> bool:
-    """Whether a trained model lies there, whole."""
+    """Whether the file of a trained model exists and is complete."""
     if not path.exists():
         return False
     try:
@@ -65,7 +65,7 @@ def source_images(plan: ModelPlan) -> Images:
 
 
 def held_out_images(plan: ModelPlan) -> Images:
-    """The rest of the source images, which the model never saw."""
+    """The source images that the model is not trained on."""
     images = _all_source_images(plan)
     return images.select(split(images.labels, plan.seed).held_out)
 
@@ -101,7 +101,7 @@ def write_source_model(path: Path, model: nn.Module, images: Images, seed: int) 
     try:
         fisher = SourceStatistics.measure(model, few, fisher=True, progress=False).fisher
     except ModelError:
-        fisher = {}  # no normalisation layers: EATA will say so itself
+        fisher = {}  # no normalisation layers: EATA raises its own error
     source = replace(source, fisher=fisher)
     chosen = order[:FIXED_IMAGES].sort().values
     tau = best_fixed_temperature(logits[chosen], images.labels[chosen])

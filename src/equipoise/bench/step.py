@@ -64,7 +64,9 @@ class TrainingStep:
                     for _ in range(WARM_UP):
                         self._plain(self._rows)
             except RuntimeError:
-                return None  # it waits; if something else is wrong with it, training without a graph tells
+                return (
+                    None  # it waits for the GPU; any other error comes up again in training without a graph
+                )
             finally:
                 torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

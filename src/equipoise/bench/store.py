@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from equipoise.bench.lines import Line, StreamLine
+from equipoise.bench.schema import CellResult, StreamSummary
 from equipoise.errors import StateError
 from equipoise.files import whole_file
 
@@ -19,8 +19,8 @@ class Store:
     """The results in a folder, open for one run at a time.
 
     Use it as a context manager: it holds a lock, so that a second run on the same folder is refused. A line
-    is written whole and at once; what a kill left of one is dropped when the store is opened again. A cell
-    that failed before is forgotten when it is tried again, so the file has each cell once.
+    is written whole and at once; a line that a kill cut short is dropped when the store is opened again. A
+    failed cell is dropped when it is tried again, so the file has each cell once.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +61,7 @@ class Store:
 
     @property
     def streams(self) -> frozenset[str]:
-        """The keys of the streams that have been looked at."""
+        """The keys of the streams that have a summary."""
         return frozenset(self._streams)
 
     def forget_failures(self, keys: Collection[str]) -> None:
@@ -75,15 +75,15 @@ class Store:
             partial.write_text("".join(line + "\n" for line in kept))
         self._failed -= again
 
-    def add(self, stream: StreamLine | None, lines: Iterable[Line]) -> None:
-        """Write what a run gave: all of its cells, or none if a kill comes first."""
+    def add(self, stream: StreamSummary | None, results: Iterable[CellResult]) -> None:
+        """Write the results of a run: all of its cells, or none if it is killed before."""
         if stream is not None and stream["key"] not in self._streams:
             _append(self.folder / STREAMS, [stream])
             self._streams.add(stream["key"])
-        new = [line for line in lines if line["key"] not in self._done]
+        new = [result for result in results if result["key"] not in self._done]
         _append(self.folder / RESULTS, new)
-        for line in new:
-            (self._done if line["status"] == "ok" else self._failed).add(line["key"])
+        for result in new:
+            (self._done if result["status"] == "ok" else self._failed).add(result["key"])
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Run a recipe: read the data, train the models, let every method adapt, and store each cell once."""
+"""Run a recipe: read the data, train the models, adapt them by every method, and store each cell once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Literal
 
 from equipoise.bench.adapting import failed, run_cells
-from equipoise.bench.engine import Engine
-from equipoise.bench.lines import Line, StreamLine
 from equipoise.bench.modules import load_modules
 from equipoise.bench.plan import ModelPlan, RunPlan, make_plan
 from equipoise.bench.progress import RunProgress
 from equipoise.bench.recipe import Recipe
+from equipoise.bench.schema import CellResult, StreamSummary
 from equipoise.bench.store import Store
 from equipoise.bench.training import train_source_model
+from equipoise.bench.workers import Workers
 from equipoise.data import Cache, DataSet, Reader, Shift, Stored, open_data_set
 from equipoise.errors import DataError, RecipeError
-from equipoise.models.backbones import SMALL_CNN, Weights, check_backbone
+from equipoise.models.backbones import SMALL_CNN, InitialWeights, check_backbone
 
 MODELS, CACHE = "models", "cache"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run has to show: cells in all, those that were there before, and those that failed."""
+class SweepSummary:
+    """Counts of a finished sweep: all cells, those done before, and those that failed."""
 
     cells: int
     before: int
@@ -36,23 +36,23 @@ def run_recipe(
     *,
     data: Path,
     out: Path,
-    engine: Engine,
+    workers: Workers,
     progress: RunProgress,
     targets: Sequence[str] = (),
     limit: int | None = None,
     bad_files: Literal["refuse", "skip"] = "refuse",
-) -> Outcome:
-    """Do what is missing of a recipe in `out`, which has everything that it makes; `data` is only read.
+) -> SweepSummary:
+    """Run the missing cells of a recipe and write all files to `out`; `data` is only read.
 
     Args:
         recipe: the experiment.
         data: the folder with the data sets.
-        out: results.jsonl, streams.jsonl, models/ and cache/ are made here.
-        engine: where the work is done.
-        progress: told how far it is.
+        out: the folder for results.jsonl, streams.jsonl, models/ and cache/.
+        workers: run the trainings and the methods.
+        progress: the display of progress.
         targets: only these domains ("svhn"), or these at one tier ("fog/3"); all if empty.
         limit: the most images of each part of the data set.
-        bad_files: whether files that cannot be read end the run or are left out.
+        bad_files: whether unreadable files end the run or are left out.
     """
     data, out = data.resolve(), out.resolve()  # workers may be in another folder
     load_modules(recipe.modules)
@@ -67,20 +67,20 @@ def run_recipe(
             folder.mkdir(exist_ok=True)
             for half in folder.glob(".*.partial"):  # of a killed run: this one alone has the store now
                 half.unlink(missing_ok=True)
-        stored = _read_parts(data_set, shifts, limit, out / CACHE, bad_files, engine.workers, progress)
+        stored = _read_parts(data_set, shifts, limit, out / CACHE, bad_files, workers.count, progress)
         runs = make_plan(recipe, data_set, shifts, stored, weights, limit)
         total = {key for run in runs for key in run.cells}
         before = store.done & total
         store.forget_failures(total)
         progress.cells(len(before), len(total))
         missing = [run for run in (run.without(before) for run in runs) if run.cells]
-        failures = _work(missing, store, engine, out / MODELS, recipe.modules, progress)
-    return Outcome(cells=len(total), before=len(before), failed=failures)
+        failures = _work(missing, store, workers, out / MODELS, recipe.modules, progress)
+    return SweepSummary(cells=len(total), before=len(before), failed=failures)
 
 
-def find_weights(recipe: Recipe, data: Path) -> dict[str, Weights]:
-    """What each network starts from: DATA/weights/NAME.safetensors if it is there, else timm's hub."""
-    found: dict[str, Weights] = {}
+def find_weights(recipe: Recipe, data: Path) -> dict[str, InitialWeights]:
+    """The initial weights of each network: DATA/weights/NAME.safetensors if it exists, else timm's hub."""
+    found: dict[str, InitialWeights] = {}
     for name, backbone in recipe.backbones.items():
         if backbone.weights == "random" or name == SMALL_CNN:
             found[name] = None
@@ -110,7 +110,7 @@ def _read_parts(
     workers: int,
     progress: RunProgress,
 ) -> dict[str, Stored]:
-    """Every part that the shifts need, read once and kept where all workers find it."""
+    """Every part that the shifts need, read once into a cache that all workers share."""
     cache, stored, refused = Cache(folder), {}, []
     for name in dict.fromkeys(part for shift in shifts for part in (*shift.sources, shift.stream)):
         progress.stage(f"reading {data_set.name}: {name}", 1)
@@ -131,36 +131,40 @@ def _read_parts(
 def _work(
     runs: Sequence[RunPlan],
     store: Store,
-    engine: Engine,
+    workers: Workers,
     models: Path,
     modules: Sequence[str],
     progress: RunProgress,
 ) -> int:
-    """Train a few models, as many as there are workers, then do their runs, then the next few."""
+    """Train as many models as there are workers, do their runs, and go on with the next models."""
     by_model: dict[ModelPlan, list[RunPlan]] = {}
     for run in runs:
         by_model.setdefault(run.model, []).append(run)
     failures = 0
-    for group in _groups(list(by_model), engine.workers):
-        untrained = _train(group, engine, models, progress)
+    for group in _groups(list(by_model), workers.count):
+        untrained = _train(group, workers, models, progress)
         for model, error in untrained.items():
             for run in by_model[model]:
                 failures += _keep(store, progress, None, failed(run, error))
-        tasks = _looking([run for m in group if m not in untrained for run in by_model[m]], store.streams)
+        tasks = _with_summaries(
+            [run for m in group if m not in untrained for run in by_model[m]], store.streams
+        )
         progress.stage(f"adapting {_named(group)}", len(tasks))
-        results = engine.run(partial(_adapt_task, tuple(modules), models), tasks)
-        for done, ((run, _), result) in enumerate(results, 1):
+        finished = workers.run(partial(_adapt_task, tuple(modules), models), tasks)
+        for done, ((run, _), result) in enumerate(finished, 1):
             progress.step(done, len(tasks))
-            stream, lines = (None, failed(run, result)) if isinstance(result, Exception) else result
-            failures += _keep(store, progress, stream, lines)
+            stream, results = (None, failed(run, result)) if isinstance(result, Exception) else result
+            failures += _keep(store, progress, stream, results)
     return failures
 
 
-def _keep(store: Store, progress: RunProgress, stream: StreamLine | None, lines: Sequence[Line]) -> int:
-    """Store the lines of a run, say which failed, and count those."""
-    store.add(stream, lines)
-    progress.made(len(lines))
-    wrong = [line for line in lines if line["status"] == "failed"]
+def _keep(
+    store: Store, progress: RunProgress, stream: StreamSummary | None, results: Sequence[CellResult]
+) -> int:
+    """Store the results of a run, print the first failure, and count the failures."""
+    store.add(stream, results)
+    progress.made(len(results))
+    wrong = [result for result in results if result["status"] == "failed"]
     if wrong:
         cell = wrong[0]["cell"]
         place = "/".join(str(cell[k]) for k in ("backbone", "target", "tier", "label") if cell[k] is not None)
@@ -169,12 +173,12 @@ def _keep(store: Store, progress: RunProgress, stream: StreamLine | None, lines:
 
 
 def _train(
-    models: Sequence[ModelPlan], engine: Engine, folder: Path, progress: RunProgress
+    models: Sequence[ModelPlan], workers: Workers, folder: Path, progress: RunProgress
 ) -> Mapping[ModelPlan, Exception]:
-    """Train the models that are not there yet; those that could not be, with the reason."""
+    """Train the models that have no file yet; returns the errors of those that failed."""
     progress.stage(f"training {_named(models)}", len(models))
     wrong: dict[ModelPlan, Exception] = {}
-    for done, (model, result) in enumerate(engine.run(partial(_train_task, folder), models), 1):
+    for done, (model, result) in enumerate(workers.run(partial(_train_task, folder), models), 1):
         if isinstance(result, Exception):
             wrong[model] = result
         progress.step(done, len(models))
@@ -187,19 +191,19 @@ def _train_task(folder: Path, plan: ModelPlan) -> None:
 
 def _adapt_task(
     modules: tuple[str, ...], models: Path, task: tuple[RunPlan, bool]
-) -> tuple[StreamLine | None, list[Line]]:
+) -> tuple[StreamSummary | None, list[CellResult]]:
     load_modules(modules)
-    run, look = task
-    return run_cells(run, models, look=look)
+    run, summarise = task
+    return run_cells(run, models, summarise=summarise)
 
 
-def _looking(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPlan, bool]]:
-    """Each run, and whether it is the one to describe its stream."""
+def _with_summaries(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPlan, bool]]:
+    """Each run, and whether it is the first one of a stream without a summary."""
     seen, tasks = set(known), []
     for run in runs:
-        look = not run.own_range and run.stream_key not in seen
-        tasks.append((run, look))
-        seen.update([run.stream_key] * look)
+        first = not run.own_range and run.stream_key not in seen
+        tasks.append((run, first))
+        seen.update([run.stream_key] * first)
     return tasks
 
 

@@ -88,7 +88,7 @@ def _save(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path, epochs
 
 
 def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path | None) -> int:
-    """How many epochs are done, with the state after them put back; a damaged file starts anew."""
+    """Restore the state after the last finished epoch and return its number; 0 for a damaged file."""
     if path is None or not path.exists():
         return 0
     try:

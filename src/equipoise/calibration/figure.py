@@ -10,7 +10,7 @@ _INK, _ACCENT, _PALE = "#33415c", "#d1495b", "#b8c4d6"
 
 
 def draw(rehearsal: Rehearsal, path: str | os.PathLike[str]) -> None:
-    """Draw two panels to a file whose ending says which kind it is (.png, .svg, .pdf).
+    """Draw two panels to a file of the kind of its ending (.png, .svg, .pdf).
 
     Left, the accuracy of each stream against the estimate of a regression that never saw its shift; right,
     accuracy against confidence over all streams, untempered and tempered.

@@ -1,4 +1,4 @@
-"""How much each parameter matters on the source domain: the diagonal that EATA holds on to."""
+"""The diagonal Fisher information used by EATA."""
 
 import torch
 from torch import Tensor, nn
@@ -6,8 +6,9 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch, checked_logits
-from equipoise.network.copying import frozen_copy
-from equipoise.network.normalisation import batch_statistics, select_parameters
+from equipoise.network.modules import frozen_copy
+from equipoise.network.normalisation import batch_statistics
+from equipoise.network.parameters import Parameters, select_parameters
 
 
 class Fisher:
@@ -19,7 +20,7 @@ class Fisher:
     al., ICML 2022).
     """
 
-    def __init__(self, model: nn.Module, which: str | list[str]) -> None:
+    def __init__(self, model: nn.Module, which: Parameters) -> None:
         self._model = frozen_copy(model)
         self._parameters = select_parameters(self._model, which)
         for parameter in self._parameters.values():

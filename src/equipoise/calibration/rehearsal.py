@@ -1,4 +1,4 @@
-"""What a rehearsal learned: how accuracy follows from what can be seen without labels."""
+"""The result of a rehearsal: the accuracy of a method as a function of its answers."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from equipoise.calibration.ridge import Ridge
 from equipoise.errors import StateError
 
 FLOORS = torch.tensor([0.3, 0.03, 0.1, 0.04], dtype=torch.float64)
-"""The least spread of each feature of a window: what moves less over the shifts is noise."""
+"""The least spread of each feature of a window: smaller changes over the shifts are noise."""
 
 _LEAST = 1e-3
 _TENSORS = ("source_margin", "prior", "hottest", "bins")
@@ -34,7 +34,7 @@ class Estimate:
         value: the estimate.
         low: lower end of a 90 % interval.
         high: its upper end.
-        inside: whether what was seen lies within what was rehearsed; if not, the interval is wider, and the
+        inside: whether the window lies within the rehearsed range; if not, the interval is wider, and the
             value is the nearest that was rehearsed.
     """
 
@@ -51,7 +51,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Run:
-    """One shift in one order, as the method met it.
+    """One pass of the method over a shift in one order.
 
     Attributes:
         shift: the name of the shift.
@@ -82,7 +82,7 @@ class Rehearsal:
         samples: labelled samples that every shift was made of.
         batch_size: of the streams.
         seed: of everything random.
-        runs: what was met, and how well it was estimated.
+        runs: the passes, with true and estimated accuracy.
         student: from the features of a window of answers (`window.features`) to the logit of their accuracy.
         gap: from the features of both models to the logit of the source model's accuracy less that of the
             answers; None where the source model was not asked.
@@ -108,7 +108,7 @@ class Rehearsal:
 
     @property
     def models(self) -> int:
-        """How many models are judged: the answers alone, or the source model as well."""
+        """The number of models that are estimated: the answers alone, or the source model as well."""
         return len(self.prior)
 
     @property

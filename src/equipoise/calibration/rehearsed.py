@@ -1,5 +1,6 @@
-"""The temperature that a rehearsal gives, batch by batch, and whether the source model had better answer."""
+"""The temperature of a rehearsal, batch by batch, and whether the source model answers."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.ridge import Ridge
 
-PRIOR = 50
+PRIOR_SAMPLES = 50
 """The samples that the rehearsed "no shift" counts for before the first batch; 25 to 100 were tried."""
 
 ENTER, LEAVE = 0.05, 0.02
@@ -21,8 +22,8 @@ SHARE_OF_DOUBT = 0.5
 WINDOWS, TRUSTS = "windows", "trusts_source"
 
 
-class Judgement(NamedTuple):
-    """What follows from windows.
+class Verdict(NamedTuple):
+    """The temperatures of windows, and the model that answers.
 
     Attributes:
         temperatures: of each model.
@@ -53,43 +54,32 @@ class RehearsedTemperature:
     Args:
         rehearsal: of the method on this model.
         compares: whether the source model's logits come with each batch, and it may answer.
-
-    Attributes:
-        contents: the windows of the answers and the source model, slow and fast, and who answers; replaced
-            and never written into.
     """
-
-    kind = "rehearsed"
-    contents: dict[str, Tensor]
 
     def __init__(self, rehearsal: Rehearsal, compares: bool) -> None:
         self.rehearsal = rehearsal
         self.compares = compares and rehearsal.gap is not None
         self._constants: dict[torch.device, _Constants] = {}
-        self.reset()
 
-    def reset(self) -> None:
-        """Forget every sample: only the rehearsed "no shift" is left."""
+    def initial(self) -> dict[str, Tensor]:
+        """The observations before the first batch: the rehearsed "no shift"."""
         models = 2 if self.compares else 1
-        prior = self.rehearsal.prior[:models].float() * PRIOR
-        self.contents = {
-            WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1),
-            TRUSTS: torch.zeros((), dtype=torch.bool),
-        }
+        prior = self.rehearsal.prior[:models].float() * PRIOR_SAMPLES
+        return {WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1), TRUSTS: torch.zeros((), dtype=torch.bool)}
 
     def after(
-        self, logits: Tensor, source: Tensor | None, good: Tensor
-    ) -> tuple[dict[str, Tensor], Judgement]:
-        """The contents after a batch, and what follows from them for it; `good` samples count."""
-        before = {name: tensor.to(logits.device) for name, tensor in self.contents.items()}
+        self, observed: Mapping[str, Tensor], logits: Tensor, source: Tensor | None, good: Tensor
+    ) -> tuple[dict[str, Tensor], Verdict]:
+        """The observations after a batch, and the verdict on it; `good` samples count."""
+        before = {name: tensor.to(logits.device) for name, tensor in observed.items()}
         answers = (
             torch.stack([logits, source.to(logits)]) if self.compares and source is not None else logits[None]
         )
         windows = window.after(before[WINDOWS], window.sums(answers, good))
-        judged = self.judge(windows[:, 0], before[TRUSTS])
-        return {WINDOWS: windows, TRUSTS: judged.trusts}, judged
+        verdict = self.judge(windows[:, 0], before[TRUSTS])
+        return {WINDOWS: windows, TRUSTS: verdict.trusts}, verdict
 
-    def judge(self, slow: Tensor, trusted: Tensor) -> Judgement:
+    def judge(self, slow: Tensor, trusted: Tensor) -> Verdict:
         """Temperatures of the models in windows (models, width), and whether the source model answers now."""
         student, gap, hottest = self._on(slow.device)
         x = window.features(slow)
@@ -103,26 +93,16 @@ class RehearsedTemperature:
         held = (SHARE_OF_DOUBT * student.doubt).square() + 1e-9
         aim = (x[:, 0] + apart * apart.square() / (apart.square() + held)).sigmoid()
         found = window.temperature_for(slow, aim)
-        return Judgement(found.clamp(min=1.0).minimum(hottest[: len(found)]), trusts)
+        return Verdict(found.clamp(min=1.0).minimum(hottest[: len(found)]), trusts)
 
-    def level(self) -> Tensor:
+    def level(self, observed: Mapping[str, Tensor]) -> Tensor:
         """The temperature of the model that answers now."""
-        judged = self.judge(self.contents[WINDOWS][:, 0], self.contents[TRUSTS])
-        temperatures = judged.temperatures
-        return torch.where(self.contents[TRUSTS], temperatures[-1], temperatures[0])
+        temperatures = self.judge(observed[WINDOWS][:, 0], observed[TRUSTS]).temperatures
+        return torch.where(observed[TRUSTS], temperatures[-1], temperatures[0])
 
-    def running(self) -> float:
-        """The same as a number."""
-        return float(self.level())
-
-    @property
-    def trusts_source(self) -> bool:
-        """Whether the source model answers now."""
-        return bool(self.contents[TRUSTS])
-
-    def estimates(self) -> tuple[Estimate, Estimate | None]:
-        """The accuracy of the adapted model and of the source model, as far as the window goes."""
-        return self.rehearsal.estimates(self.contents[WINDOWS][:, 0])
+    def estimates(self, observed: Mapping[str, Tensor]) -> tuple[Estimate, Estimate | None]:
+        """The estimated accuracy of the adapted model and of the source model over the window."""
+        return self.rehearsal.estimates(observed[WINDOWS][:, 0])
 
     def _on(self, device: torch.device) -> _Constants:
         """The regressions on a device; copied there once."""
@@ -133,13 +113,3 @@ class RehearsedTemperature:
                 own.student.to(device), gap, own.hottest.to(device, torch.float32)
             )
         return self._constants[device]
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of what was seen, on the CPU."""
-        return {name: tensor.to("cpu", copy=True) for name, tensor in self.contents.items()}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Take over what another one of the same rehearsal saw."""
-        self.contents = {
-            name: state[name].to(old.device, old.dtype, copy=True) for name, old in self.contents.items()
-        }

@@ -1,4 +1,4 @@
-"""Ridge regression of a few features, with what is known of its own errors."""
+"""Ridge regression of a few features, with estimates of its own errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ COVERED = 0.9
 
 @dataclass(frozen=True)
 class Ridge:
-    """A linear function of standardised features, kept within what it was fitted to.
+    """A linear function of standardised features, kept within the range it was fitted to.
 
         f(x) = clamp(bias + w · (x − mean) / spread, low, high)
 
@@ -68,7 +68,7 @@ def fit_ridge(x: Tensor, y: Tensor, weight: Tensor, groups: Sequence[str], floor
         w = argmin Σ_i a_i · (y_i − ȳ − w · z_i)² + penalty · n · ‖w‖²,   z = (x − mean) / spread,
 
     with a_i the `weight` of a row (they are scaled to a mean of 1), and mean, ȳ and spread weighted, too.
-    `floors` are the least spreads: what hardly varied in rehearsal shall not decide.
+    `floors` are the least spreads: a feature that hardly varied in rehearsal shall not decide.
     """
     solved = _solve(x, y, weight, floors)
     residuals = left_out(x, y, weight, groups, floors) - y

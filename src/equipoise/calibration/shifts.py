@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, avg_pool2d, conv2d, grid_sample, interpolate, pad
 
-Shift: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
+ShiftFunction: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 """Changes a batch of inputs; everything random comes from the generator, which is on the CPU."""
 
 _AT_ONCE = 64  # samples that are measured at once
@@ -56,13 +56,13 @@ def scale_of(inputs: Tensor) -> Scale:
     return Scale(low.float(), high.float(), mean.float(), spread.float())
 
 
-def image_shifts(scale: Scale, channels: int) -> dict[str, Shift]:
+def image_shifts(scale: Scale, channels: int) -> dict[str, ShiftFunction]:
     """Geometric, occluding, mixing, colour, texture and frequency changes of (N, C, H, W) images.
 
     The order alternates between the kinds, so that the first few are a fair choice of all. Values stay
     between the lowest and the highest of each channel, which `scale` has: normalised images work, too.
     """
-    plain: dict[str, Shift] = {
+    plain: dict[str, ShiftFunction] = {
         "rotate 25": partial(_affine, degrees=25),
         "cut .4": partial(_cut, side=0.4),
         "mix .2": partial(_mix, share=0.2),
@@ -101,13 +101,13 @@ def image_shifts(scale: Scale, channels: int) -> dict[str, Shift]:
     return {name: partial(_in_unit_range, shift=shift, scale=scale) for name, shift in plain.items()}
 
 
-def generic_shifts(scale: Scale, steps: bool) -> dict[str, Shift]:
+def generic_shifts(scale: Scale, steps: bool) -> dict[str, ShiftFunction]:
     """Changes of any float inputs, (N, F) or (N, …, F): noise, mixing, dropping, scaling, moving, permuting.
 
-    They are measured in the spread of each feature, which `scale` has. `steps` says whether there are
+    They are measured in the spread of each feature, which `scale` has. `steps`: whether there are
     dimensions between samples and features, such as time, that can be permuted.
     """
-    plain: dict[str, Shift] = {
+    plain: dict[str, ShiftFunction] = {
         "noise .5": partial(_noise, strength=0.5),
         "mix .2": partial(_mix, share=0.2),
         "drop .1": partial(_drop, share=0.1),
@@ -142,14 +142,16 @@ def generic_shifts(scale: Scale, steps: bool) -> dict[str, Shift]:
 # ---------------------------------------------------------------------- units
 
 
-def _in_unit_range(x: Tensor, generator: torch.Generator, *, shift: Shift, scale: Scale) -> Tensor:
+def _in_unit_range(x: Tensor, generator: torch.Generator, *, shift: ShiftFunction, scale: Scale) -> Tensor:
     low, high = scale.low.to(x.device), scale.high.to(x.device)
     unit = ((x.float() - low) / (high - low)).clamp(0, 1)
     changed = low + shift(unit, generator).clamp(0, 1) * (high - low)
     return changed.to(x.dtype) if x.is_floating_point() else changed.round().to(x.dtype)
 
 
-def _in_units_of_spread(x: Tensor, generator: torch.Generator, *, shift: Shift, scale: Scale) -> Tensor:
+def _in_units_of_spread(
+    x: Tensor, generator: torch.Generator, *, shift: ShiftFunction, scale: Scale
+) -> Tensor:
     mean, spread = scale.mean.to(x.device), scale.spread.to(x.device)
     return (mean + shift((x.float() - mean) / spread, generator) * spread).to(x.dtype)
 
@@ -164,7 +166,7 @@ def _drawn(generator: torch.Generator, *shape: int, like: Tensor) -> Tensor:
 def _affine(
     x: Tensor, generator: torch.Generator, *, degrees: float = 0, zoom: float = 1, shear: float = 0
 ) -> Tensor:
-    """Rotate and shear, each image either way round, and look at `zoom` of its side."""
+    """Rotate and shear, each image either way round, and crop to `zoom` of its side."""
     way = torch.where(_drawn(generator, len(x), like=x) < 0.5, -1.0, 1.0)
     angle = way * math.radians(degrees)
     cos, sin, none = zoom * angle.cos(), zoom * angle.sin(), torch.zeros_like(angle)
@@ -241,7 +243,7 @@ def _smooth(x: Tensor, _: torch.Generator, *, size: int) -> Tensor:
 
 
 def _sharpen(x: Tensor, _: torch.Generator) -> Tensor:
-    """Add what a mean of 3 × 3 pixels takes away, twice."""
+    """Add the difference from a mean of 3 × 3 pixels, twice."""
     return x + 2 * (x - avg_pool2d(pad(x, (1,) * 4, mode="replicate"), 3, 1))
 
 

@@ -1,6 +1,5 @@
-"""What must be known of the source domain before deployment: measured once, frozen, saved."""
+"""Statistics of the source domain: measured once before deployment, frozen, saved."""
 
-import hashlib
 import json
 import math
 import os
@@ -8,21 +7,22 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.calibration.fisher import Fisher
+from equipoise.calibration.norm_limits import SampleMoments
 from equipoise.calibration.rehearsal import Rehearsal
-from equipoise.errors import ModelError, OptionError, SourceError, StateError
+from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.functional import at_least_single, entropy
 from equipoise.network.batch import batches, checked_logits
-from equipoise.network.following import SampleMoments
+from equipoise.network.modules import check_module, device_of, fingerprint
 from equipoise.network.named_tensors import part
-from equipoise.network.normalisation import Parameters, checked_choice, steady_statistics
+from equipoise.network.normalisation import frozen_statistics
+from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.version import __version__
 
 _TENSORS = ("norm_limits", "fisher", "rehearsals")
@@ -32,7 +32,7 @@ _FISHER, _LIMITS, _REHEARSAL = "source.fisher.", "source.norm_limits", "source.r
 
 @dataclass(frozen=True)
 class SourceStatistics:
-    """How certain a model is on the data it was trained for: what DEC compares the stream with.
+    """The certainty of a model on the data it was trained for, with which DEC compares the stream.
 
     h0 = mean entropy of softmax(z) in bits; kappa = median of ‖z‖₂ (the lower middle for an even count), both
     over source-domain samples with the model in eval mode (Amin and Kim, TMLR 2025). Make them with `measure`
@@ -47,7 +47,7 @@ class SourceStatistics:
             and are then taken on trust.
         library_fingerprint: the versions that measured them.
         norm_limits: how far batches of source data are from the model's batch-norm statistics at most, by
-            layer and size of batch (`following.SampleMoments`): what is further is a jump of the inputs.
+            layer and size of batch (`norm_limits.SampleMoments`): a batch beyond them is a jump of inputs.
             Empty for a model without batch norm.
         fisher: how much each parameter matters, by name (`fisher.Fisher`); empty unless asked for.
         rehearsals: how accurate methods on this model are, seen from their answers, by their names; made by
@@ -104,14 +104,14 @@ class SourceStatistics:
         check_module(model)
         if fisher is True:
             fisher = "norm"
-        importance = None if fisher is False else Fisher(model, checked_choice(fisher))
+        importance = None if fisher is False else Fisher(model, checked_parameters("parameters", fisher))
         moments = SampleMoments(model)
         norms: list[torch.Tensor] = []
         total, seen, left_out, classes, probabilities = 0.0, 0, 0, 0, True
         modes = [(module, module.training) for module in model.modules()]
         try:
             model.eval()
-            with torch.no_grad(), steady_statistics(model):
+            with torch.no_grad(), frozen_statistics(model):
                 title = "source statistics" if progress else None
                 for batch in batches(loader, device_of(model), progress=title):
                     if max_samples is not None and seen + batch.rows > max_samples:
@@ -218,8 +218,8 @@ class SourceStatistics:
         """The inverse of `to_json` and `tensors`; entries of other names are left alone."""
         parts = dict(json.loads(text))
         rehearsals = {
-            method: Rehearsal.from_parts(told, part(tensors, f"{_REHEARSAL}{method}."))
-            for method, told in dict(parts.pop("rehearsals", {})).items()
+            method: Rehearsal.from_parts(text, part(tensors, f"{_REHEARSAL}{method}."))
+            for method, text in dict(parts.pop("rehearsals", {})).items()
         }
         limits = tensors.get(_LIMITS, torch.zeros(0))
         return cls(**parts, norm_limits=limits, fisher=part(tensors, _FISHER), rehearsals=rehearsals)
@@ -231,35 +231,3 @@ class SourceStatistics:
             and math.isclose(self.h0, other.h0, rel_tol=1e-3, abs_tol=1e-4)
             and math.isclose(self.kappa, other.kappa, rel_tol=1e-3)
         )
-
-
-def check_module(model: Any) -> None:
-    """Refuse what is no module, or has no weights yet."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
-        raise ModelError("expected a model with weights, got lazy layers: run a batch through it first")
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """The device of the model's first parameter or buffer; the CPU if it has none."""
-    for tensor in chain(model.parameters(), model.buffers()):
-        return tensor.device
-    return torch.device("cpu")
-
-
-def fingerprint(model: nn.Module) -> str:
-    """A hash of the names, shapes and values of a model's floating-point weights and buffers.
-
-    Values are hashed as float32, so it does not change with the device, the memory format or a cast to
-    double; a cast to half precision changes the weights and so the fingerprint.
-    """
-    check_module(model)
-    digest = hashlib.blake2b(digest_size=20)
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-            # torch.compile wraps the module and prefixes every name.
-            plain = name.replace("_orig_mod.", "")
-            digest.update(f"{plain} {tuple(tensor.shape)};".encode())
-            digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What answers look like without labels, over a window of a stream that forgets, in constant memory.
+"""Statistics of answers without labels, over a window of a stream that forgets, in constant memory.
 
 A window is a vector of sums over samples, each with the weight that it has left: the number of samples, their
 confidence max p, its square, their entropy in nats, their confidence at each temperature of `GRID`, and their
@@ -34,7 +34,7 @@ _TINY = 1e-6
 
 
 def width(classes: int) -> int:
-    """How many numbers a window has."""
+    """The number of elements of a window."""
     return 4 + len(GRID) + classes
 
 
@@ -82,13 +82,13 @@ def after(windows: Tensor, fresh: Tensor) -> Tensor:
 
 
 def features(window: Tensor) -> Tensor:
-    """What accuracy is estimated from, (…, 4), of windows (…, width).
+    """The features that accuracy is estimated from, (…, 4), of windows (…, width).
 
     With c the mean confidence, v its variance, H the mean entropy and q the mean probabilities:
 
         logit c,  ln(H / (1 − c)),  ln(v / (c · (1 − c))),  H(q) / ln C.
 
-    The two ratios tell doubt that is spread over all samples from doubt about some of them.
+    The two ratios distinguish doubt that is spread over all samples from doubt about some of them.
     """
     count = window[..., COUNT].clamp(min=_TINY)
     c = (window[..., CONFIDENCE] / count).clamp(1e-3, 1 - 1e-3)

@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: everything that uses typer, and the functions behind its commands."""

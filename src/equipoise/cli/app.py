@@ -1,4 +1,4 @@
-"""The command line; every command is a thin door to a function of the package."""
+"""The typer application; each command calls one function of the package, imported when it is called."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,8 +36,8 @@ def root(
     """Options of the program itself."""
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for index.html and results.json.")] = Path("demo"),
     seed: Annotated[
         int,
@@ -48,7 +48,7 @@ def demo(
     """Train a digit classifier on two domains and adapt it to a third, for each of three domains.
 
     The images come with Python packages or are drawn on the spot: nothing is downloaded. Prints a table of
-    accuracy and calibration for every method and writes a page to look at. Under 3 minutes on two CPU cores.
+    accuracy and calibration for every method and writes an HTML page. Under 3 minutes on two CPU cores.
     """
     try:
         from equipoise.demo import run_demo
@@ -62,26 +62,30 @@ def demo(
         raise typer.Exit(1) from None
 
 
-class EngineName(str, Enum):
-    """Where the cells of a run are made."""
+class Scheduler(str, Enum):
+    """Workers of a run: processes of this machine, or tasks of Ray."""
 
     local = "local"
     ray = "ray"
 
 
-@app.command(cls=TakesLists)
-def run(
+@app.command("run", cls=TakesLists)
+def run_command(
     recipe: Annotated[str, typer.Argument(help="A name that `equipoise recipes` lists, or a .yaml file.")],
     data: Annotated[
         Path,
-        typer.Option(help="Folder with the data sets (`equipoise data` tells the layouts); it is only read."),
+        typer.Option(
+            help="Folder with the data sets (`equipoise data` prints the layouts); it is only read."
+        ),
     ] = Path("data"),
     out: Annotated[
-        Path, typer.Option(help="Folder for everything the run makes; the same again resumes it.")
+        Path, typer.Option(help="Folder for all files of the run; the same folder resumes it.")
     ] = Path("results"),
     methods: Annotated[
         list[str] | None,
-        typer.Option(help="Only these, as the recipe calls them; other registered methods with defaults."),
+        typer.Option(
+            help="Only these, by their names in the recipe; other registered methods with defaults."
+        ),
     ] = None,
     backbones: Annotated[
         list[str] | None, typer.Option(help="Only these of the recipe, or any other name of timm's.")
@@ -99,8 +103,8 @@ def run(
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of source training.")] = None,
     engine: Annotated[
-        EngineName, typer.Option(help="Processes of this machine, or tasks of Ray.")
-    ] = EngineName.local,
+        Scheduler, typer.Option(help="Processes of this machine, or tasks of Ray.")
+    ] = Scheduler.local,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -128,10 +132,10 @@ def run(
 
         equipoise run pacs --data data --out results --methods source dec --targets sketch
     """
-    with _said_plainly("Stopped; what is done is in {out}: the same command goes on from there.", out):
-        from equipoise.bench.command import run_command
+    with _plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
+        from equipoise.cli.run import run_named_recipe
 
-        failed = run_command(
+        failed = run_named_recipe(
             recipe,
             data=data,
             out=out,
@@ -142,7 +146,7 @@ def run(
             temperings=tempering or (),
             limit=limit,
             epochs=epochs,
-            ray=engine is EngineName.ray,
+            ray=engine is Scheduler.ray,
             workers=workers,
             address=address,
             skip_bad_files=skip_bad_files,
@@ -151,36 +155,37 @@ def run(
         raise typer.Exit(1)
 
 
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="What `equipoise run` was told as OUT.")],
-    html: Annotated[Path | None, typer.Option(help="Write a page to look at: one file, no network.")] = None,
+@app.command("report")
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="The output folder of `equipoise run`.")],
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page: one file, no network.")] = None,
     latex: Annotated[
         Path | None, typer.Option(help="Write a .tex file for each table to this folder.")
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the tables as Markdown; so it does without any option.")
+        bool,
+        typer.Option("--markdown", help="Print the tables as Markdown; the default without other options."),
     ] = False,
 ) -> None:
     """Show the results of a run: every table of the paper beside ours, significance, and the figures.
 
     equipoise report results --html report.html
     """
-    with _said_plainly():
-        from equipoise.report.command import write_report
+    with _plain_errors():
+        from equipoise.cli.report import write_report
 
         for line in write_report(folder, html=html, latex=latex, markdown=markdown or not (html or latex)):
             typer.echo(line)
 
 
-@app.command()
-def recipes(
+@app.command("recipes")
+def recipes_command(
     name: Annotated[
         str | None, typer.Argument(help="Print this one, to read or to start your own from.")
     ] = None,
 ) -> None:
     """List the experiments that come with equipoise, or print one."""
-    with _said_plainly():
+    with _plain_errors():
         from equipoise.bench.recipe import list_recipes, load_recipe, recipe_text
 
         if name is not None:
@@ -190,20 +195,60 @@ def recipes(
             typer.echo(f"{known:<16} {load_recipe(known).about}")
 
 
-@app.command()
-def data(
+@app.command("data")
+def data_command(
     folder: Annotated[Path | None, typer.Argument(help="Look for the data sets under this folder.")] = None,
 ) -> None:
-    """Tell where to get each data set and in which layout it is read; with a folder, what is there."""
-    with _said_plainly():
-        from equipoise.data.command import describe_data_sets
+    """Print the source and the layout of each data set; with a folder, the data sets found in it."""
+    with _plain_errors():
+        from equipoise.cli.data import describe_data_sets
 
         for line in describe_data_sets(folder):
             typer.echo(line)
 
 
-@app.command()
-def rehearse(
+@app.command("check")
+def check_command(
+    file: Annotated[Path, typer.Argument(help="A Python file that registers methods; it is run.")],
+    method: Annotated[
+        str | None, typer.Option(help="Only this method of the file; all by default.", show_default=False)
+    ] = None,
+) -> None:
+    """Check the methods of a file against the contract: reset, undo, saving, bad samples, CUDA graphs, ….
+
+    Every promise is checked on small models with batch, layer, group, instance and no normalisation, in under
+    a minute. If all are kept, FILE.checked is written beside the file, and `equipoise run` knows that the
+    method was checked. With this in mine.py
+
+        from dataclasses import dataclass
+        from equipoise import register
+        from equipoise.core.gradient import GradientMethod, Loss
+        from equipoise.functional import entropy
+
+        @register
+        @dataclass(frozen=True, kw_only=True)
+        class Mine(GradientMethod):
+            name = "mine"
+
+            def loss(self, logits, context):
+                return Loss(entropy(logits).mean(), used=len(logits))
+
+    run:
+
+        equipoise check mine.py
+
+    The exit status is 0 if all promises are kept, 1 if one is broken, 2 if there is nothing to check.
+    """
+    with _plain_errors("Stopped; no mark was written."):
+        from equipoise.cli.check import check_file
+
+        status = check_file(file, method)
+    if status:
+        raise typer.Exit(status)
+
+
+@app.command("rehearse")
+def rehearse_command(
     factory: Annotated[
         str,
         typer.Argument(
@@ -225,23 +270,25 @@ def rehearse(
         int | None, typer.Option(min=1, help="Resize images to squares of this side; not with a transform.")
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="The most images to use.")] = 2000,
-    batch_size: Annotated[int, typer.Option(min=1, help="Of the streams that you will adapt to.")] = 50,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Batch size of the streams that you will adapt to.")
+    ] = 50,
     shifts: Annotated[
         int | None,
-        typer.Option(min=8, help="How many made-up shifts to meet; all by default.", show_default=False),
+        typer.Option(min=8, help="Number of made-up shifts; all by default.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")] = 0,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw how well accuracy is estimated (.png, .svg, .pdf).")
+        Path | None, typer.Option(help="Draw estimated against true accuracy (.png, .svg, .pdf).")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, …; a GPU if there is one.", show_default=False)
     ] = None,
 ) -> None:
-    """Rehearse a method on made-up shifts of your images, so that its answers are as sure as they are right.
+    """Rehearse a method on made-up shifts of your images, so that its confidence matches its accuracy.
 
-    Prints, for each shift, how accurate the method was and what it would have estimated without labels, and
-    writes a small file for `equipoise.SourceStatistics.load`. With this in mymodel.py
+    Prints the accuracy of the method on each shift beside the accuracy estimated without labels, and writes a
+    small file for `equipoise.SourceStatistics.load`. With this in mymodel.py
 
         def load():
             model = ...  # a torch.nn.Module that returns logits
@@ -251,10 +298,10 @@ def rehearse(
 
         equipoise rehearse mymodel:load held_out --out mymodel.source.safetensors --figure rehearsal.png
     """
-    with _said_plainly("Stopped; nothing was written."):
-        from equipoise.rehearsing.command import rehearse_command
+    with _plain_errors("Stopped; nothing was written."):
+        from equipoise.cli.rehearse import rehearse_folder
 
-        said = rehearse_command(
+        lines = rehearse_folder(
             factory,
             data,
             out=out,
@@ -267,18 +314,18 @@ def rehearse(
             figure=figure,
             device=device,
         )
-        for line in said:
+        for line in lines:
             typer.echo(line)
 
 
 @contextmanager
-def _said_plainly(stopped: str = "Stopped.", out: Path | None = None) -> Iterator[None]:
-    """Errors of the user's as one message, not a traceback; Ctrl-C with the exit status shells expect."""
+def _plain_errors(stopped: str = "Stopped.", out: Path | None = None) -> Iterator[None]:
+    """Print expected errors as one message without a traceback; exit with status 130 on Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        told = " ".join(filter(None, (stopped.format(out=out), str(interrupt))))
-        Console(stderr=True).print(told, highlight=False, markup=False, soft_wrap=True)
+        message = " ".join(filter(None, (stopped.format(out=out), str(interrupt))))
+        Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "equipoise":

@@ -1,1 +1,1 @@
-"""The contract between methods and adapters: how a batch is answered and what is kept."""
+"""The contract between methods and adapters: the path of a batch, and the state."""

@@ -1,4 +1,4 @@
-"""An adapted classifier without its adapter."""
+"""A plain module with a temperature: an adapted classifier without its adapter."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ _TEMPERATURE = "equipoise_temperature"
 def with_temperature(model: nn.Module, temperature: float) -> nn.Module:
     """The model itself, changed to answer with its logits divided by a constant temperature.
 
-    It stays of its own class and takes what it took. The temperature is a buffer of it, so that it travels
-    with its state, and a hook divides by it.
+    It keeps its class and the signature of its forward. The temperature is one of its buffers, part of its
+    state, and a hook divides by it.
     """
     like = next(model.parameters(), torch.zeros(()))
     wide = torch.float64 if like.dtype == torch.float64 else torch.float32

@@ -1,17 +1,18 @@
-"""What an adapter holds in memory, in numbers and bytes."""
+"""The memory that an adapter takes, in elements and bytes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.core.learner import Learner
-from equipoise.network.named_tensors import SAMPLES, SUPPORTS, part
+from equipoise.core.method import SAMPLES, SUPPORTS
+from equipoise.core.respond import Responder
+from equipoise.network.named_tensors import part
 
 
 @dataclass(frozen=True)
 class Amount:
-    """So many numbers in so many bytes."""
+    """An element count and its size in bytes."""
 
     numbers: int
     bytes: int
@@ -28,20 +29,20 @@ class Amount:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What an adapter holds now; a memory is counted whole from the batch that made it, filled or not.
+    """The tensors that an adapter holds now; a memory is counted whole once a batch has made it.
 
     Attributes:
         parameters: the student's parameters and those of the source model that are held a second time.
         learned: the parameters that learn.
-        buffers: running statistics, and what is kept besides: an optimiser's state, averages, temperatures.
+        buffers: running statistics, an optimiser's state, averages, constants, temperatures.
         supports: T3A's supports, made from observations: their features, or sums of them.
         observations: samples as they came.
         samples: how many of those there is room for.
         stores_observations: whether samples are kept as they came: now, or by this method from its first
             batch on.
         paper: the numbers that the paper's appendix counts as the method's overhead: both networks where the
-            source model is asked for every batch (DEC), else what is learned (TENT, ETA), and to that the
-            supports (T3A: M times the head) and the observations (SoTTA: N times a sample).
+            source model is asked for every batch (DEC), else the parameters that learn (TENT, ETA), and to
+            that the supports (T3A: M times the head) and the observations (SoTTA: N times a sample).
         total: everything held.
     """
 
@@ -60,22 +61,23 @@ class Footprint:
         return self.parameters + self.buffers + self.supports + self.observations
 
 
-def measure_footprint(learner: Learner, temperature: Iterable[Tensor]) -> Footprint:
-    """Count what a learner and its temperature hold, on whatever device."""
-    second = learner.teacher.held()
-    weights = {name for name, _ in learner.student.named_parameters()}
-    kept = learner.kept
-    stored, supports = part(kept, SAMPLES).values(), part(kept, SUPPORTS).values()
-    rest = [tensor for name, tensor in kept.items() if not name.startswith((SAMPLES, SUPPORTS))]
-    own = [buffer for _, buffer in learner.named_buffers(recurse=False)]
-    parameters = Amount.of(learner.student.parameters()) + Amount.of(
+def measure_footprint(respond: Responder) -> Footprint:
+    """Count the tensors that an adapter holds, on whatever device."""
+    student, memory = respond.student, respond.state.memory
+    second = student.teacher.held()
+    weights = {name for name, _ in student.model.named_parameters()}
+    stored, supports = part(memory, SAMPLES).values(), part(memory, SUPPORTS).values()
+    rest = [tensor for name, tensor in memory.items() if not name.startswith((SAMPLES, SUPPORTS))]
+    rest += [*respond.constants.values(), *respond.state.temperature.values()]
+    rest += [] if respond.state.random.state is None else [respond.state.random.state]
+    parameters = Amount.of(student.model.parameters()) + Amount.of(
         tensor for name, tensor in second.items() if name in weights
     )
-    buffers = Amount.of([*learner.student.buffers(), *own, *rest, *temperature]) + Amount.of(
+    buffers = Amount.of([*student.model.buffers(), *rest]) + Amount.of(
         tensor for name, tensor in second.items() if name not in weights
     )
-    learned, held, observed = Amount.of(learner.learned.values()), Amount.of(supports), Amount.of(stored)
-    base = parameters if learner.asks_source else learned
+    learned, held, observed = Amount.of(student.learned.values()), Amount.of(supports), Amount.of(stored)
+    base = parameters if respond.asks_source else learned
     return Footprint(
         parameters=parameters,
         learned=learned,
@@ -83,6 +85,6 @@ def measure_footprint(learner: Learner, temperature: Iterable[Tensor]) -> Footpr
         supports=held,
         observations=observed,
         samples=max((len(tensor) for tensor in stored), default=0),
-        stores_observations=learner.stores_observations or bool(stored),
+        stores_observations=respond.method.stores_samples or bool(stored),
         paper=base.numbers + held.numbers + observed.numbers,
     )

@@ -1,5 +1,6 @@
-"""What an adapter did with a batch."""
+"""The record of a batch: left on the device by a step, read when `adapter.last` asks for it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,14 +10,14 @@ from torch import Tensor
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.rehearsed import TRUSTS, WINDOWS
 from equipoise.functional import entropy
-from equipoise.network.outcome import Check
+from equipoise.network.flags import Check
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One batch as `adapter.last` tells it.
+    """The step of an adapter on one batch, as `adapter.last` returns it.
 
     Attributes:
         samples: samples in the batch.
@@ -27,7 +28,7 @@ class Step:
         reason: why nothing was learned, or why samples were set aside; empty otherwise.
         loss: the loss of the step, taken or undone; None where none was computed.
         entropy: mean entropy in bits of the logits returned, over those that are finite.
-        temperature: what the logits were divided by (the mean over samples for tempering="sample").
+        temperature: the divisor of the logits (the mean over samples for tempering="sample").
         tau_quantiles: the 5, 25, 50, 75 and 95 % quantiles of the certainty regulariser tau over the batch;
             None where the method needs none.
         accuracy: that of the answers, estimated without labels over the last few hundred samples; None
@@ -53,62 +54,62 @@ class Step:
 
 @dataclass(frozen=True)
 class Record:
-    """A batch as it was left on the device: nothing is looked at before `read`, which waits for it.
+    """Results of a step on the device; `read` copies them to the host.
 
     Attributes:
         samples: samples in the batch.
-        answer: the logits returned, a copy of their own.
-        set_aside: samples set aside.
+        answer: a copy of the logits returned.
+        good: for each sample of the step, whether it can be learned from.
+        permitted: whether all samples of the step can.
+        set_aside: samples that cannot.
         silent: those of them for which the source model's logits are zero.
         used: samples that the step learned from, if it stands.
-        reason: why nothing was learned, as far as the host knew.
-        checks: what it all stands on.
-        whole: whether a batch with a sample set aside is not learned from at all.
+        idle: the reason why nothing was learned, as far as the host knew.
+        checks: the conditions of the step.
+        captured: whether the step was a CUDA graph, which learns from whole batches only.
         loss: the loss of the step.
         tau: the certainty regulariser of the samples, some of them perhaps not finite.
-        temperature: what the logits were divided by.
+        temperature: the divisor of the logits.
         rehearsal: of the method, where the temperature comes from one.
-        contents: what that temperature has seen, the batch included.
+        observed: the observations of that temperature, the batch included.
     """
 
     samples: int
     answer: Tensor
-    set_aside: int | Tensor
+    good: Tensor
+    permitted: Tensor | bool = True
+    set_aside: int | Tensor = 0
     silent: int | Tensor = 0
     used: int | Tensor = 0
-    reason: str = ""
+    idle: str = ""
     checks: tuple[Check, ...] = ()
-    whole: bool = False
+    captured: bool = False
     loss: Tensor | None = None
     tau: Tensor | None = None
     temperature: Tensor | None = None
     rehearsal: Rehearsal | None = None
-    contents: dict[str, Tensor] = field(default_factory=dict)
+    observed: Mapping[str, Tensor] = field(default_factory=dict)
 
     def read(self) -> Step:
-        """Look at it."""
+        """Copy the results to the host; waits for the device."""
         aside, silent = int(self.set_aside), int(self.silent)
         broken = next((check for check in self.checks if not bool(check.holds)), None)
-        reason = self.reason or (broken.otherwise if broken else "")
-        learned = not (reason or broken or (self.whole and aside))
-        used = int(self.used) if learned else 0
-        counts = {"non-finite": aside - silent, "zero source logits": silent}
-        told = [f"{count} of {self.samples} set aside: {why}" for why, count in counts.items() if count]
-        if self.whole and aside:
-            told.append("a captured step learns from whole batches")
+        reason = broken.otherwise if broken else self.idle
+        used = 0 if reason or broken or not bool(self.permitted) else int(self.used)
+        untried = broken is not None and not (broken.undoes or broken.alarms)
         bits = entropy(self.answer)
         bits = bits[bits.isfinite()]
-        trusts = bool(self.contents[TRUSTS]) if self.rehearsal else False
+        trusts = bool(self.observed[TRUSTS]) if self.rehearsal else False
         own, theirs = (
-            self.rehearsal.estimates(self.contents[WINDOWS][:, 0]) if self.rehearsal else (None, None)
+            self.rehearsal.estimates(self.observed[WINDOWS][:, 0]) if self.rehearsal else (None, None)
         )
         return Step(
             samples=self.samples,
             used=used,
             set_aside=aside,
             updated=used > 0,
-            reason="; ".join(filter(None, (reason, *told))),
-            loss=None if self.loss is None else float(self.loss),
+            reason="; ".join(filter(None, (reason, *self._causes(aside, silent)))),
+            loss=None if self.loss is None or untried else float(self.loss),
             entropy=float(bits.mean()) if len(bits) else None,
             temperature=None if self.temperature is None else float(self.temperature.mean()),
             tau_quantiles=None if self.tau is None else _quantiles(self.tau[self.tau.isfinite()]),
@@ -116,6 +117,12 @@ class Record:
             source_accuracy=theirs,
             answered_by="source" if trusts else "student",
         )
+
+    def _causes(self, aside: int, silent: int) -> list[str]:
+        """The reasons for setting samples aside, in words."""
+        counts = {"non-finite": aside - silent, "zero source logits": silent}
+        causes = [f"{count} of {self.samples} set aside: {why}" for why, count in counts.items() if count]
+        return [*causes, "a captured step learns from whole batches"] if self.captured and aside else causes
 
 
 def _quantiles(tau: Tensor) -> tuple[float, float, float, float, float] | None:

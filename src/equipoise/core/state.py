@@ -1,47 +1,269 @@
-"""Whether a state fits the adapter it is meant for."""
+"""Everything that adaptation changes, in tensors at fixed addresses, and the transaction that changes it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.method import SAMPLES, Memory, Method
+from equipoise.core.random import HostRandom, check_generator_state
 from equipoise.errors import StateError
+from equipoise.network.named_tensors import copies, copy_into, copy_unless, part, prefixed
+from equipoise.network.student import Student
+
+_RANDOM, _COUNTS = "random", "counts."
 
 
-def check_state(
-    method: str, expected: Mapping[str, Tensor], came: Any, arriving: tuple[str, ...] = ()
-) -> None:
+class NewMemoryError(RuntimeError):
+    """A step brought memory of another name or shape, which a CUDA graph cannot write."""
+
+
+class State:
+    """The state of an adapter: undo, reset, saving, moving and captured steps need no more than this.
+
+    Attributes:
+        student: the network, whose weights and running statistics adapt.
+        memory: the method's memory.
+        counts: the integers that the host counts.
+        random: the generator of the method's random numbers.
+        temperature: the observations of the temper.
+    """
+
+    def __init__(
+        self, student: Student, method: Method, source: SourceStatistics | None, temperature: Memory
+    ) -> None:
+        self.student, self._method, self._source = student, method, source
+        self.memory: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+        self.random = HostRandom(method.random_seed)
+        self.temperature: dict[str, Tensor] = {}
+        # The tensors at fixed addresses: also those that a reset has removed and a batch will bring again.
+        self._homes: dict[str, Tensor] = {}
+        self._no_observations = dict(temperature)
+        self._start()
+
+    def _start(self) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            self.memory.clear()
+            self._remember(self._method.initial(self.student, self._source))
+        self.counts.update(dict.fromkeys(self._method.counters, 0))
+        self.random.state = None
+        self.forget_temperature()
+
+    def forget_temperature(self) -> None:
+        """Forget the observations of the temper."""
+        self._observe(self._no_observations)
+
+    def beside(self, temperature: Memory) -> "State":
+        """The same state with the observations of another temper."""
+        other = copy(self)
+        other.temperature, other._no_observations = {}, dict(temperature)
+        other.forget_temperature()
+        return other
+
+    @property
+    def _device(self) -> torch.device:
+        """The device of the observations: Apple's GPUs have no double precision."""
+        device = self.student.device
+        return torch.device("cpu") if device.type == "mps" else device
+
+    # ------------------------------------------------------------------ change
+
+    @contextmanager
+    def transaction(self) -> Iterator["Pending"]:
+        """Let a step write weights and statistics in the block: `Pending.commit` decides, an error undoes."""
+        pending = Pending(self, copies(self.student.adapting), self.random.state)
+        try:
+            yield pending
+        except BaseException:
+            pending.undo()
+            raise
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Undo at the end of the block everything that was done in it."""
+        memory, temperature, counts = copies(self.memory), copies(self.temperature), dict(self.counts)
+        pending = Pending(self, copies(self.student.adapting), self.random.state)
+        try:
+            yield
+        finally:
+            pending.undo()
+            self.counts.update(counts)
+            self.memory.clear()
+            self.write(memory, temperature, None)
+
+    def write(self, memory: Memory, temperature: Memory, stands: Tensor | None) -> None:
+        """Take over new memory and observations where a flag on the device is true; None: in any case."""
+        with torch.no_grad():
+            memory = {name: new for name, new in memory.items() if new is not self.memory.get(name)}
+            if stands is None:
+                self._remember(memory)
+                self._observe(temperature)
+                return
+            kinds = {name: _kind(tensor) for name, tensor in self.memory.items()}
+            if any(kinds.get(name) != _kind(new) for name, new in memory.items()):
+                raise NewMemoryError("a step brought memory of a new name or shape")
+            copy_unless(~stands, self.memory, memory)
+            copy_unless(~stands, self.temperature, temperature)
+
+    def _remember(self, memory: Memory) -> None:
+        """Copy memory to the fixed addresses of its names; one of a new name or kind gets a new address."""
+        for name, value in memory.items():
+            home = self._homes.get(name)
+            if home is None or _kind(home) != _kind(value):
+                # A copy: the value may be a view of the caller's batch, and this tensor is written into.
+                home = self._homes[name] = value.detach().clone()
+            else:
+                home.copy_(value)
+            self.memory[name] = home
+
+    def _observe(self, temperature: Memory) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            for name, value in temperature.items():
+                home = self.temperature.get(name)
+                if home is None or home.device != self._device:
+                    self.temperature[name] = value.to(self._device, copy=True)
+                elif home is not value:
+                    home.copy_(value)
+
+    def reset(self) -> None:
+        """Go back to the source model and to the state before the first batch."""
+        self._load_model(self.student.source_values(self.student.adapting))
+        self._start()
+
+    def move(self, fn: Any) -> None:
+        """Move with the module, by the function of `nn.Module._apply`.
+
+        Samples keep their type, and nothing gets half precision.
+        """
+        moved = {name: _moved(name, tensor, fn) for name, tensor in self.memory.items()}
+        self._homes.clear()
+        with torch.inference_mode(False), torch.no_grad():
+            self._remember(moved)
+        self.move_temperature()
+
+    def move_temperature(self) -> None:
+        """Move the observations to the device of the network."""
+        self._observe(dict(self.temperature))
+
+    # ------------------------------------------------------------------ files
+
+    def named(self) -> dict[str, Tensor]:
+        """Copies of everything, by name."""
+        model = {name: tensor.detach().clone() for name, tensor in self.student.adapting.items()}
+        random = {} if self.random.state is None else {_RANDOM: self.random.state.clone()}
+        return {
+            **prefixed("model.", model),
+            **prefixed("memory.", {name: tensor.clone() for name, tensor in self.memory.items()}),
+            **prefixed("temperature.", {n: t.to("cpu", copy=True) for n, t in self.temperature.items()}),
+            **prefixed(_COUNTS, {name: torch.tensor(count) for name, count in self.counts.items()}),
+            **random,
+        }
+
+    def load(self, named: Mapping[str, Any]) -> None:
+        """Take over what `named` returned; StateError, before anything changes, if it does not fit."""
+        root = f"{self._method.name}."  # errors have the names that are in the caller's dict
+        optional = (_RANDOM, *(f"memory.{name}" for name in self._method.arrives))
+        check_state(
+            prefixed(root, self._expected()), prefixed(root, named), tuple(root + o for o in optional)
+        )
+        memory, temperature = part(named, "memory."), part(named, "temperature.")
+        counts = {name: int(count) for name, count in part(named, _COUNTS).items()}
+        self._method.check_memory(self.student, memory, counts)
+        if _RANDOM in named:
+            check_generator_state(named[_RANDOM])
+        with torch.inference_mode(False), torch.no_grad():
+            self._load_model(part(named, "model."))
+            self.memory.clear()
+            self._remember({n: tensor.detach().to(self.student.device) for n, tensor in memory.items()})
+        self._observe(temperature)
+        self.counts.update(counts)
+        self.random.state = named[_RANDOM].cpu().clone() if _RANDOM in named else None
+
+    def _expected(self) -> dict[str, Tensor]:
+        """Every entry that must be there, with its shape and type."""
+        first = {n: t for n, t in self.named().items() if not n.startswith("memory.") and n != _RANDOM}
+        with torch.inference_mode(False):
+            return {**first, **prefixed("memory.", self._method.initial(self.student, self._source))}
+
+    def _load_model(self, values: Mapping[str, Tensor]) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            for name, value in values.items():
+                self.student.adapting[name].copy_(value)
+
+
+class Pending:
+    """A transaction that is not decided yet."""
+
+    def __init__(self, state: State, before: Memory, random: Tensor | None) -> None:
+        self._state, self._before, self._random = state, before, random
+
+    def undo(self) -> None:
+        """Give the network its values of before."""
+        self._state.random.state = self._random
+        copy_into(self._state.student.adapting, self._before)
+
+    def commit(
+        self,
+        stands: Tensor,
+        memory: Memory,
+        temperature: Memory,
+        counts: Mapping[str, int],
+        *,
+        host_looks: bool,
+    ) -> None:
+        """Keep everything where `stands` is true, nothing where it is not.
+
+        A host that may read the flag decides itself; else masks on the device do. The counts of the host go
+        on then in any case.
+        """
+        if not host_looks:
+            copy_unless(stands, self._state.student.adapting, self._before)
+            self._state.write(memory, temperature, stands)
+        elif bool(stands):
+            self._state.write(memory, temperature, None)
+        else:
+            self.undo()
+            return
+        self._state.counts.update(counts)
+
+
+def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def _moved(name: str, tensor: Tensor, fn: Any) -> Tensor:
+    moved: Tensor = fn(tensor)
+    narrowed = moved.dtype in (torch.float16, torch.bfloat16)
+    return tensor.to(moved.device) if narrowed or name.startswith(SAMPLES) else moved
+
+
+def check_state(expected: Memory, came: Mapping[str, Any], optional: tuple[str, ...]) -> None:
     """Raise StateError unless `came` has the names, shapes and types of `expected`, and finite values.
 
-    Every name starts with that of the method whose state it is. Names that match a pattern in `arriving`
-    belong to tensors that come with the first batch: they may be there or not, in any shape.
+    Names that match a pattern in `optional` may be there or not, in any shape.
     """
-    if not isinstance(came, Mapping) or not all(isinstance(name, str) for name in came):
-        raise StateError(f"expected a state as a mapping of names to tensors, got {type(came).__name__}")
-    others = sorted({name.split(".")[0] for name in came} - {method})
-    if others:
-        raise StateError(f"expected the state of {method!r}, got that of {', '.join(others)}")
-    fixed = {name for name in expected if not _matches(name, arriving)}
-    if missing := sorted(fixed - set(came)):
+    if missing := sorted(set(expected) - set(came)):
         raise StateError(f"the state lacks {_listed(missing)}; other options, another model, or damaged?")
-    if surplus := sorted(name for name in set(came) - fixed if not _matches(name, arriving)):
-        raise StateError(f"the state has unknown entries: {_listed(surplus)}")
+    unknown = [n for n in came if n not in expected and not any(fnmatchcase(n, o) for o in optional)]
+    if unknown:
+        raise StateError(f"the state has unknown entries: {_listed(sorted(unknown))}")
     for name, value in came.items():
         if not isinstance(value, Tensor):
             raise StateError(f"{name}: expected a tensor, got {type(value).__name__}")
-        like = expected[name] if name in fixed else value
+        like = expected.get(name, value)
         if value.shape != like.shape or value.dtype != like.dtype:
-            raise StateError(f"{name}: expected {_told(like)}, got {_told(value)}")
+            raise StateError(f"{name}: expected {_described(like)}, got {_described(value)}")
         if not bool(value.isfinite().all()):
             raise StateError(f"{name}: expected finite values, got some that are not")
 
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _told(tensor: Tensor) -> str:
+def _described(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 

@@ -83,7 +83,7 @@ def read_stored(path: Path) -> Images:
 
 
 def _header(path: Path) -> dict[str, str] | None:
-    """What is known of a stored part without reading its pixels; None where it is not there or damaged."""
+    """The metadata of a stored part, read without its pixels; None where it is missing or damaged."""
     try:
         with safe_open(path, framework="pt", device="cpu") as opened:
             header = dict(opened.metadata() or {})

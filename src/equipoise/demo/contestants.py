@@ -7,12 +7,12 @@ import equipoise as eq
 
 BASELINE = "source"
 BASELINE_LABEL = "no adaptation"
-REHEARSED = "poise"
+REHEARSED_METHOD = "poise"
 """The method that is rehearsed on source images kept aside."""
 
-Tempering = Literal["none", "rehearsed", "mean", "median"]
-"""What the demo divides the logits of a batch by: nothing, what the rehearsal suggests, or the mean or median
-of the certainty regulariser tau."""
+DemoTempering = Literal["none", "rehearsed", "mean", "median"]
+"""The divisor of the logits of a batch: none, the temperature of the rehearsal, or the mean or median of the
+certainty regulariser tau."""
 
 # Defaults are for ImageNet or tuned for other data; these are the published values nearest to our digits.
 OPTIONS: dict[str, dict[str, float]] = {
@@ -20,7 +20,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "eta": {"epsilon": 0.4},  # the same
     "sotta": {"confidence": 0.33},  # the DEC paper's value for digits
 }
-TEMPERED_BY_DEFAULT: dict[str, Tempering] = {"dec": "mean", REHEARSED: "rehearsed"}
+TEMPERED_BY_DEFAULT: dict[str, DemoTempering] = {"dec": "mean", REHEARSED_METHOD: "rehearsed"}
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Contestant:
     """A method, run once, and the temperings that its answers are scored with."""
 
     method: str
-    temperings: tuple[Tempering, ...] = ("none", "median")
+    temperings: tuple[DemoTempering, ...] = ("none", "median")
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class Contestant:
         return BASELINE_LABEL if self.method == BASELINE else self.method
 
     @property
-    def own(self) -> Tempering:
+    def own(self) -> DemoTempering:
         """The tempering that the method has by default."""
         return TEMPERED_BY_DEFAULT.get(self.method, "none")
 
@@ -45,7 +45,7 @@ class Contestant:
         """The options that are not the method's defaults."""
         return OPTIONS.get(self.method, {})
 
-    def label(self, tempering: Tempering) -> str:
+    def label(self, tempering: DemoTempering) -> str:
         """The name and the tempering, unless the method has that by default."""
         if tempering == self.own:
             return self.name

@@ -34,7 +34,7 @@ class LeaveOneOut:
     held_out: Domain
 
 
-def leave_one_out(domains: list[Domain], held_out: str, seed: int) -> LeaveOneOut:
+def hold_out(domains: list[Domain], held_out: str, seed: int) -> LeaveOneOut:
     """Take one domain as the unseen one, join the others, and keep a part of them aside."""
     sources = [domain for domain in domains if domain.name != held_out]
     (unseen,) = [domain for domain in domains if domain.name == held_out]

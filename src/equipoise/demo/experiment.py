@@ -11,18 +11,17 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.data.demo import DOMAIN_NAMES, Domain
 from equipoise.demo.batches import batch_count, shuffled_batches
-from equipoise.demo.contestants import BASELINE, REHEARSED, Contestant, Tempering, contestants
-from equipoise.demo.domains import Pictures, leave_one_out
+from equipoise.demo.contestants import BASELINE, REHEARSED_METHOD, Contestant, DemoTempering, contestants
+from equipoise.demo.domains import Pictures, hold_out
 from equipoise.demo.progress import Stages
 from equipoise.demo.results import (
     AccuracyEstimate,
     DomainScores,
     MethodResult,
     RehearsalResult,
-    Reliability,
     mean_scores,
 )
-from equipoise.demo.training import BATCH_SIZE, new_model, train
+from equipoise.demo.training import BATCH_SIZE, new_classifier, train
 from equipoise.metrics import (
     accuracy,
     entropy,
@@ -30,6 +29,7 @@ from equipoise.metrics import (
     negative_log_likelihood,
     reliability_bins,
 )
+from equipoise.report.figures.reliability import Bins
 
 PROTOCOL = "online"
 STREAM_BATCH_SIZE = 50
@@ -46,12 +46,12 @@ class Size:
     shifts: int | None
 
 
-FULL = Size(images_per_domain=800, epochs=4, shifts=None)
-QUICK = Size(images_per_domain=250, epochs=4, shifts=12)
+FULL_SIZE = Size(images_per_domain=800, epochs=4, shifts=None)
+QUICK_SIZE = Size(images_per_domain=250, epochs=4, shifts=12)
 
 
-class Experiment(NamedTuple):
-    """What `run_experiment` found."""
+class ExperimentResult(NamedTuple):
+    """The results of `run_experiment`."""
 
     methods: list[MethodResult]
     rehearsal: RehearsalResult
@@ -85,7 +85,7 @@ class Answers(NamedTuple):
     estimate: eq.Estimate | None
 
 
-def run_experiment(domains: list[Domain], size: Size, *, seed: int, stages: Stages) -> Experiment:
+def run_experiment(domains: list[Domain], size: Size, *, seed: int, stages: Stages) -> ExperimentResult:
     """Hold out each domain in turn and score every method on it, raw and tempered."""
     held_out = {domain.name: score_held_out(domains, domain.name, size, seed, stages) for domain in domains}
     results = []
@@ -105,10 +105,10 @@ def run_experiment(domains: list[Domain], size: Size, *, seed: int, stages: Stag
                 )
             )
     rehearsal = next(iter(held_out.values())).rehearsal
-    return Experiment(
+    return ExperimentResult(
         results,
         RehearsalResult(
-            method=REHEARSED,
+            method=REHEARSED_METHOD,
             images=rehearsal.samples,
             streams=len(rehearsal.runs),
             estimates={name: found.estimate for name, found in held_out.items()},
@@ -128,10 +128,10 @@ def score_held_out(domains: list[Domain], held_out: str, size: Size, seed: int, 
     and is the same for all methods; dividing changes nothing that they learn, so one run of each gives its
     raw and its tempered answers.
     """
-    split = leave_one_out(domains, held_out, seed)
+    split = hold_out(domains, held_out, seed)
     prefix = f"{held_out} held out:"
 
-    model = new_model(seed)
+    model = new_classifier(seed)
     images, labels = split.training.images, split.training.labels
     steps = size.epochs * batch_count(len(images), BATCH_SIZE)
     with stages.stage(f"{prefix} training on {' and '.join(split.sources)}", steps) as after_batch:
@@ -139,8 +139,8 @@ def score_held_out(domains: list[Domain], held_out: str, size: Size, seed: int, 
     steps = batch_count(len(images), MEASURE_BATCH_SIZE)
     with stages.stage(f"{prefix} measuring the model on its training images", steps) as after_batch:
         source = measure(model, images, seed, after_batch)
-    with stages.stage(f"{prefix} rehearsing {REHEARSED} on {len(split.aside)} images kept aside"):
-        source = rehearse(model, split.aside, source, size.shifts, seed)
+    with stages.stage(f"{prefix} rehearsing {REHEARSED_METHOD} on {len(split.aside)} images kept aside"):
+        source = add_rehearsal(model, split.aside, source, size.shifts, seed)
 
     order = torch.Generator().manual_seed(seed)
     picked = shuffled_batches(len(split.held_out.images), STREAM_BATCH_SIZE, order)
@@ -160,8 +160,8 @@ def score_held_out(domains: list[Domain], held_out: str, size: Size, seed: int, 
         temperatures = {row.own: answers.temperatures, "none": [1.0] * len(stream), "median": medians}
         for tempering in row.temperings:
             divided = tempered(answers.logits, temperatures[tempering])
-            scores[row.label(tempering)] = score(divided, labels)
-    return HeldOut(scores, source.rehearsals[REHEARSED], noted(estimates[REHEARSED]))
+            scores[row.label(tempering)] = score_domain(divided, labels)
+    return HeldOut(scores, source.rehearsals[REHEARSED_METHOD], noted(estimates[REHEARSED_METHOD]))
 
 
 def measure(
@@ -177,14 +177,14 @@ def measure(
     return eq.SourceStatistics.measure(model, loader(), fisher=True, progress=False)
 
 
-def rehearse(
+def add_rehearsal(
     model: nn.Module, aside: Pictures, source: eq.SourceStatistics, shifts: int | None, seed: int
 ) -> eq.SourceStatistics:
     """The source statistics with a rehearsal of poise on images that the model was not trained on."""
     return eq.rehearse(
         model,
         [(aside.images, aside.labels)],
-        method=REHEARSED,
+        method=REHEARSED_METHOD,
         shifts=shifts,
         source=source,
         batch_size=STREAM_BATCH_SIZE,
@@ -196,7 +196,7 @@ def rehearse(
 def noted(estimate: eq.Estimate | None) -> AccuracyEstimate:
     """An estimate as results.json has it."""
     if estimate is None:
-        raise RuntimeError(f"{REHEARSED} was rehearsed and did not estimate its accuracy")
+        raise RuntimeError(f"{REHEARSED_METHOD} was rehearsed and did not estimate its accuracy")
     return AccuracyEstimate(
         value=estimate.value, low=estimate.low, high=estimate.high, inside=estimate.inside
     )
@@ -206,7 +206,7 @@ def answer_online(
     model: nn.Module,
     source: eq.SourceStatistics,
     row: Contestant,
-    tempering: Tempering,
+    tempering: DemoTempering,
     stream: list[Tensor],
     seed: int,
     after_batch: Callable[[], None],
@@ -235,15 +235,15 @@ def tempered(answers: list[Tensor], temperatures: list[float]) -> Tensor:
     return torch.cat([logits / divisor for logits, divisor in zip(answers, temperatures, strict=True)])
 
 
-def score(logits: Tensor, labels: Tensor) -> DomainScores:
-    """Judge a stream of answers."""
+def score_domain(logits: Tensor, labels: Tensor) -> DomainScores:
+    """The scores and reliability bins of the answers on one domain."""
     bins = reliability_bins(logits=logits, target=labels)
     return DomainScores(
         accuracy=float(accuracy(logits=logits, target=labels)),
         ece=float(expected_calibration_error(logits=logits, target=labels)),
         entropy=float(entropy(logits=logits)),
         nll=float(negative_log_likelihood(logits=logits, target=labels)),
-        reliability=Reliability(
+        reliability=Bins(
             lower=bins.lower.tolist(),
             upper=bins.upper.tolist(),
             count=bins.count.tolist(),

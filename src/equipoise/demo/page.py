@@ -13,10 +13,10 @@ from equipoise.demo.experiment import STREAM_BATCH_SIZE
 from equipoise.demo.results import (
     CHANGING,
     ESTIMATE_HEADINGS,
-    HEADINGS,
+    SCORE_HEADINGS,
+    DemoResults,
     MethodResult,
     Pair,
-    Results,
     best_shown,
     estimate_rows,
     pairs,
@@ -24,9 +24,9 @@ from equipoise.demo.results import (
     shown,
 )
 from equipoise.demo.words import (
-    certainty_caption,
+    confidence_caption,
+    demo_findings,
     estimate_note,
-    findings,
     options_note,
     rehearsal_note,
     tempering_note,
@@ -56,7 +56,7 @@ for x in stream:  # batches of inputs, no labels
 """
 
 
-def page(results: Results, samples: Mapping[str, str]) -> str:
+def page(results: DemoResults, samples: Mapping[str, str]) -> str:
     """The whole page; `samples` has a picture of each domain as a data URI."""
     resources = files("equipoise.demo")
     template = Template(resources.joinpath("page.html").read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def page(results: Results, samples: Mapping[str, str]) -> str:
         batches=batch_count(results["images_per_domain"], STREAM_BATCH_SIZE),
         protocol=escape(results["protocol"]),
         samples="".join(_sample(name, samples[name]) for name in results["domains"]),
-        findings="\n".join(f"<li>{escape(sentence)}</li>" for sentence in findings(results)),
+        findings="\n".join(f"<li>{escape(sentence)}</li>" for sentence in demo_findings(results)),
         mean_table=_table(results, None, f"Mean over the held-out domains, {protocol}"),
         tempering=escape(tempering_note(results)),
         options=escape(options_note(results)),
@@ -104,7 +104,7 @@ def _figure(content: str, title: str, text: str = "") -> str:
     return f"<figure>{content}<figcaption>{caption}</figcaption></figure>"
 
 
-def _table(results: Results, domain: str | None, caption: str) -> str:
+def _table(results: DemoResults, domain: str | None, caption: str) -> str:
     """Accuracy once, since tempering leaves it as it was, and the other scores raw and tempered."""
     everything = [scores for pair in pairs(results) for scores in pair.scores(domain)]
     lines = []
@@ -117,7 +117,9 @@ def _table(results: Results, domain: str | None, caption: str) -> str:
             before, after = (_number(shown(scores[score], score), best) for scores in (raw, tempered))
             cells += f'<td>{before} <span class="after">→ {after}</span></td>'
         lines.append(f'<tr><th scope="row">{escape(pair.label)}</th>{cells}</tr>')
-    heads = "".join(f'<th scope="col">{escape(HEADINGS[score])}</th>' for score in ("accuracy", *CHANGING))
+    heads = "".join(
+        f'<th scope="col">{escape(SCORE_HEADINGS[score])}</th>' for score in ("accuracy", *CHANGING)
+    )
     return (
         f'<div class="wide"><table><caption>{escape(caption)}</caption>'
         f'<thead><tr><th scope="col">method</th>{heads}</tr></thead>'
@@ -125,7 +127,7 @@ def _table(results: Results, domain: str | None, caption: str) -> str:
     )
 
 
-def _estimates(results: Results) -> str:
+def _estimates(results: DemoResults) -> str:
     """The true accuracy of the rehearsed method beside its own estimate."""
     heads = "".join(f'<th scope="col">{heading}</th>' for heading in ESTIMATE_HEADINGS)
     lines = [
@@ -143,12 +145,12 @@ def _number(number: str, best: str | None) -> str:
     return f'<span class="{"number best" if number == best else "number"}">{number}</span>'
 
 
-def _hues(results: Results) -> dict[str, str]:
+def _hues(results: DemoResults) -> dict[str, str]:
     """The colour of each method."""
     return {name: hue(at) for at, name in enumerate(dict.fromkeys(r["name"] for r in results["methods"]))}
 
 
-def _reliability(results: Results, pair: Pair) -> str:
+def _reliability(results: DemoResults, pair: Pair) -> str:
     """A method's two diagrams side by side, under its name and colour."""
     title = (
         f'<strong><span class="dot {_hues(results)[pair.raw["name"]]}"></span>{escape(pair.label)}</strong>'
@@ -160,10 +162,10 @@ def _reliability(results: Results, pair: Pair) -> str:
 def _half(row: MethodResult, title: str) -> str:
     bins = pooled_reliability(scores["reliability"] for scores in row["domains"].values())
     diagram = reliability_diagram(bins, row["label"])
-    return _figure(diagram, title, certainty_caption(row))
+    return _figure(diagram, title, confidence_caption(row))
 
 
-def _scatter(results: Results, domain: str) -> str:
+def _scatter(results: DemoResults, domain: str) -> str:
     """One domain's diagram; all domains share the axes of the largest values."""
     everything = [scores for row in results["methods"] for scores in row["domains"].values()]
     limits = (

@@ -5,14 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypedDict
 
+from equipoise.bench.schema import RAW, REHEARSED
+from equipoise.report.figures.reliability import Bins
+
 SCHEMA = 3
 """The version of results.json; it changes when a reader of the file would have to."""
-
-RAW = "none"
-"""The `tempering` of rows whose logits are as the method gave them."""
-
-REHEARSED = "rehearsed"
-"""The `tempering` of rows whose temperature comes from a rehearsal."""
 
 ENDS: tuple[Literal["low"], Literal["high"]] = ("low", "high")
 """The ends of the interval of an estimate."""
@@ -22,21 +19,16 @@ ESTIMATE_HEADINGS = ("held out", "accuracy", "its own estimate", "90 % interval"
 Score = Literal["accuracy", "ece", "entropy", "nll"]
 CHANGING: tuple[Score, ...] = ("ece", "nll", "entropy")
 """The scores that tempering changes; accuracy stays as it was."""
-HEADINGS: dict[Score, str] = {"accuracy": "accuracy ↑", "ece": "ECE ↓", "nll": "NLL ↓", "entropy": "entropy"}
-DECIMALS: dict[Score, int] = {"accuracy": 3, "ece": 3, "entropy": 2, "nll": 2}
+SCORE_HEADINGS: dict[Score, str] = {
+    "accuracy": "accuracy ↑",
+    "ece": "ECE ↓",
+    "nll": "NLL ↓",
+    "entropy": "entropy",
+}
+_DECIMALS: dict[Score, int] = {"accuracy": 3, "ece": 3, "entropy": 2, "nll": 2}
 
 
-class Reliability(TypedDict):
-    """Answers sorted into bins by confidence; an empty bin has no confidence and no accuracy."""
-
-    lower: list[float]
-    upper: list[float]
-    count: list[int]
-    confidence: list[float | None]
-    accuracy: list[float | None]
-
-
-class Scores(TypedDict):
+class DemoScores(TypedDict):
     """Accuracy and ECE in 0..1, entropy in bits, NLL in nats."""
 
     accuracy: float
@@ -45,10 +37,10 @@ class Scores(TypedDict):
     nll: float
 
 
-class DomainScores(Scores):
+class DomainScores(DemoScores):
     """The scores on one held-out domain, with its reliability bins."""
 
-    reliability: Reliability
+    reliability: Bins
 
 
 class MethodResult(TypedDict):
@@ -65,7 +57,7 @@ class MethodResult(TypedDict):
     label: str
     tempering: str
     options: dict[str, float]
-    mean: Scores
+    mean: DemoScores
     domains: dict[str, DomainScores]
 
 
@@ -93,7 +85,7 @@ class RehearsalResult(TypedDict):
     estimates: dict[str, AccuracyEstimate]
 
 
-class Results(TypedDict):
+class DemoResults(TypedDict):
     """Everything the demo measured."""
 
     schema: int
@@ -118,14 +110,14 @@ class Pair(NamedTuple):
     raw: MethodResult
     tempered: MethodResult
 
-    def scores(self, domain: str | None = None) -> tuple[Scores, Scores]:
+    def scores(self, domain: str | None = None) -> tuple[DemoScores, DemoScores]:
         """The scores raw and tempered, on one held-out domain or on average."""
         if domain is None:
             return self.raw["mean"], self.tempered["mean"]
         return self.raw["domains"][domain], self.tempered["domains"][domain]
 
 
-def pairs(results: Results) -> list[Pair]:
+def pairs(results: DemoResults) -> list[Pair]:
     """The rows two by two, called by the method's name; by the tempered one's label where it has several."""
     raw = {row["method"]: row for row in results["methods"] if row["tempering"] == RAW}
     tempered = [row for row in results["methods"] if row["tempering"] != RAW]
@@ -145,7 +137,7 @@ class EstimateRow(NamedTuple):
     interval: str
 
 
-def estimate_rows(results: Results) -> list[EstimateRow]:
+def estimate_rows(results: DemoResults) -> list[EstimateRow]:
     """The accuracy that the rehearsed method had on each held-out domain, and its own estimate of it."""
     return [
         EstimateRow(
@@ -158,17 +150,17 @@ def estimate_rows(results: Results) -> list[EstimateRow]:
     ]
 
 
-def rehearsed_accuracy(results: Results, domain: str) -> float:
+def rehearsed_accuracy(results: DemoResults, domain: str) -> float:
     """The true accuracy of the rehearsed method on a held-out domain."""
     method = results["rehearsal"]["method"]
     (row,) = [r for r in results["methods"] if r["method"] == method and r["tempering"] == REHEARSED]
     return row["domains"][domain]["accuracy"]
 
 
-def mean_scores(scores: Iterable[Scores]) -> Scores:
+def mean_scores(scores: Iterable[DemoScores]) -> DemoScores:
     """The mean of each score, every domain counting the same."""
     rows = list(scores)
-    return Scores(
+    return DemoScores(
         accuracy=sum(row["accuracy"] for row in rows) / len(rows),
         ece=sum(row["ece"] for row in rows) / len(rows),
         entropy=sum(row["entropy"] for row in rows) / len(rows),
@@ -178,10 +170,10 @@ def mean_scores(scores: Iterable[Scores]) -> Scores:
 
 def shown(value: float, score: Score) -> str:
     """A score as the table and the page write it."""
-    return f"{value:.{DECIMALS[score]}f}"
+    return f"{value:.{_DECIMALS[score]}f}"
 
 
-def best_shown(rows: Iterable[Scores], score: Score) -> str | None:
+def best_shown(rows: Iterable[DemoScores], score: Score) -> str | None:
     """The best of a column as it is written: highest accuracy, lowest ECE and NLL. Entropy has no best.
 
     Comparing what is written, not the exact values, marks every row that a reader would call a tie.
@@ -192,7 +184,7 @@ def best_shown(rows: Iterable[Scores], score: Score) -> str | None:
     return shown(max(values) if score == "accuracy" else min(values), score)
 
 
-def pooled_reliability(parts: Iterable[Reliability]) -> Reliability:
+def pooled_reliability(parts: Iterable[Bins]) -> Bins:
     """Join the bins of several domains, weighing each bin by how many answers fell into it."""
     groups = list(parts)
     counts = [sum(column) for column in zip(*(part["count"] for part in groups), strict=True)]
@@ -204,7 +196,7 @@ def pooled_reliability(parts: Iterable[Reliability]) -> Reliability:
         ]
         return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
-    return Reliability(
+    return Bins(
         lower=groups[0]["lower"],
         upper=groups[0]["upper"],
         count=counts,
@@ -213,12 +205,12 @@ def pooled_reliability(parts: Iterable[Reliability]) -> Reliability:
     )
 
 
-def mean_confidence(bins: Reliability) -> float:
+def mean_confidence(bins: Bins) -> float:
     """The average confidence of all the answers in the bins."""
     return _weighted_mean(bins["count"], bins["confidence"])
 
 
-def mean_accuracy(bins: Reliability) -> float:
+def mean_accuracy(bins: Bins) -> float:
     """The share of all the answers in the bins that are right."""
     return _weighted_mean(bins["count"], bins["accuracy"])
 

@@ -6,8 +6,8 @@ from rich.text import Text
 from equipoise.demo.results import (
     CHANGING,
     ESTIMATE_HEADINGS,
-    HEADINGS,
-    Results,
+    SCORE_HEADINGS,
+    DemoResults,
     best_shown,
     estimate_rows,
     pairs,
@@ -16,7 +16,7 @@ from equipoise.demo.results import (
 from equipoise.demo.words import estimate_note, tempering_note
 
 
-def mean_table(results: Results) -> Table:
+def mean_table(results: DemoResults) -> Table:
     """One row a method, the mean over the held-out domains, with a star at the best of each column."""
     table = Table(
         title=f"Mean over the held-out domains, raw → tempered (protocol: {results['protocol']})",
@@ -24,9 +24,9 @@ def mean_table(results: Results) -> Table:
         title_style="bold",
     )
     table.add_column("method")
-    table.add_column(HEADINGS["accuracy"], justify="right")
+    table.add_column(SCORE_HEADINGS["accuracy"], justify="right")
     for score in CHANGING:
-        table.add_column(HEADINGS[score], justify="right")
+        table.add_column(SCORE_HEADINGS[score], justify="right")
     means = [row["mean"] for row in results["methods"]]
     for pair in pairs(results):
         raw, tempered = pair.scores()
@@ -39,7 +39,7 @@ def mean_table(results: Results) -> Table:
     return table
 
 
-def domain_table(results: Results) -> Table:
+def domain_table(results: DemoResults) -> Table:
     """Accuracy and ECE of each method on each held-out domain."""
     table = Table(
         title=f"Accuracy, ECE raw→tempered on each held-out domain (protocol: {results['protocol']})",
@@ -58,7 +58,7 @@ def domain_table(results: Results) -> Table:
     return table
 
 
-def estimate_table(results: Results) -> Table:
+def estimate_table(results: DemoResults) -> Table:
     """The accuracy of the rehearsed method on each held-out domain beside its own estimate."""
     table = Table(
         title=f"What {results['rehearsal']['method']} estimated its accuracy to be",

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from equipoise.bench.schema import RAW, REHEARSED
 from equipoise.demo.results import (
-    RAW,
-    REHEARSED,
+    DemoResults,
+    DemoScores,
     MethodResult,
     Pair,
-    Results,
     Score,
-    Scores,
     best_shown,
     mean_accuracy,
     mean_confidence,
@@ -19,9 +18,8 @@ from equipoise.demo.results import (
     rehearsed_accuracy,
     shown,
 )
+from equipoise.report.page.words import ABOUT_EQUAL
 
-ABOUT_EQUAL = 0.02
-"""A confidence and an accuracy that differ by less than this are called about equal."""
 COMMON = "median"
 """The tempering that every method is shown with."""
 OWN = REHEARSED
@@ -47,8 +45,8 @@ class Change(NamedTuple):
         return (after > before) - (after < before)
 
 
-def findings(results: Results) -> list[str]:
-    """What this run shows: no adaptation, what adapting changes, what tempering changes, poise, the best."""
+def demo_findings(results: DemoResults) -> list[str]:
+    """Sentences on no adaptation, the changes by adapting and by tempering, poise, and the best methods."""
     baseline, *others = results["methods"]
     raw = [row for row in others if row["tempering"] == RAW]
     common = [pair for pair in pairs(results) if pair.tempered["tempering"] == COMMON]
@@ -157,7 +155,7 @@ def comparison(row: MethodResult, baseline: MethodResult) -> str:
     return f"{sentence} By domain, its ECE is up on {_listed(worse)}." if worse else sentence
 
 
-def best_methods(results: Results) -> str:
+def best_methods(results: DemoResults) -> str:
     """Which methods have the best mean scores, raw or tempered."""
     rows = results["methods"]
     # Tempering does not change the accuracy: a method is named once.
@@ -170,7 +168,7 @@ def best_methods(results: Results) -> str:
     return told
 
 
-def tempering_note(results: Results) -> str:
+def tempering_note(results: DemoResults) -> str:
     """What the logits of the tempered rows were divided by."""
     kinds: dict[str, list[str]] = {}
     for pair in pairs(results):
@@ -180,7 +178,7 @@ def tempering_note(results: Results) -> str:
     return f"Tempered: divided by {DIVISORS[common]}{''.join(others)}."
 
 
-def rehearsal_note(results: Results) -> str:
+def rehearsal_note(results: DemoResults) -> str:
     """What the rehearsal was made of."""
     rehearsal = results["rehearsal"]
     return (
@@ -190,7 +188,7 @@ def rehearsal_note(results: Results) -> str:
     )
 
 
-def estimate_note(results: Results) -> str:
+def estimate_note(results: DemoResults) -> str:
     """How the estimates came about, and how often their intervals contain the true accuracy."""
     estimates = results["rehearsal"]["estimates"]
     right = [e["low"] <= rehearsed_accuracy(results, domain) <= e["high"] for domain, e in estimates.items()]
@@ -203,7 +201,7 @@ def estimate_note(results: Results) -> str:
     return note
 
 
-def options_note(results: Results) -> str:
+def options_note(results: DemoResults) -> str:
     """The options that are not a method's defaults."""
     chosen = {row["method"]: row["options"] for row in results["methods"] if row["options"]}
     if not chosen:
@@ -216,7 +214,7 @@ def options_note(results: Results) -> str:
     return f"Options are the defaults, except for published values for small images and digits: {values}."
 
 
-def certainty_caption(row: MethodResult) -> str:
+def confidence_caption(row: MethodResult) -> str:
     """Confidence and accuracy in a few words, for below a diagram."""
     confidence, right = _confidence_and_accuracy(row)
     return f"confidence {confidence:.1%}, right {right:.1%}"
@@ -232,7 +230,7 @@ def _winners(rows: Sequence[MethodResult], score: Score) -> list[MethodResult]:
     return [row for row in rows if shown(row["mean"][score], score) == best]
 
 
-def _change(who: str, before: Scores, after: Scores, score: Score) -> Change:
+def _change(who: str, before: DemoScores, after: DemoScores, score: Score) -> Change:
     return Change(who, shown(before[score], score), shown(after[score], score))
 
 

@@ -1,4 +1,4 @@
-"""The processes that adapt as one: what they tell each other, and what happens when one is lost."""
+"""Processes that adapt as one: their exchanges, and the error when one is lost."""
 
 import math
 import time
@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # a torch built without distributed has none of these
 PATIENCE = timedelta(minutes=5)
 """How long a rank waits for the others; less where the process group's own timeout is shorter."""
 
-# Every exchange starts with a frame of one size: what is sent, in words, and the numbers if they are few.
+# Every exchange starts with a frame of one size: a description of the contents, and small contents.
 # Gloo ends the whole process when two ranks send different lengths, so lengths that may differ are only sent
-# after the words were compared; and an error can be told to the others at whatever they exchange next.
+# after the words were compared; and an error reaches the others at their next exchange.
 _WORDS, _ROOM = 256, 24 * 1024
 _FAILED = "failed: "
 _UNHARMED = "the adapter is as before the batch"
@@ -33,7 +33,7 @@ class Ranks:
 
     The rows of a batch are those of all ranks, in order of rank; ranks may have different numbers of them.
     Every rank calls the same operations in the same order. Whatever one of them gets, all get, bit for bit.
-    Alone (size 1), every operation gives back what it got.
+    Alone (size 1), every operation returns its argument.
 
     Attributes:
         size: how many processes there are.
@@ -55,13 +55,13 @@ class Ranks:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to talk to."""
+        """True in a single process."""
         return self.size == 1
 
-    # ------------------------------------------------------------------ what is exchanged
+    # ------------------------------------------------------------------ exchanges
 
     def counts(self, rows: int, what: str = "numbers of rows") -> list[int]:
-        """The rows of every rank; RankError if another rank says `what` in other words."""
+        """The rows of every rank; RankError if another rank describes its exchange otherwise."""
         return [rows] if self.alone else [number for number, _ in self._frames(what, rows)]
 
     def agree(self, flag: bool, what: str = "whether all went well") -> bool:
@@ -120,21 +120,21 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make an error of one rank an error of all: the others get RankError at what they exchange next.
+        """Make an error of one rank an error of all: the others get RankError at their next exchange.
 
         All of them have then exchanged the same, and can go on with another batch.
         """
         try:
             yield
         except RankError:
-            raise  # the others know, or cannot be told
+            raise  # the others have it, or cannot be reached
         except Exception as error:
             if not self.alone:
                 with suppress(RankError):
                     self._frames(f"{_FAILED}{type(error).__name__}: {error}")
             raise
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ transport
 
     def rows_of_all(self, rows: Tensor, counts: Sequence[int], what: str) -> list[Tensor]:
         """The rows of every rank, as bytes on the way: any dtype, and every bit of a NaN."""
@@ -157,7 +157,7 @@ class Ranks:
         ]
 
     def _frames(self, what: str, rows: int = 0, few: Tensor | None = None) -> list[tuple[int, Tensor]]:
-        """A number and a few bytes of every rank, after a look at whether all send the same thing."""
+        """A number and a few bytes of every rank, after a check that all send the same thing."""
         device = self._carrier(torch.device("cpu"))
         frame = torch.zeros(_WORDS + _ROOM, dtype=torch.uint8)
         words = bytearray(f"{rows}|{what}".encode()[:_WORDS])
@@ -166,8 +166,8 @@ class Ranks:
         if few is not None:
             frame[_WORDS : _WORDS + len(few)] = few.to(device)
         frames = self._all_gather(what, frame)
-        said = [bytes(other[:_WORDS].tolist()).rstrip(b"\0").decode(errors="replace") for other in frames]
-        numbers, words_of = zip(*(text.split("|", 1) for text in said), strict=True)
+        texts = [bytes(other[:_WORDS].tolist()).rstrip(b"\0").decode(errors="replace") for other in frames]
+        numbers, words_of = zip(*(text.split("|", 1) for text in texts), strict=True)
         for rank, theirs in enumerate(words_of):
             if theirs.startswith(_FAILED):
                 raise RankError(f"rank {rank} {theirs}; {_UNHARMED}")
@@ -215,7 +215,7 @@ class Ranks:
                 raise RuntimeError("the process group was destroyed")
             limit = min(PATIENCE, group._get_backend(device).options._timeout)
             # The limit goes into the operation: where only the waiting for it ended, gloo's thread would wait
-            # on, the process could not exit, and the other ranks would not hear of it.
+            # on, the process could not exit, and the other ranks would wait.
             work = start(group, limit)
             if device.type != "cpu":
                 # NCCL's wait makes the stream wait, and not the host: whoever used the result would hang.
@@ -229,7 +229,7 @@ class Ranks:
             ) from error
 
     def _carrier(self, device: torch.device) -> torch.device:
-        """Where a tensor must be to be sent: where it is, if the group can send from there."""
+        """The device to send a tensor from: its own, if the group can send from there."""
         if device.type in self._served:
             return device
         if "cpu" in self._served:

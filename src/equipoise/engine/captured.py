@@ -1,22 +1,24 @@
-"""The whole step of an adapter as CUDA graphs, one for each shape of batch."""
+"""The captured engine: the whole step as CUDA graphs, one for each shape of batch."""
 
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipoise.core.method import Plan
 from equipoise.core.record import Record
-from equipoise.core.responder import Responder
+from equipoise.core.respond import HostInputs, Responder
+from equipoise.core.state import NewMemoryError, State
+from equipoise.engine import eager
 from equipoise.network.batch import Batch
 from equipoise.network.compiled import COMPILED_AT
-from equipoise.network.named_tensors import ArrivalError
-from equipoise.network.outcome import Check, all_hold
+from equipoise.network.flags import Check, all_hold
 
 CAPTURED_AT = 2
 """The sighting of a shape at which it is captured: a ragged last batch is never worth it."""
@@ -28,58 +30,55 @@ MOST_GRAPHS = 16
 """Graphs kept at once; the one longest unused makes room."""
 
 
-class StepGraphs:
-    """Runs the batches of a responder, by replaying a captured step where there is one.
+class CapturedSteps:
+    """Runs batches by replaying a captured step where there is one, else by the eager engine.
 
-    A replay does what the plain step does, by the same kernels, without the host in between: inputs are
-    copied into the graph's own, state lives in tensors that stay where they are (`kept` and the temperature
-    are moved there when something else has replaced them: a reset, a load, a batch of another shape), and the
-    answer is a copy. What goes wrong is undone on the device; the host hears of it some batches later and
-    then looks at batches itself until one is fine.
+    A replay does the same as the eager step, by the same kernels, without the host in between: inputs and the
+    host's numbers are copied into the graph's own tensors, the state is at fixed addresses, and the answer is
+    a copy. A step that goes wrong is undone on the device; the host learns of it some batches later and then
+    runs batches eagerly until one is fine.
 
     Attributes:
-        refusal: why nothing is captured any more; empty while there is no reason.
+        refusal: the reason why nothing is captured any more; empty while there is none.
     """
 
     def __init__(self) -> None:
         self.refusal = ""
         self._graphs: OrderedDict[Hashable, _Captured] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
-        self._homes: dict[Hashable, Tensor] = {}
         self._pool: Any = None
         self._alarm: _Alarm | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "StepGraphs":
-        """A copy of an adapter captures its own."""
-        return StepGraphs()
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CapturedSteps":
+        """A copy of an adapter captures its own graphs."""
+        return CapturedSteps()
 
-    def __reduce__(self) -> tuple[type["StepGraphs"], tuple[()]]:
-        """Neither can graphs be written down."""
-        return StepGraphs, ()
+    def __reduce__(self) -> tuple[type["CapturedSteps"], tuple[()]]:
+        """CUDA graphs cannot be pickled."""
+        return CapturedSteps, ()
 
     @property
     def sizes(self) -> list[int]:
         """The sizes of batches that are captured."""
         return sorted({captured.batch.rows for captured in self._graphs.values()})
 
-    def run(self, responder: Responder, batch: Batch) -> tuple[Tensor, Record]:
+    def run(self, respond: Responder, batch: Batch) -> tuple[Tensor, Record]:
         """Answer a batch and learn from it."""
         rang = self._alarm is not None and self._alarm.rang()
-        key = None if self.refusal or rang else _key(responder, batch)
-        obstacle = ""
-        if key is not None:
-            obstacle = self._prepare(responder, batch, key)
+        plan = respond.method.plan(respond.context(batch, looks=False))
+        key = None if self.refusal or rang else _key(respond, batch, plan)
+        obstacle = "" if key is None else self._prepare(respond, batch, key)
         if key in self._graphs:
             self._graphs.move_to_end(key)
-            return self._replay(responder, batch, self._graphs[key])
-        answer, record = responder.respond(batch)
+            return self._replay(respond, batch, plan, self._graphs[key])
+        answer, record = eager.run(respond, batch)
         self.refusal = self.refusal or obstacle  # if the batch itself was at fault, there is no answer
-        if self._alarm is not None and rang and not record.set_aside:
+        if self._alarm is not None and rang and not int(record.set_aside):
             self._alarm.rearm()
         return answer, record
 
-    def _prepare(self, responder: Responder, batch: Batch, key: Hashable) -> str:
-        """Capture a graph for the batch if it is time; returns what stood in the way of it."""
+    def _prepare(self, respond: Responder, batch: Batch, key: Hashable) -> str:
+        """Capture a graph for the batch if it is time; returns the obstacle, if there was one."""
         if key in self._graphs:
             return ""
         if len(self._seen) > MOST_SEEN:
@@ -88,63 +87,40 @@ class StepGraphs:
         if self._seen[key] < CAPTURED_AT:
             return ""
         try:
-            self._graphs[key] = self._capture(responder, batch)
-        except ArrivalError:  # something is kept from this batch on: the next ones have another key
+            self._graphs[key] = self._capture(respond, batch)
+        except NewMemoryError:  # from the next batch on, the memory is there, under another key
             return ""
         except RuntimeError as error:
-            # What a graph cannot have, a model that waits for the GPU in its forward, say, raises here.
+            # A model that waits for the GPU in its forward, say, raises here.
             return str(error).splitlines()[0]
         if len(self._graphs) > MOST_GRAPHS:
             oldest, _ = self._graphs.popitem(last=False)
             del self._seen[oldest]
         return ""
 
-    def _settle(self, responder: Responder) -> None:
-        """Let state be where the graphs expect it."""
-        heat = responder.temper.temperature
-        owners: list[tuple[Hashable, dict[str, Tensor]]] = [("kept", responder.kept), (heat, heat.contents)]
-        for place, contents in owners:
-            for name, tensor in contents.items():
-                if place == "kept" and tensor.device != responder.device:
-                    continue  # the host keeps it for itself, and brings what a step needs of it
-                kind = (place, name, tensor.shape, tensor.dtype)  # when it comes back, so may a graph of it
-                home = self._homes.get(kind)
-                if home is None:
-                    home = self._homes[kind] = tensor.to(responder.device, copy=True)
-                elif home is not tensor:
-                    home.copy_(tensor)
-                contents[name] = home
-
-    def _capture(self, responder: Responder, batch: Batch) -> "_Captured":
-        alarm = self._alarm = self._alarm or _Alarm(responder.device)
-        self._settle(responder)
-        inputs = batch.map(lambda value: value.clone())
-        if responder.compiler.wanted:  # a compiler may wait as it likes
-            with responder.trial(), _feeding(responder, _on(responder.device, responder.feed(batch))):
+    def _capture(self, respond: Responder, batch: Batch) -> "_Captured":
+        student, state = respond.student, respond.state
+        alarm = self._alarm = self._alarm or _Alarm(student.device)
+        inputs, feed = batch.map(lambda value: value.clone()), _Feed(state, student.device)
+        if student.compiler.wanted:  # a compiler may wait as it likes
+            with state.trial():
                 for _ in range(COMPILED_AT):
-                    responder.respond_guarded(inputs)
-        with responder.trial(), responder.tuning():  # in which the libraries set themselves up; undone
-            fed = _on(responder.device, responder.feed(batch))
-            with _feeding(responder, fed):
-                self._rehearse(lambda: responder.respond_guarded(inputs))
-        self._settle(responder)
-        heat = responder.temper.temperature
-        kept, warmth = dict(responder.kept), dict(heat.contents)
+                    respond(inputs, feed.drawn())
+        with state.trial(), _tuning(respond):  # in which the libraries set themselves up
+            self._rehearse(lambda: respond(inputs, feed.drawn()))
 
         def step() -> tuple[Tensor, Record]:
-            answer, record, clean = responder.respond_guarded(inputs)
-            _write_back(kept, responder.kept)
-            _write_back(warmth, heat.contents)
+            answer, record = respond(inputs, feed.given())
             grave = [check for check in record.checks if check.undoes or check.alarms]
-            alarm.watch(all_hold([Check(clean, ""), *grave]))
+            alarm.watch(all_hold([Check(record.good.all(), ""), *grave]))
             return answer, record
 
+        counts = dict(state.counts)
         try:
-            with _feeding(responder, fed), responder.tuning():
-                return _Captured(inputs, fed, *self._recorded(step))
+            with _tuning(respond):
+                return _Captured(inputs, feed, *self._recorded(step))
         finally:
-            responder.kept.update(kept)
-            heat.contents = warmth
+            state.counts.update(counts)  # recording runs nothing on the device, and counts nothing
 
     def _rehearse(self, step: Callable[[], object]) -> None:
         """Run a step beside the caller's stream, as it will be recorded; RuntimeError if it waits."""
@@ -153,12 +129,12 @@ class StepGraphs:
             with no_waiting(), torch.cuda.stream(self._side):
                 step()
         finally:
-            torch.cuda.current_stream().wait_stream(self._side)  # what follows undoes it
+            torch.cuda.current_stream().wait_stream(self._side)  # before it is undone
 
     def _recorded(
         self, step: Callable[[], tuple[Tensor, Record]]
     ) -> tuple[Callable[[], None], tuple[Tensor, Record]]:
-        """What runs a step again, and where its results will be; it is not run now."""
+        """The replay of a step, and the tensors where its results will be; it is not run now."""
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         # Other threads, a data loader's, say, may go on using the GPU meanwhile.
@@ -170,15 +146,51 @@ class StepGraphs:
     def _side(self) -> torch.cuda.Stream:
         return torch.cuda.Stream()
 
-    def _replay(self, responder: Responder, batch: Batch, step: "_Captured") -> tuple[Tensor, Record]:
-        self._settle(responder)
-        for name, tensor in responder.feed(batch).items():
-            step.fed[name].copy_(tensor.pin_memory() if responder.device.type == "cuda" else tensor, True)
-        for own, came in zip(step.batch.tensors(), batch.tensors(), strict=True):
+    def _replay(
+        self, respond: Responder, batch: Batch, plan: Plan, captured: "_Captured"
+    ) -> tuple[Tensor, Record]:
+        captured.feed.fill()
+        for own, came in zip(captured.batch.tensors(), batch.tensors(), strict=True):
             own.copy_(came, non_blocking=True)
-        step.replay()
-        answer, record = step.results
-        return answer.clone(), record
+        captured.replay()
+        respond.state.counts.update(plan.counts)
+        answer, record = captured.results
+        return answer.clone(), replace(record, idle=plan.idle or record.idle)
+
+
+class _Feed:
+    """The host's numbers for a captured step, in tensors at fixed addresses: counts and random numbers."""
+
+    def __init__(self, state: State, device: torch.device) -> None:
+        self._state, self._device = state, device
+        self._counts = {name: torch.tensor(count, device=device) for name, count in state.counts.items()}
+        self._draws: list[Tensor] = []
+
+    def drawn(self) -> HostInputs:
+        """Numbers for a rehearsal, which notes the shapes that are drawn."""
+        self._draws = []
+
+        def uniform(shape: tuple[int, ...]) -> Tensor:
+            self._draws.append(torch.empty(shape, device=self._device))
+            return self._draw_into(self._draws[-1])
+
+        return HostInputs(self._counts, uniform, looks=False)
+
+    def given(self) -> HostInputs:
+        """The tensors to record, in the order in which they are drawn."""
+        draws = iter(self._draws)
+        return HostInputs(self._counts, lambda _shape: next(draws), looks=False)
+
+    def fill(self) -> None:
+        """Fill the tensors for the next replay."""
+        for name, count in self._counts.items():
+            count.fill_(self._state.counts[name])
+        for draws in self._draws:
+            self._draw_into(draws)
+
+    def _draw_into(self, draws: Tensor) -> Tensor:
+        drawn = self._state.random.draw(tuple(draws.shape))
+        return draws.copy_(drawn.pin_memory() if draws.is_cuda else drawn, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -186,75 +198,71 @@ class _Captured:
     """A recorded step with the tensors that it reads and writes."""
 
     batch: Batch
-    fed: dict[str, Tensor]
+    feed: _Feed
     replay: Callable[[], None]
     results: tuple[Tensor, Record]
 
 
 class _Alarm:
-    """A flag that falls on the device and that the host reads when it has arrived, without waiting."""
+    """A device flag that the host polls without synchronising."""
 
     def __init__(self, device: torch.device) -> None:
         self._calm = torch.ones((), dtype=torch.bool, device=device)
         self._seen = torch.ones((), dtype=torch.bool, pin_memory=device.type == "cuda")
 
     def watch(self, fine: Tensor) -> None:
-        """As a part of a graph: let the flag fall, and stay down, if all is not fine."""
+        """As a part of a graph: clear the flag, for good, if all is not fine."""
         self._calm.copy_(self._calm & fine)
         self._seen.copy_(self._calm, non_blocking=True)
 
     def rang(self) -> bool:
-        """Whether the flag is known to have fallen; the news may be some batches late."""
+        """Whether the flag is known to be cleared; the news may be some batches late."""
         return not bool(self._seen)
 
     def rearm(self) -> None:
-        """After a batch that the host looked at, and so waited for all before it."""
+        """Set the flag after a batch that the host read, and so waited for all before it."""
         self._calm.fill_(True)
         self._seen.fill_(True)
 
 
-def _key(responder: Responder, batch: Batch) -> Hashable | None:
-    """What must be equal for two batches to share a graph; None: this one is not for a graph.
+def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:
+    """The values that must be equal for two batches to share a graph; None: this one is not for a graph.
 
-    The values of anything but tensors on the device are fixed in a graph: only simple ones are trusted to
-    tell whether they are the same.
+    The values of anything but tensors on the device are fixed in a graph: only simple ones can be compared.
     """
-    course, tensors = responder.course(batch), batch.tensors()
+    student, tensors = respond.student, batch.tensors()
     rest = {name: value for name, value in batch.kwargs.items() if not isinstance(value, Tensor)}
     simple = all(value is None or isinstance(value, (bool, int, float, str)) for value in rest.values())
-    if course is None or not simple or any(tensor.device != responder.device for tensor in tensors):
+    if not plan.captured or not simple or any(tensor.device != student.device for tensor in tensors):
         return None
-    kind = responder.device.type
+    kind = student.device.type
     cast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-    names = (tuple(batch.kwargs), tuple(responder.kept))
-    return (course, shapes, tuple(rest.items()), cast, names, responder.temper)
-
-
-def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
-
-
-def _write_back(homes: Mapping[str, Tensor], news: Mapping[str, Tensor]) -> None:
-    for name, new in news.items():
-        if new is not homes[name]:
-            homes[name].copy_(new)
+    addresses = tuple((name, tensor.data_ptr()) for name, tensor in respond.state.memory.items())
+    observed = tuple(tensor.data_ptr() for tensor in respond.state.temperature.values())
+    inputs = (shapes, tuple(batch.kwargs), tuple(rest.items()), cast)
+    return (plan.course, inputs, student.generation, addresses, observed)
 
 
 @contextmanager
-def _feeding(responder: Responder, fed: dict[str, Tensor]) -> Iterator[None]:
-    responder.fed = fed
+def _tuning(respond: Responder) -> Iterator[None]:
+    """Let cuDNN try which of its kernels is fastest in bfloat16, where the usual ones are slow.
+
+    In float32 they would differ from those that run eagerly in the last digits.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or respond.student.layout.precision == "bf16"
     try:
         yield
     finally:
-        responder.fed = {}
+        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Whatever makes the host wait for the GPU raises RuntimeError: a graph cannot have it."""
+    """Raise RuntimeError for whatever makes the host wait for the GPU: a graph cannot contain it."""
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():  # "a prototype feature": what it overlooks, the capture will refuse
+    with warnings.catch_warnings():  # "a prototype feature": an overlooked wait fails in the capture
         warnings.simplefilter("ignore", UserWarning)
         torch.cuda.set_sync_debug_mode("error")
     try:

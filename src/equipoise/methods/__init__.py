@@ -1,6 +1,7 @@
-"""One file a method; a file in this folder is all that a new method takes.
+"""One file a method, found by being there; files with a leading underscore are shared by several.
 
-Each file defines one subclass of Adapter and registers it under its name, which is the file's.
+Each file defines one frozen dataclass of options that derives from `core.method.Method`, and registers it
+under its name, which is the file's.
 """
 
 import pkgutil

@@ -1,6 +1,7 @@
 """SoTTA's memory: high-confidence uniform sampling, for all the samples of a batch at once."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -8,35 +9,45 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from equipoise.errors import BatchError
+from equipoise.core.method import SAMPLES, Memory
+from equipoise.errors import BatchError, StateError
 from equipoise.network.batch import Batch
-from equipoise.network.named_tensors import SAMPLES, part
+from equipoise.network.flags import reads_are_free
+from equipoise.network.named_tensors import part
 
 Array: TypeAlias = npt.NDArray[Any]
 
+SLOT_CLASSES = "classes"
+"""The memory of the class in each slot, -1 where it is free."""
 
-def drawn(random: Tensor, rows: int, width: int) -> tuple[Tensor, Tensor]:
-    """Uniform numbers for a batch, on the CPU, and the state of the generator after them.
 
-    Every sample has its row, offered or not: how much is drawn depends on the shapes alone.
-    """
-    generator = torch.Generator()
-    generator.set_state(random.cpu())
-    return torch.rand(rows, width, generator=generator), generator.get_state()
+def free(capacity: int, device: torch.device) -> dict[str, Tensor]:
+    """A memory without samples, whose shapes come with the first batch."""
+    return {SLOT_CLASSES: torch.full((capacity,), -1, device=device)}
+
+
+def full(stored: Memory) -> Tensor:
+    """Whether every slot has a sample: a flag on the device."""
+    return (stored[SLOT_CLASSES] >= 0).all()
+
+
+def emptied(stored: Memory, where: Tensor) -> dict[str, Tensor]:
+    """The classes in the slots, all free where a flag on the device is true."""
+    return {SLOT_CLASSES: torch.where(where, -1, stored[SLOT_CLASSES])}
 
 
 def offer(
-    kept: Mapping[str, Tensor], samples: Mapping[str, Tensor], classes: Tensor, offered: Tensor, draws: Tensor
+    stored: Memory, samples: Mapping[str, Tensor], classes: Tensor, offered: Tensor, draws: Tensor
 ) -> dict[str, Tensor]:
     """The memory after the samples of a batch that are `offered` were offered to it, in order.
 
     A memory is "classes", the class in each slot or -1, and "samples.*", a row for each slot.
     """
-    memory = kept["classes"]
+    memory = stored[SLOT_CLASSES]
     held, taker = taken_slots(memory, *(t.to(memory.device) for t in (classes, offered, draws)))
-    news = {"classes": held}
+    news = {SLOT_CLASSES: held}
     for name, rows in samples.items():
-        old = kept.get(SAMPLES + name)
+        old = stored.get(SAMPLES + name)
         store = rows.new_zeros(len(held), *rows.shape[1:]) if old is None else old
         news[SAMPLES + name] = _placed(store, rows, taker.to(rows.device))
     return news
@@ -45,13 +56,13 @@ def offer(
 def taken_slots(memory: Tensor, classes: Tensor, offered: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
     """The class in each slot afterwards, and the sample that each slot was taken by, -1 where by none.
 
-    Free slots are taken first, from the front; then those that `replaced_slots` says. `draws` has a row for
+    Free slots are taken first, from the front; then those of `replaced_slots`. `draws` has a row for
     every sample, offered or not: a number for each class, then one for each slot.
     """
     if not len(classes):
         return memory, torch.full_like(memory, -1)
     # The rounds on the CPU are the faster there, but how many they are depends on the data.
-    choose = takers_on_cpu if memory.device.type == "cpu" else takers_by_tensors
+    choose = takers_on_cpu if reads_are_free(memory.device) else takers_by_tensors
     taker = choose(memory, classes, offered, draws)
     return _placed(memory, classes, taker), taker
 
@@ -132,7 +143,7 @@ def _losing_classes(memory: Tensor, classes: Tensor, offered: Tensor, free: Tens
 
     It is the one with the largest count · (C + 1) − rank: of the largest classes the sample's own, whose rank
     is -1, or else that with the smallest draw. What the samples before it brought to the counts is known from
-    the start; what they took is subtracted as they choose.
+    the start; the slots they took are subtracted as they choose.
     """
     names = torch.arange(draws.shape[1], device=memory.device)
     own = classes[:, None] == names
@@ -145,7 +156,7 @@ def _losing_classes(memory: Tensor, classes: Tensor, offered: Tensor, free: Tens
 
 
 def _chosen_in_order(keys: Tensor, changes: Tensor) -> Tensor:
-    """For each row, one after another, the column of its largest key; what is chosen changes that column.
+    """For each row, one after another, the column of its largest key; each choice changes its column.
 
     Row n of `changes` is added to the column that row n chooses. `keys` are written into.
     """
@@ -165,9 +176,14 @@ def _indices(tensor: Tensor) -> Tensor:
     return torch.arange(len(tensor), device=tensor.device)
 
 
-def storable(kept: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-    """The tensors of a batch that the memory stores; BatchError if they are not of the shapes it stores."""
-    samples, stores = batch.samples(), part(kept, SAMPLES)
+def default_confidence(classes: int) -> float:
+    """The authors' .99 for 10 classes, .66 for 100, .33 for 1,000; linear in log C between, level outside."""
+    return min(0.99, max(0.33, 0.33 * (4 - math.log10(classes))))
+
+
+def storable(stored: Memory, batch: Batch, gather: Callable[[Tensor, str], Tensor]) -> dict[str, Tensor]:
+    """The tensors of a batch that the memory stores, of all processes; BatchError for other shapes."""
+    samples, stores = batch.samples(), part(stored, SAMPLES)
     for name, store in stores.items():
         came = samples.get(name)
         expected = f"sotta stores samples in one memory: expected input {name} as {store.dtype} "
@@ -177,17 +193,32 @@ def storable(kept: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         if came.shape[1:] != store.shape[1:] or came.dtype != store.dtype:
             hint = "; pad them to one shape" if came.dtype == store.dtype else ""
             raise BatchError(f"{expected}, got {came.dtype} {tuple(came.shape[1:])}{hint}")
-    return {name: tensor for name, tensor in samples.items() if not stores or name in stores}
+    return {n: gather(rows, "samples") for n, rows in samples.items() if not stores or n in stores}
 
 
-def remembered(kept: Mapping[str, Tensor], like: Batch, *, whole: bool) -> Batch | None:
+def remembered(stored: Memory, like: Batch, *, whole: bool) -> Batch | None:
     """The samples in the memory as a batch; what belongs to all samples is that of `like`.
 
     `whole`: as many as there are slots, filled or not; else those that are there, None without any.
     """
-    stores, filled = part(kept, SAMPLES), kept["classes"] >= 0
+    stores, filled = part(stored, SAMPLES), stored[SLOT_CLASSES] >= 0
     if whole:
         return like.with_samples(stores)
     if not bool(filled.any()):
         return None
     return like.with_samples({name: t[filled.to(t.device)] for name, t in stores.items()})
+
+
+def check_waiting(waiting: int, every: int) -> None:
+    """Raise StateError for a count of samples after which an update should have been long ago."""
+    if not 0 <= waiting < every:
+        raise StateError(f"expected fewer than every={every} samples waiting, got {waiting}")
+
+
+def check_stored(stored: Memory, capacity: int, num_classes: int | None) -> None:
+    """Raise StateError for a memory of another size, or of classes that the model does not have."""
+    sizes = {len(tensor) for tensor in part(stored, SAMPLES).values()}
+    if sizes - {capacity} or (bool((stored[SLOT_CLASSES] >= 0).any()) and not sizes):
+        raise StateError(f"expected a memory of {capacity} samples, got {sorted(sizes)}")
+    if int(stored[SLOT_CLASSES].min()) < -1 or int(stored[SLOT_CLASSES].max()) >= (num_classes or math.inf):
+        raise StateError("the memory has samples of classes that the model does not have")

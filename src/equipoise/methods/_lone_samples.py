@@ -1,40 +1,98 @@
-"""A window of the last samples that came one by one, for layers that need company to normalise."""
+"""Samples that come one by one to batch norm: each is normalised with the last few that came alone."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from equipoise.core.gradient import GradientMethod
+from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Update
 from equipoise.errors import StateError
 from equipoise.network.batch import Batch
-from equipoise.network.named_tensors import SAMPLES, part, prefixed
+from equipoise.network.named_tensors import part, prefixed
+from equipoise.network.normalisation import batch_norm_layers
+from equipoise.network.student import Student
+from equipoise.options import option
+
+WAITING = "waiting"
+"""The count of samples that came alone since the last step."""
 
 
-def slide(kept: Mapping[str, Tensor], batch: Batch, size: int) -> tuple[Batch, dict[str, Tensor]]:
-    """A single sample together with those before it, at most `size`, itself last; and what to keep of them.
+def is_lone(context: Context) -> bool:
+    """Whether a batch is one sample, which batch norm cannot normalise; several processes share theirs."""
+    student = context.student
+    return context.batch.rows == 1 and student.ranks.alone and bool(batch_norm_layers(student.model))
+
+
+def rows_before(memory: Memory, batch: Batch) -> int:
+    """The number of samples in the window that a single one can join."""
+    samples, stored = batch.samples(), part(memory, SAMPLES)
+    return len(next(iter(stored.values()))) if stored and _fits(stored, samples) else 0
+
+
+def join_window(memory: Memory, batch: Batch, size: int) -> tuple[Batch, dict[str, Tensor]]:
+    """A single sample together with those before it, at most `size`, itself last; and the memory of them.
 
     Samples of another shape cannot be in one batch: the window starts anew with them.
     """
-    news, olds = batch.samples(), part(kept, SAMPLES)
-    fitting = _fits(olds, news)
-    window = {n: torch.cat([olds[n], new])[-size:] if fitting else new.clone() for n, new in news.items()}
+    samples, stored = batch.samples(), part(memory, SAMPLES)
+    fits = _fits(stored, samples)
+    window = {n: torch.cat([stored[n], new])[-size:] if fits else new.clone() for n, new in samples.items()}
     return batch.with_samples(window), prefixed(SAMPLES, window)
 
 
-def rows_before(kept: Mapping[str, Tensor], batch: Batch) -> int:
-    """How many samples the window has that a single one can join."""
-    news, olds = batch.samples(), part(kept, SAMPLES)
-    return len(next(iter(olds.values()))) if olds and _fits(olds, news) else 0
-
-
-def _fits(olds: Mapping[str, Tensor], news: Mapping[str, Tensor]) -> bool:
-    return olds.keys() == news.keys() and all(
-        olds[name].shape[1:] == new.shape[1:] and olds[name].dtype == new.dtype for name, new in news.items()
+def _fits(stored: Memory, samples: Memory) -> bool:
+    return stored.keys() == samples.keys() and all(
+        stored[name].shape[1:] == new.shape[1:] and stored[name].dtype == new.dtype
+        for name, new in samples.items()
     )
 
 
-def check_window(kept: Mapping[str, Tensor], size: int) -> None:
+def check_window(memory: Memory, size: int) -> None:
     """Raise StateError unless the samples of a state are those of a window of this size."""
-    sizes = {tensor.shape[:1] for tensor in part(kept, SAMPLES).values()}
+    sizes = {tensor.shape[:1] for tensor in part(memory, SAMPLES).values()}
     if len(sizes) > 1 or any(not 0 < sum(rows) <= size for rows in sizes):
         raise StateError(f"expected a window of 1 to {size} samples, got {sorted(map(tuple, sizes))}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedMethod(GradientMethod):
+    """A gradient method for batches of one sample, too, on models with batch norm.
+
+    Args:
+        window: a batch of one sample is normalised together with the last that came alone, up to this many,
+            and a step is taken on all of them each time so many have come. Without batch norm a sample is
+            learned from alone.
+    """
+
+    counters = (WAITING,)
+    arrives: ClassVar[tuple[str, ...]] = (f"{SAMPLES}*",)
+
+    window: int = option(16, low=1)
+
+    def plan(self, context: Context) -> Plan:
+        """Decide whether a lone sample completes its window; not captured while the window fills up."""
+        if not is_lone(context):
+            return Plan()
+        before = rows_before(context.memory, context.batch)
+        waiting = min(int(context.counts[WAITING]) + 1, before + 1, self.window)
+        due = waiting == self.window
+        idle = "" if due else f"{waiting} of {self.window} lone samples for the next step"
+        return Plan(("lone", due), {WAITING: 0 if due else waiting}, idle, captured=before == self.window)
+
+    def step(self, context: Context) -> Update:
+        """Take a step on the batch, or answer a lone sample in its window, with a step if one is due."""
+        if not is_lone(context):
+            return super().step(context)
+        pooled, samples = join_window(context.memory, context.batch, self.window)
+        if context.plan.idle:
+            with torch.no_grad():
+                logits = context.student.on_batch_statistics(pooled, self.norm_momentum)
+            return Update(logits[-1:], samples)
+        update = super().step(context._replace(batch=pooled))
+        return update._replace(logits=update.logits[-1:], memory={**update.memory, **samples})
+
+    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
+        """Refuse a window of another size."""
+        check_window(memory, self.window)

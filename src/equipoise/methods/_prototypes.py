@@ -1,81 +1,94 @@
-"""A linear head helped by prototypes, more and more as they fill; what is kept has the size of the head."""
-
-from collections.abc import Mapping
-from typing import NamedTuple
+"""Blend a linear head with class prototypes; their weight grows with the number of samples."""
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.core.method import Memory
+from equipoise.errors import StateError
 from equipoise.functional import at_least_single, entropy
-from equipoise.methods._supports import SUMS, head_supports, join, prototypes
+from equipoise.methods._supports import CLASS_SUMS, head_supports, join, prototypes
+from equipoise.network.head import WatchedHead, linear_layer, with_head
+from equipoise.network.modules import frozen_copy
+from equipoise.network.student import Student
 
-TALLY = "tally"
+SPREAD_TOTALS = "spread_totals"
 """Sums over all samples: the spread over the classes of the head's logits, of the prototypes', and 1."""
 
-PRIOR = 100
+PROTOTYPES = (CLASS_SUMS, SPREAD_TOTALS)
+"""The names of the memory of prototypes."""
+
+HALF_WEIGHT_SAMPLES = 100
 """The samples for each class at which prototypes have half of the weight that they can have."""
 
 
-class Head(NamedTuple):
-    """What a linear layer multiplies and adds."""
+def learn(memory: Memory, head: WatchedHead, logits: Tensor) -> dict[str, Tensor]:
+    """The prototypes after a batch: each feature joins the class of the head's logits; none without a head.
 
-    weight: Tensor
-    bias: Tensor | None
-
-
-def learn(kept: Mapping[str, Tensor], head: nn.Linear, features: Tensor, logits: Tensor) -> dict[str, Tensor]:
-    """What is kept after a batch: each feature joins the class that the head's logits name.
-
-    Before the first batch the rows of the head's weight join, as in T3A (`supports.join`).
+    Before the first batch the rows of the head's weight join, as in T3A (`_supports.join`).
     """
-    features, logits = at_least_single(features.detach()), at_least_single(logits.detach())
+    if head.layer is None or head.features is None:
+        return {}
+    features, logits = at_least_single(head.features.detach()), at_least_single(logits.detach())
     with torch.autocast(features.device.type, enabled=False):
-        return _learned(kept, head, features, logits)
+        return _learned(memory, head.layer, features, logits)
 
 
-def _learned(
-    kept: Mapping[str, Tensor], head: nn.Linear, features: Tensor, logits: Tensor
-) -> dict[str, Tensor]:
+def _learned(memory: Memory, head: nn.Linear, features: Tensor, logits: Tensor) -> dict[str, Tensor]:
     good = features.isfinite().all(1) & logits.isfinite().all(1)
     features = torch.where(good.unsqueeze(1), features, 0.0)
     logits = torch.where(good.unsqueeze(1), logits, 0.0)
-    if SUMS in kept:
-        sums, tally = {SUMS: kept[SUMS]}, kept[TALLY]
+    if CLASS_SUMS in memory:
+        sums, tally = {CLASS_SUMS: memory[CLASS_SUMS]}, memory[SPREAD_TOTALS]
     else:
         sums = head_supports(head, None)
-        tally = sums[SUMS].new_zeros(3, dtype=torch.float64)
+        tally = sums[CLASS_SUMS].new_zeros(3, dtype=torch.float64)
     sums = join(sums, features, logits.argmax(1), entropy(logits), good)
     theirs = features @ prototypes(sums).T
     spreads = [torch.where(good, scores.std(1), 0.0).double().sum() for scores in (logits, theirs)]
-    return {**sums, TALLY: tally + torch.stack([*spreads, good.sum().double()])}
+    return {**sums, SPREAD_TOTALS: tally + torch.stack([*spreads, good.sum().double()])}
 
 
-def blend(kept: Mapping[str, Tensor], logits: Tensor, features: Tensor) -> Tensor:
+def blend(memory: Memory, head: WatchedHead, logits: Tensor) -> Tensor:
     """The head's logits and the prototypes', the latter stretched to the same spread.
 
     z = (1 − w) · (W f + b) + w · rho · f · v with v_c the unit prototype of class c,
     w = ½ · N / (N + 100 C) for N samples and C classes, and rho = Σ std_c(W f + b) / Σ std_c(f · v), over all
-    samples since the last reset.
+    samples since the last reset. Without a linear head or prototypes, the logits are the model's.
     """
-    share, stretched = _share(kept), _stretched(kept)
+    if head.features is None or CLASS_SUMS not in memory:
+        return logits
+    share, stretched = _share(memory), _stretched(memory)
     wide = at_least_single(logits)
-    theirs = (at_least_single(features) @ stretched.T).to(wide.dtype)  # autocast may have narrowed it
+    theirs = (at_least_single(head.features) @ stretched.T).to(wide.dtype)  # autocast may have narrowed it
     return torch.lerp(wide, theirs, share.to(wide.dtype)).to(logits.dtype)
 
 
-def blended_head(kept: Mapping[str, Tensor], head: nn.Linear) -> Head:
-    """The one linear layer that answers as `blend` does."""
-    share = _share(kept)
-    weight = at_least_single(head.weight.detach())
-    weight = torch.lerp(weight, _stretched(kept), share.to(weight.dtype)).to(head.weight.dtype)
-    return Head(weight, None if head.bias is None else head.bias.detach() * (1 - share).to(head.bias.dtype))
+def export_blended(student: Student, memory: Memory) -> nn.Module:
+    """A copy of the network whose one linear head answers as `blend` does."""
+    if CLASS_SUMS not in memory:
+        return frozen_copy(student.model)
+    if student.head is None:
+        raise StateError("poise finds the head in a forward: answer a batch before detach()")
+    layer, share = linear_layer(student.model, student.head), _share(memory)
+    weight = at_least_single(layer.weight.detach())
+    weight = torch.lerp(weight, _stretched(memory), share.to(weight.dtype)).to(layer.weight.dtype)
+    bias = None if layer.bias is None else layer.bias.detach() * (1 - share).to(layer.bias.dtype)
+    return with_head(student.model, student.head, weight, bias)
 
 
-def _share(kept: Mapping[str, Tensor]) -> Tensor:
-    samples = kept[TALLY][2]
-    return samples / (samples + PRIOR * len(kept[SUMS])) / 2
+def check_prototypes(memory: Memory, classes: int | None) -> None:
+    """Raise StateError for prototypes without their totals, or of another number of classes."""
+    shapes = [tuple(memory[name].shape) for name in (CLASS_SUMS, SPREAD_TOTALS) if name in memory]
+    fits = len(shapes) == 2 and len(shapes[0]) == 2 and shapes[1] == (3,)
+    if shapes and not (fits and shapes[0][0] == classes):
+        raise StateError("the state's prototypes are not those of this model's head")
 
 
-def _stretched(kept: Mapping[str, Tensor]) -> Tensor:
-    ours, theirs, _ = kept[TALLY]
-    return prototypes(kept) * torch.where(theirs > 0, ours / theirs, 0.0).to(kept[SUMS].dtype)
+def _share(memory: Memory) -> Tensor:
+    samples = memory[SPREAD_TOTALS][2]
+    return samples / (samples + HALF_WEIGHT_SAMPLES * len(memory[CLASS_SUMS])) / 2
+
+
+def _stretched(memory: Memory) -> Tensor:
+    ours, theirs, _ = memory[SPREAD_TOTALS]
+    return prototypes(memory) * torch.where(theirs > 0, ours / theirs, 0.0).to(memory[CLASS_SUMS].dtype)

@@ -1,21 +1,24 @@
-"""EATA: ETA, held back where the source domain needs the weights as they were."""
+"""EATA: ETA with a penalty on moving the weights that matter for the source domain."""
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.gradient import Loss
+from equipoise.core.method import Context
 from equipoise.errors import SourceError
-from equipoise.methods._gradient import Objective
-from equipoise.methods.eta import ETA
-from equipoise.network.outcome import SourceView
-from equipoise.options import number
+from equipoise.methods.eta import Eta
+from equipoise.network.student import Student
+from equipoise.options import option
 from equipoise.registry import register
 
 
 @register
-class EATA(ETA):
+@dataclass(frozen=True, kw_only=True)
+class Eata(Eta):
     """Efficient anti-forgetting test-time adaptation (Niu et al., ICML 2022).
 
         L = L_ETA + fisher_alpha · Σ_j F_j (θ_j − θ⁰_j)²,
@@ -24,12 +27,7 @@ class EATA(ETA):
     `SourceStatistics.measure(model, source_loader, fisher=True)` and kept in the statistics' file.
 
     Args:
-        model: a classifier that returns (N, C) logits, or an object with `.logits`.
-        source: its statistics on the source domain, with the Fisher diagonal.
         fisher_alpha: the weight of the penalty; the authors use 2000 for ImageNet, 1 for CIFAR.
-        shared: `margin`, `epsilon`, `learning_rate`, `optimizer`, `momentum`, `steps`, `parameters`,
-            `norm_momentum`, `window` as in ETA, and `tempering`, `t_min`, `t_max`, `teacher`, `engine`,
-            `precision`, `memory_format`, `distributed`, as in every method.
 
     Deviations: those of ETA. As in the authors' code, a batch without a kept sample takes no step, not even
     towards the source weights.
@@ -39,33 +37,34 @@ class EATA(ETA):
     needs_source = True
     needs_fisher = True
     measuring = "SourceStatistics.measure(model, source_loader, fisher=True)"
-    fisher: Tensor
-    anchor: Tensor
 
-    def __init__(
-        self, model: nn.Module, source: SourceStatistics, *, fisher_alpha: float = 2000.0, **shared: Any
-    ) -> None:
-        super().__init__(model, source, **shared)
-        self.fisher_alpha = number("fisher_alpha", fisher_alpha, low=0)
-        self.resolve(fisher_alpha=self.fisher_alpha)
-        lacking = [name for name in self.learned if name not in source.fisher]
+    fisher_alpha: float = option(2000.0, low=0)
+
+    def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The source weights and the Fisher diagonal, each as one vector."""
+        fisher = {} if source is None else source.fisher
+        anchor = _vector(student.source_values(student.learned)).to(_vector(student.learned).detach())
+        return {
+            "anchor": anchor,
+            "fisher": _vector({name: fisher[name] for name in student.learned}).to(anchor),
+        }
+
+    def loss(self, logits: Tensor, context: Context) -> Loss:
+        """ETA's loss and the penalty."""
+        loss, constants = super().loss(logits, context), context.constants
+        apart = _vector(context.student.learned) - constants["anchor"]
+        return loss._replace(value=loss.value + self.fisher_alpha * (constants["fisher"] * apart**2).sum())
+
+    def check_model(self, student: Student, source: SourceStatistics | None) -> None:
+        """Refuse source statistics without the Fisher diagonal of a parameter that learns."""
+        lacking = [name for name in student.learned if source is None or name not in source.fisher]
         if lacking:
             raise SourceError(
-                f"eata needs the Fisher diagonal of what it adapts, and the source statistics lack it for "
-                f"{len(lacking)} of {len(self.learned)} parameters, {lacking[0]} among them: "
+                "eata needs the Fisher diagonal of the parameters that learn, and the source statistics lack "
+                f"it for {len(lacking)} of {len(student.learned)} parameters, {lacking[0]} among them: "
                 f"{self.measuring}, or with fisher=parameters"
             )
-        with torch.inference_mode(False):
-            weights = self._weights().detach()
-            matters = torch.cat([source.fisher[name].flatten() for name in self.learned])
-            self.register_buffer("anchor", weights, persistent=False)
-            self.register_buffer("fisher", matters.to(weights), persistent=False)
 
-    def objective(self, logits: Tensor, source: SourceView | None) -> Objective:
-        """ETA's loss and the penalty."""
-        loss, used, reason = super().objective(logits, source)
-        penalty = (self.fisher * (self._weights() - self.anchor) ** 2).sum()
-        return Objective(loss + self.fisher_alpha * penalty, used, reason)
 
-    def _weights(self) -> Tensor:
-        return torch.cat([parameter.flatten() for parameter in self.learned.values()])
+def _vector(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])

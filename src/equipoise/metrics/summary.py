@@ -1,4 +1,4 @@
-"""All that a stream of labelled answers is judged by, in one pass over each batch."""
+"""Accuracy, calibration and sharpness of a stream of labelled answers, in one pass over each batch."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,8 +22,8 @@ from equipoise.metrics.functional import (
 from equipoise.metrics.inputs import Scores, check_bins
 
 
-class Judgement(NamedTuple):
-    """What a stream's answers are worth: see the metrics of these names."""
+class SummaryValues(NamedTuple):
+    """Values of the metrics of these names."""
 
     accuracy: Tensor
     expected_calibration_error: Tensor
@@ -62,12 +62,12 @@ class Summary(TargetMetric):
         totals = [values.to(table.dtype).sum() for values in each]
         return torch.cat([table, torch.stack([*totals, table.new_zeros(())])[None]])
 
-    def compute(self) -> Judgement:
-        """The judgement so far."""
+    def compute(self) -> SummaryValues:
+        """The values so far."""
         table = columns(self.sums[:-1])
         nll, brier, entropy, _ = self.sums[-1]
         samples = table.size.sum()
-        return Judgement(
+        return SummaryValues(
             table.correct.sum() / samples,
             expected_error(table),
             nll / samples,

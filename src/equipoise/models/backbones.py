@@ -12,20 +12,20 @@ from torch.nn.functional import interpolate
 from equipoise.errors import ModelError, StateError
 from equipoise.models.small_cnn import SmallCNN
 
-Weights: TypeAlias = Path | Literal["hub"] | None
-"""What a network starts from: a safetensors file, timm's weights from its hub, or random numbers."""
+InitialWeights: TypeAlias = Path | Literal["hub"] | None
+"""Weights before training: a safetensors file, timm's weights from its hub, or random numbers."""
 
 SMALL_CNN = "smallcnn"
 
 
 @dataclass(frozen=True)
 class Body:
-    """A network of timm, and how its weights want to see an image.
+    """A network of timm, and the normalisation of images for its weights.
 
     Attributes:
         name: timm's name, with the tag of its weights.
         arguments: what else `timm.create_model` gets.
-        mean: subtracted from values in 0..1; None: as timm says for these weights.
+        mean: subtracted from values in 0..1; None: timm's value for these weights.
         std: divides them.
     """
 
@@ -69,7 +69,7 @@ def create_backbone(
     name: str,
     num_classes: int,
     *,
-    weights: Weights = None,
+    weights: InitialWeights = None,
     in_channels: int = 3,
     input_size: int | None = None,
     load: bool = True,
@@ -109,7 +109,7 @@ class Backbone(nn.Module):
     std: Tensor
 
     def __init__(
-        self, body: Body, num_classes: int, weights: Weights, in_channels: int, input_size: int | None
+        self, body: Body, num_classes: int, weights: InitialWeights, in_channels: int, input_size: int | None
     ) -> None:
         super().__init__()
         self.input_size = input_size
@@ -190,8 +190,8 @@ def _load_file(body: Any, path: Path) -> None:
     body.load_state_dict({name: t.to(wanted[name].dtype) for name, t in given.items()}, strict=False)
 
 
-def weights_digest(weights: Weights, name: str) -> str:
-    """What tells one start of a network from another."""
+def weights_digest(weights: InitialWeights, name: str) -> str:
+    """A hash of a file of initial weights, or the name of other ones."""
     if isinstance(weights, Path):
         return hashlib.blake2b(weights.read_bytes(), digest_size=16).hexdigest()
     return "random" if weights is None else f"hub {_HUB.get(name, Body(name)).name}"

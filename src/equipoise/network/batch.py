@@ -1,4 +1,4 @@
-"""One batch of inputs to a classifier: what the caller passed, checked, and rows of it."""
+"""One batch of inputs to a classifier: the arguments of a call, checked, and rows of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Batch:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Batch":
-        """Check what the caller passed: one tensor, keyword inputs, or both."""
+        """Check the arguments of a call: one tensor, keyword inputs, or both."""
         if len(args) > 1:
             raise BatchTypeError(
                 f"expected one batch of inputs, got {len(args)} positional arguments; "
@@ -51,6 +51,13 @@ class Batch:
 
         args = tuple(each(value) for value in self.args)
         return Batch(args, {name: each(value) for name, value in self.kwargs.items()}, self.rows)
+
+    def change(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same batch with a function applied to its first tensor, the input proper: an augmented view."""
+        if self.args:
+            return Batch((function(self.args[0]), *self.args[1:]), self.kwargs, self.rows)
+        first = next(name for name, value in self.kwargs.items() if isinstance(value, Tensor))
+        return Batch((), {**self.kwargs, first: function(self.kwargs[first])}, self.rows)
 
     def _per_sample(self, value: Tensor) -> bool:
         """A tensor with another leading size (position ids of shape (1, L), say) belongs to all samples."""

@@ -34,8 +34,8 @@ class Compiler:
         return Compiler, (self.wanted,)
 
     @property
-    def told(self) -> str:
-        """What came of it, in words."""
+    def description(self) -> str:
+        """The outcome of compiling, in words."""
         if self.refusal:
             return f"not compiled: {self.refusal}"
         return "compiled" if self._compiled else "nothing compiled yet"
@@ -48,7 +48,7 @@ class Compiler:
             try:
                 return self._compiled[id(network)](*batch.args, **batch.kwargs)
             except Exception as error:
-                # Compilers fail in many ways. If the network itself did, it says so again.
+                # Compilers fail in many ways. If the network itself failed, its error is raised again.
                 output = network(*batch.args, **batch.kwargs)
                 self.refusal = f"{type(error).__name__}: {error}".splitlines()[0]
                 return output

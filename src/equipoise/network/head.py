@@ -1,23 +1,24 @@
-"""The linear head of a classifier, and the features it gets, found in the forward itself."""
+"""The linear head of a classifier and its features, found in the forward itself."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
 from equipoise.errors import ModelError, OptionError
-from equipoise.network.copying import frozen_copy
+from equipoise.network.modules import frozen_copy
 
 
 class Call(NamedTuple):
-    """What a linear layer got and gave when it was last called.
+    """Input and output of the last call of a linear layer.
 
     Attributes:
-        features: what it got.
-        output: what it gave.
+        features: its input.
+        output: its output.
         version: of the output, which goes up when it is written into.
-        plain: whether the layer was called once and does as nn.Linear does.
+        plain: whether the layer was called once and computes as nn.Linear does.
     """
 
     features: Tensor
@@ -25,8 +26,8 @@ class Call(NamedTuple):
     version: int
     plain: bool
 
-    def gave(self, logits: Tensor) -> bool:
-        """Whether logits are its output itself, or a view of it, not changed since."""
+    def returned(self, logits: Tensor) -> bool:
+        """Whether logits are the output itself, or a view of it, not changed since."""
         same = self.output.data_ptr() == logits.data_ptr() and self.output.shape[-1] == logits.shape[-1]
         return same and _version(self.output) == self.version
 
@@ -48,9 +49,48 @@ def check_head(model: nn.Module, name: object) -> None:
         raise OptionError(f"expected head as the name of an nn.Linear in the model ({known}), got {name!r}")
 
 
+@dataclass
+class WatchedHead:
+    """The linear head of a model in its last forward.
+
+    Attributes:
+        name: its name in the model; None where the model does not end in a linear layer.
+        layer: the layer.
+        features: its (N, D) input.
+        is_output: whether its output is the model's output.
+    """
+
+    name: str | None = None
+    layer: nn.Linear | None = None
+    features: Tensor | None = None
+    is_output: bool = False
+
+
+class SeenHead:
+    """Finds the head of a model in the calls of its linear layers."""
+
+    def __init__(self, model: nn.Module, calls: Calls, name: str | None, required: bool) -> None:
+        self.watched = WatchedHead()
+        self._model, self._calls, self._name, self._required = model, calls, name, required
+
+    def note(self, logits: Tensor) -> WatchedHead:
+        """Note the head of the forward that returned these logits."""
+        seen, calls = self.watched, self._calls
+        if self._required:
+            seen.name = self._name or find_head(calls, logits)
+            seen.features = head_features(calls, seen.name, logits)
+        else:
+            seen.name = head_of(calls, logits)
+            seen.features = None if seen.name is None else calls[seen.name].features
+        if seen.name is not None:
+            seen.layer = linear_layer(self._model, seen.name)
+            seen.is_output = calls[seen.name].returned(logits)
+        return seen
+
+
 @contextmanager
-def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
-    """Note what the named linear layer gets and gives in this block; None: all linear layers."""
+def watch_head(model: nn.Module, name: str | None, required: bool) -> Iterator[SeenHead]:
+    """Note the calls of the named linear layer in the block; None: of all linear layers."""
     calls: Calls = {}
 
     def noting(layer: str) -> Callable[..., None]:
@@ -65,16 +105,29 @@ def watched(model: nn.Module, name: str | None) -> Iterator[Calls]:
     layers = linear_layers(model) if name is None else {name: model.get_submodule(name)}
     handles = [m.register_forward_hook(noting(layer), with_kwargs=True) for layer, m in layers.items()]
     try:
-        yield calls
+        yield SeenHead(model, calls, name, required)
     finally:
         for handle in handles:
             handle.remove()
 
 
+def linear_layer(model: nn.Module, name: str) -> nn.Linear:
+    """The linear layer of a name."""
+    layer = model.get_submodule(name)
+    if not isinstance(layer, nn.Linear):
+        raise TypeError(f"expected an nn.Linear, got {type(layer).__name__}")
+    return layer
+
+
 def head_of(calls: Calls, logits: Tensor) -> str | None:
     """The name of the plain linear layer that makes (N, D) features the model's output; None if none does."""
     for name, call in reversed(calls.items()):
-        if call.gave(logits) and call.plain and call.features.ndim == 2 and call.output.shape == logits.shape:
+        if (
+            call.returned(logits)
+            and call.plain
+            and call.features.ndim == 2
+            and call.output.shape == logits.shape
+        ):
             return name
     return None
 
@@ -82,7 +135,7 @@ def head_of(calls: Calls, logits: Tensor) -> str | None:
 def find_head(calls: Calls, logits: Tensor) -> str:
     """The name of the linear layer whose output is the model's output."""
     for name, call in reversed(calls.items()):
-        if call.gave(logits):
+        if call.returned(logits):
             return name
     raise ModelError(
         f"t3a needs a linear head, an nn.Linear whose output is the model's output, and none of the "

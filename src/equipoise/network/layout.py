@@ -1,4 +1,4 @@
-"""How an adapter runs: by which engine, in which precision, with tensors laid out how."""
+"""Precision of the forwards, and the memory format of convolution weights."""
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -8,57 +8,44 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import OptionError
 from equipoise.options import one_of
 
-Engine: TypeAlias = Literal["auto", "eager", "graph", "compile"]
 Precision: TypeAlias = Literal["fp32", "bf16"]
 MemoryFormat: TypeAlias = Literal["contiguous", "channels_last"]
-
-RUN_BY = ("engine", "precision", "memory_format", "distributed")
-"""The options of every adapter that say how it runs, and not what it does."""
 
 _FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 @dataclass(frozen=True)
-class Execution:
-    """What was asked for, and what it comes to on a device.
+class Layout:
+    """Precision and memory format, as asked for.
 
     Attributes:
-        engine: "eager", one kernel after the other; "graph", the whole step as one CUDA graph; "compile",
-            the networks by torch.compile (in a graph on a GPU); "auto", a graph on a GPU and else "eager".
-        precision: "bf16" runs convolutions and matrix products in bfloat16 where the device has it (any
+        precision: "bf16" runs convolutions and matrix products in bfloat16 where the device supports it (any
             recent GPU; a CPU with instructions for it, others would take ten times as long and stay with
             fp32). Weights, statistics, losses, temperatures and answers are float32 all the same.
-        memory_format: how the kernels of 2-d convolutions lie in memory; None: what is fastest by measurement
-            (docs/performance.md), or with engine="eager" as in the model that was passed. Group norm learns
-            on a CPU with contiguous tensors only.
+        memory_format: of the weights of 2-d convolutions; None: the fastest by measurement
+            (docs/performance.md). Group norm learns on a CPU with contiguous tensors only.
+        as_given: whether None leaves the weights in the format of the model that was passed.
     """
 
-    engine: Engine = "auto"
     precision: Precision = "fp32"
     memory_format: MemoryFormat | None = None
+    as_given: bool = False
 
     @classmethod
-    def checked(cls, engine: Any, precision: Any, memory_format: Any, device: torch.device) -> "Execution":
-        """Refuse what there is not, on this device or at all."""
-        one_of("engine", engine, get_args(Engine))
+    def checked(cls, precision: Any, memory_format: Any, *, as_given: bool) -> "Layout":
+        """A layout of options as a user gives them; OptionError for unknown values."""
         one_of("precision", precision, get_args(Precision))
         names = {value: name for name, value in _FORMATS.items()}
         if isinstance(memory_format, torch.memory_format):
             memory_format = names.get(memory_format, memory_format)
         if memory_format is not None:
             one_of("memory_format", memory_format, _FORMATS)
-        if engine == "graph" and device.type != "cuda":
-            raise OptionError(
-                f'engine="graph" is a CUDA graph and the model is on {device}: move it to a GPU first, '
-                'or use engine="auto"'
-            )
-        return cls(engine, precision, memory_format)
+        return cls(precision, memory_format, as_given)
 
-    def plainer(self, model: nn.Module, device: torch.device, error: Exception) -> "Execution | None":
-        """What to try after an error that the layout which was picked may have caused; None if it did not.
+    def plainer(self, model: nn.Module, device: torch.device, error: Exception) -> "Layout | None":
+        """The contiguous layout after an error that channels_last may have caused; None for other errors.
 
         Some models flatten by `x.view(len(x), -1)`, which wants contiguous tensors.
         """
@@ -66,13 +53,13 @@ class Execution:
         return replace(self, memory_format="contiguous") if picked and "view size" in str(error) else None
 
     def casting(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Where forwards run: in bfloat16 if that was asked for and the device has it."""
+        """The context of forwards: autocast to bfloat16 if asked for and supported by the device."""
         if self.precision == "bf16" and _has_bf16(device):
             return torch.autocast(device.type, torch.bfloat16)
         return nullcontext()
 
-    def arrange(self, model: nn.Module, device: torch.device, learned: Collection[Tensor] = ()) -> None:
-        """Lay out the kernels of the 2-d convolutions of a network, of whose tensors some are `learned`."""
+    def apply(self, model: nn.Module, device: torch.device, learned: Collection[Tensor] = ()) -> None:
+        """Bring the 2-d convolution weights of a network, of whose parameters some learn, into the format."""
         chosen = self._format(model, device, learned)
         if chosen is None:
             return
@@ -89,7 +76,7 @@ class Execution:
     ) -> MemoryFormat | None:
         if learned and needs_contiguous(model, device):
             return "contiguous"
-        if self.memory_format is not None or self.engine == "eager":
+        if self.memory_format is not None or self.as_given:
             return self.memory_format
         if device.type != "cpu" or not learned:
             return "channels_last"
@@ -100,7 +87,7 @@ class Execution:
         fast = all(module.groups == 1 and id(module.weight) in chosen for module in convolutions)
         return "channels_last" if fast else "contiguous"
 
-    def told(self, model: nn.Module, device: torch.device, learned: Collection[Tensor]) -> str:
+    def describe(self, model: nn.Module, device: torch.device, learned: Collection[Tensor]) -> str:
         """Precision and layout in words."""
         laid_out = self._format(model, device, learned) if _has_images(model) else None
         words = [] if laid_out is None else [laid_out.replace("_", " ")]
@@ -110,7 +97,7 @@ class Execution:
 
 
 def needs_contiguous(model: nn.Module, device: torch.device) -> bool:
-    """Whether a backward with the channels last would take down the process.
+    """Whether a backward with the channels last would crash the process.
 
     On a CPU torch's group norm does (2.10), if the gradient of its weights is wanted and not of its input.
     """

@@ -1,23 +1,16 @@
-"""The names of what methods keep between batches: prefixes that say what kind of thing it is."""
+"""Tensors by name: parts of a mapping, and copies by few kernels, some of them by a flag on the device."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-SAMPLES = "samples."
-"""Observations as they came, a row each."""
-
-SUPPORTS = "supports."
-"""Features of observations, or sums of them."""
-
-OPTIMIZER = "optimizer."
-"""An optimiser's state."""
+_AT_ONCE = 2**23  # elements
 
 
-def part(kept: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The entries whose names start with a prefix, under the rest of their names."""
-    return {name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -25,39 +18,43 @@ def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each tensor once whatever number of names it has."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of tensors, those of one type and device by one kernel."""
+    """Copies of tensors, by few kernels."""
     made = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
-    kinds: dict[tuple[torch.dtype, torch.device], list[str]] = {}
-    for name, tensor in tensors.items():
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(name)
-    with torch.no_grad():
-        for names in kinds.values():
-            torch._foreach_copy_([made[n] for n in names], [tensors[n].detach() for n in names])
+    copy_into(made, tensors)
     return made
 
 
-def put_back(tensors: Mapping[str, Tensor], before: Mapping[str, Tensor], *, unless: Tensor) -> None:
-    """Give tensors the values they had before unless a flag on the device is true, by few kernels."""
-    kinds: dict[torch.dtype, list[str]] = {}
-    for name, tensor in tensors.items():
-        kinds.setdefault(tensor.dtype, []).append(name)
+def copy_into(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Give tensors the values of the same names, by few kernels."""
     with torch.no_grad():
-        for names in kinds.values():
-            old, new = (torch.cat([values[n].reshape(-1) for n in names]) for values in (before, tensors))
-            parts = torch.where(unless, new, old).split([tensors[n].numel() for n in names])
-            settled = [part.view(tensors[n].shape) for n, part in zip(names, parts, strict=True)]
+        for names in _groups(tensors, values):
+            torch._foreach_copy_([tensors[n] for n in names], [values[n].detach() for n in names])
+
+
+def copy_unless(flag: Tensor, tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Give tensors the values of the same names unless a flag on the device is true, by few kernels."""
+    with torch.no_grad():
+        for names in _groups(tensors, values):
+            old, new = (torch.cat([of[n].detach().reshape(-1) for n in names]) for of in (tensors, values))
+            chosen = torch.where(flag.to(old.device), old, new).split([tensors[n].numel() for n in names])
+            settled = [part.view(tensors[n].shape) for n, part in zip(names, chosen, strict=True)]
             torch._foreach_copy_([tensors[n] for n in names], settled)
 
 
-class ArrivalError(RuntimeError):
-    """Something is kept that was not there before, or no more: not what a CUDA graph can have."""
-
-
-def chosen(flag: Tensor, new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The new entries where a flag on the device is true, else the old ones; both have the same names."""
-    if new.keys() != old.keys():
-        raise ArrivalError(
-            f"expected what is kept under the same names, got {sorted(new.keys() ^ old.keys())}"
-        )
-    return {name: t if t is old[name] else torch.where(flag, t, old[name]) for name, t in new.items()}
+def _groups(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Iterator[list[str]]:
+    """Names of tensors of one type and device, so many at once that copies of them take little memory."""
+    groups: dict[tuple[torch.dtype, torch.device], tuple[list[str], int]] = {}
+    for name in names:
+        kind = (tensors[name].dtype, tensors[name].device)
+        group, elements = groups.get(kind, ([], 0))
+        if group and elements + tensors[name].numel() > _AT_ONCE:
+            yield group
+            group, elements = [], 0
+        groups[kind] = ([*group, name], elements + tensors[name].numel())
+    yield from (group for group, _ in groups.values())

@@ -1,70 +1,18 @@
-"""Which parameters adapt, and how normalisation layers behave; layers are found by type, never by name."""
+"""Normalisation layers on batch, blended or frozen statistics; layers are found by type, never by name."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from equipoise.errors import ModelError, OptionError
 from equipoise.functional import at_least_single
 
-Parameters: TypeAlias = str | Sequence[str]
-"""Which parameters adapt: "all", "norm" (normalisation weights and biases), or patterns (fnmatch) of the
-names of parameters or of the modules they are in."""
-
-WITH_STATISTICS = (_NormBase,)  # batch, synchronised batch and instance norm, and what is made from them
+WITH_STATISTICS = (_NormBase,)  # batch, synchronised batch and instance norm, and their subclasses
 NORMALISATION = (*WITH_STATISTICS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-
-
-def checked_choice(which: Any) -> str | list[str]:
-    """A choice of parameters as a name or a list of patterns; OptionError for anything else."""
-    if isinstance(which, str) and which in ("all", "norm"):
-        return which
-    patterns = [] if isinstance(which, str) or not isinstance(which, Iterable) else list(which)
-    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise OptionError(f'expected parameters="all", "norm" or a list of name patterns, got {which!r}')
-    return patterns
-
-
-def select_parameters(model: nn.Module, which: str | list[str]) -> dict[str, nn.Parameter]:
-    """The parameters of the model that adapt, by name; ModelError or OptionError where there are none.
-
-    Whether the model's own parameters require gradients plays no part: a deployed model is often frozen.
-    """
-    everything = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
-    if which == "all":
-        if not everything:
-            raise ModelError("expected a model with parameters to adapt, got one without any")
-        return everything
-    if which == "norm":
-        chosen = {id(p) for m in model.modules() if isinstance(m, NORMALISATION) for p in m.parameters(False)}
-        if not chosen:
-            raise ModelError(
-                'parameters="norm" needs normalisation layers with weights (batch, layer, group, instance '
-                'or RMS norm, of torch\'s own types; others go by name, parameters=["*norm*"]) and the model '
-                'has none; parameters="all" works on any model, and so does the '
-                'method "poise"; "t3a" needs but a linear head'
-            )
-        return {name: p for name, p in everything.items() if id(p) in chosen}
-    unmatched = [pattern for pattern in which if not any(_matches(name, pattern) for name in everything)]
-    if unmatched:
-        raise OptionError(f"parameters: no parameter matches {unmatched}; the model has {_some(everything)}")
-    return {n: p for n, p in everything.items() if any(_matches(n, pattern) for pattern in which)}
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern names the parameter or a module that it is in."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
-
-
-def _some(names: dict[str, nn.Parameter]) -> str:
-    shown = list(names)[:8]
-    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
@@ -106,7 +54,7 @@ def batch_statistics(model: nn.Module, momentum: float, rows: int) -> Iterator[N
 
 
 @contextmanager
-def steady_statistics(model: nn.Module) -> Iterator[None]:
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Leave the running statistics as they are: torch's instance norm rewrites them even in eval mode."""
     buffers = [b for module in model.modules() if isinstance(module, _InstanceNorm) for b in module.buffers()]
     before = [buffer.clone() for buffer in buffers]
@@ -118,8 +66,8 @@ def steady_statistics(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(old)
 
 
-def pooling_layers(model: nn.Module) -> list[_BatchNorm]:
-    """The layers that pool the samples of a batch: batch norms with running statistics to use instead."""
+def batch_norm_layers(model: nn.Module) -> list[_BatchNorm]:
+    """The batch norms with running statistics, which normalise a sample by the others of its batch."""
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
 
@@ -127,7 +75,7 @@ _TINY = 1e-12
 
 
 class Moments(NamedTuple):
-    """Of the inputs of a layer.
+    """Moments of the inputs of a layer.
 
     Attributes:
         rows: how many rows there are.
@@ -167,7 +115,7 @@ def blended_statistics(
     model.
     """
     named = {id(module): prefix for prefix, module in model.named_modules()}
-    later: dict[int, Tensor] = {}  # what the running statistics will be, while they hold the blend
+    later: dict[int, Tensor] = {}  # the next running statistics, while the layers hold the blend
 
     def blend(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         rows, each, mean, var = measure(input_of(args, kwargs))
@@ -187,7 +135,7 @@ def blended_statistics(
 
     handles = []
     try:
-        for layer in pooling_layers(model):
+        for layer in batch_norm_layers(model):
             handles.append(layer.register_forward_pre_hook(blend, with_kwargs=True))
             handles.append(layer.register_forward_hook(follow))
         yield

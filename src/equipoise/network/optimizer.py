@@ -1,4 +1,4 @@
-"""The steps an adapter takes down its loss: gradient descent, Adam, and sharpness-aware ones."""
+"""Gradient descent, Adam and sharpness-aware gradients as pure functions of their state."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -9,28 +9,33 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from equipoise.functional import at_least_single
-from equipoise.network.outcome import Check, all_hold, first_broken, known
+from equipoise.network.flags import Check, all_hold
 from equipoise.options import number, one_of
 
 OptimizerName: TypeAlias = Literal["sgd", "adam"]
-Weights: TypeAlias = Mapping[str, nn.Parameter]
-State: TypeAlias = dict[str, Tensor]
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
+LearnedParameters: TypeAlias = Mapping[str, nn.Parameter]
+OptimizerState: TypeAlias = dict[str, Tensor]
 _NOT_FINITE = "non-finite gradient or step"
 
 
 class Slope(NamedTuple):
-    """The gradients of a loss by the parameters' names, or why there are none, and what they stand on."""
+    """Gradients of a loss.
+
+    Attributes:
+        gradients: by the parameters' names.
+        failure: the reason why there are none; empty otherwise.
+        checks: conditions for using them.
+    """
 
     gradients: dict[str, Tensor]
     failure: str = ""
     checks: tuple[Check, ...] = ()
 
 
-def slope(loss: Tensor, parameters: Weights) -> Slope:
+def slope(loss: Tensor, parameters: LearnedParameters) -> Slope:
     """Differentiate a loss; parameters that it does not depend on are left out."""
     finite = Check(loss.detach().isfinite(), "non-finite loss")
-    if known(finite.holds) is False:
-        return Slope({}, finite.otherwise)
     values = list(parameters.values())
     found = torch.autograd.grad(loss, values, allow_unused=True) if loss.requires_grad else ()
     gradients = {
@@ -48,17 +53,17 @@ class Optimizer:
 
     "sgd" is θ ← θ − rate · v with v ← momentum · v + g (never Nesterov); "adam" is torch's with
     β = (momentum, .999). Neither decays the weights. Nothing is written unless the whole step is finite.
-    State and steps of half-precision parameters are in single precision. torch's fused kernels do it, which
-    can leave everything as it was by a flag on the device.
+    State and steps of half-precision parameters are in single precision. torch's fused kernels take the step:
+    a flag on the device makes them leave everything as it was.
     """
 
     def __init__(self, kind: OptimizerName, rate: float, momentum: float) -> None:
-        one_of("optimizer", kind, get_args(OptimizerName))
+        one_of("optimizer", kind, OPTIMIZERS)
         self.kind = kind
         self.rate = number("learning_rate", rate, low=0)
         self.momentum = number("momentum", momentum, low=0, high=0.9999)
 
-    def start(self, parameters: Weights) -> State:
+    def start(self, parameters: LearnedParameters) -> OptimizerState:
         """The state before the first step."""
         zeros = {name: at_least_single(torch.zeros_like(p)) for name, p in parameters.items()}
         if self.kind == "sgd":
@@ -69,17 +74,15 @@ class Optimizer:
 
     def step(
         self,
-        parameters: Weights,
+        parameters: LearnedParameters,
         gradients: Mapping[str, Tensor],
-        state: State,
-        allowed: tuple[Check, ...],
-        *,
-        in_place: bool = False,
-    ) -> tuple[State, tuple[Check, ...]]:
-        """Move the parameters if all that was `allowed` holds, and the step is finite.
+        state: Mapping[str, Tensor],
+        checks: tuple[Check, ...],
+    ) -> tuple[OptimizerState, tuple[Check, ...]]:
+        """Move the parameters if all checks hold and the step is finite.
 
-        Returns the state afterwards, and what it all stands on: where a check does not hold, weights and
-        state are as before. `in_place`: the state's own tensors are written.
+        Returns the state afterwards, and the checks with those of the step: where one does not hold, weights
+        and state are as before. The tensors of `state` are not written.
         """
         names = list(gradients)
         chosen: list[Tensor] = [parameters[name] for name in names]
@@ -92,11 +95,8 @@ class Optimizer:
             # If the squares of the gradients were not finite, nor would this norm be.
             longest = torch.nn.utils.get_total_norm(slopes, foreach=True) * max(self.rate, 1.0)
             finite = longest.isfinite() & (self.rate <= torch.finfo(longest.dtype).max)
-            checks = (*allowed, Check(finite, _NOT_FINITE))
-            if first_broken(checks):
-                return state, checks
-            in_place = in_place and all(w is p for w, p in zip(wide, chosen, strict=True))
-            news = {name: tensor if in_place else tensor.clone() for name, tensor in state.items()}
+            checks = (*checks, Check(finite, _NOT_FINITE))
+            news = {name: tensor.clone() for name, tensor in state.items()}
             for moment in ("velocity", "mean", "square"):
                 for name, parameter in zip(names, wide, strict=True):
                     if (key := f"{moment}.{name}") in news:
@@ -107,15 +107,18 @@ class Optimizer:
             if detour:
                 settled = torch.stack([value.isfinite().all() for _, value in detour]).all()
                 checks = (*checks, Check(settled, _NOT_FINITE))
-                if first_broken(checks):
-                    return state, checks
-                fine = fine & settled
                 for parameter, value in detour:
-                    parameter.copy_(torch.where(fine, value, parameter))
+                    parameter.copy_(torch.where(fine & settled, value, parameter))
+                news = {name: torch.where(settled, new, state[name]) for name, new in news.items()}
         return news, checks
 
     def _fused(
-        self, names: list[str], chosen: list[Tensor], slopes: list[Tensor], state: State, refused: Tensor
+        self,
+        names: list[str],
+        chosen: list[Tensor],
+        slopes: list[Tensor],
+        state: OptimizerState,
+        refused: Tensor,
     ) -> None:
         """Take torch's own step, in place; it does nothing where `refused` is 1."""
         if self.kind == "sgd":
@@ -165,7 +168,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
-    """The tensor with its numbers in the order of another of its shape: fused kernels do not look."""
+    """The tensor with its numbers in the order of another of its shape: fused kernels ignore strides."""
     if tensor.stride() == like.stride():
         return tensor
     if _order(tensor) == _order(like):  # dimensions of size 1 may have any stride
@@ -178,7 +181,7 @@ def _order(tensor: Tensor) -> list[tuple[int, int]]:
 
 
 def sharpness_aware_slope(
-    loss_at: Callable[[], Tensor], parameters: Weights, rho: float
+    loss_at: Callable[[], Tensor], parameters: LearnedParameters, rho: float
 ) -> tuple[Tensor, Slope]:
     """The loss at θ, and its gradient at the worst point near θ: SAM (Foret et al., ICLR 2021).
 
@@ -191,8 +194,6 @@ def sharpness_aware_slope(
         return loss.detach(), here
     norm = torch.nn.utils.get_total_norm(list(here.gradients.values()))
     checks = (*here.checks, Check(norm.isfinite(), _NOT_FINITE))
-    if broken := first_broken(checks):
-        return loss.detach(), Slope({}, broken.otherwise)
     climbed: list[Tensor] = [parameters[name] for name in here.gradients]
     uphill = [gradient * (rho / (norm + 1e-12)) for gradient in here.gradients.values()]
     before = [parameter.detach().clone() for parameter in climbed]

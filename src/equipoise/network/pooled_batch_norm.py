@@ -1,8 +1,8 @@
 """Batch normalisation by the rows of all ranks, as one process with all of them would do it.
 
-A rank without a row of its own runs the model on a stand-in, so as to take part in what the others exchange;
-its count is 0, and what it computes counts for nothing. It must be finite all the same where gradients are
-taken: other layers multiply it by gradients of 0.
+A rank without a row of its own runs the model on a stand-in, to take part in the exchanges of the others; its
+count is 0, and its results count for nothing. They must be finite all the same where gradients are taken:
+other layers multiply them by gradients of 0.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -210,7 +210,7 @@ def _pooled(model: nn.Module, ranks: Ranks, counts: Sequence[int]) -> Iterator[N
     if ranks.alone or sum(counts) < 2:
         yield
         return
-    # On their own they would talk to the other ranks without a limit, and on CPU they refuse to.
+    # Their own forward exchanges without a time limit, and is refused on a CPU.
     talkers = [module for module in model.modules() if isinstance(module, nn.SyncBatchNorm)]
     try:
         for layer in talkers:

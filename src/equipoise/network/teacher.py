@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from equipoise.network.batch import Batch
 from equipoise.network.compiled import Compiler
-from equipoise.network.copying import frozen_copy
-from equipoise.network.layout import Execution
-from equipoise.network.normalisation import steady_statistics
+from equipoise.network.layout import Layout
+from equipoise.network.modules import frozen_copy
+from equipoise.network.named_tensors import named_tensors
+from equipoise.network.normalisation import frozen_statistics
 from equipoise.options import one_of
 
 Residence: TypeAlias = Literal["resident", "swapped"]
@@ -24,12 +25,12 @@ class ResidentTeacher(nn.Module):
 
     def forward(self, batch: Batch, compiler: Compiler) -> Any:
         """The source model's output."""
-        with steady_statistics(self.model):
+        with frozen_statistics(self.model):
             return compiler.run(self.model, batch)
 
-    def arrange(self, execution: Execution, device: torch.device) -> None:
-        """Lay out the weights as is best for a network that only answers."""
-        execution.arrange(self.model, device)
+    def lay_out(self, layout: Layout, device: torch.device) -> None:
+        """Bring the weights into the layout of a network that only answers."""
+        layout.apply(self.model, device)
 
     def tensors(self, names: list[str]) -> dict[str, Tensor]:
         """The source's own values of the named parameters and buffers."""
@@ -37,7 +38,7 @@ class ResidentTeacher(nn.Module):
         return {name: everything[name].detach() for name in names}
 
     def held(self) -> dict[str, Tensor]:
-        """What is held beside the student."""
+        """The tensors held beside the student."""
         return named_tensors(self.model)
 
 
@@ -65,15 +66,15 @@ class SwappedTeacher(nn.Module):
         try:
             for name, value in self._values.items():
                 everything[name].data = value.to(adapted[name].device, non_blocking=True)
-            with steady_statistics(student):
+            with frozen_statistics(student):
                 return compiler.run(student, batch)
         finally:
             for name, value in adapted.items():
                 everything[name].data = value
             torch.clear_autocast_cache()  # it would take the source's cast weights for the student's
 
-    def arrange(self, _execution: Execution, _device: torch.device) -> None:
-        """Lay out the source's values as the student's are, which they stand in for."""
+    def lay_out(self, _layout: Layout, _device: torch.device) -> None:
+        """Bring the source's values into the memory format of the student's, which they replace."""
         (student,) = self._student
         likes = named_tensors(student)
         for name, value in self._values.items():
@@ -85,7 +86,7 @@ class SwappedTeacher(nn.Module):
         return {name: self._values[name] for name in names}
 
     def held(self) -> dict[str, Tensor]:
-        """What is held beside the student."""
+        """The tensors held beside the student."""
         return dict(self._values)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "SwappedTeacher":
@@ -93,16 +94,11 @@ class SwappedTeacher(nn.Module):
         return self
 
 
-def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, each tensor once whatever number of names it has."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
 Teacher: TypeAlias = ResidentTeacher | SwappedTeacher
 
 
 def make_teacher(residence: Residence, student: nn.Module, adapting: dict[str, Tensor]) -> Teacher:
-    """The source model of a student that has not adapted yet; a student that never does is its own."""
+    """The source model of a student that has not adapted yet; if nothing adapts, the student itself."""
     one_of("teacher", residence, get_args(Residence))
     if residence == "resident" and adapting:
         return ResidentTeacher(student)

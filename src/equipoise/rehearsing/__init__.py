@@ -1,1 +1,1 @@
-"""A method meets made-up shifts of labelled source data before it is deployed."""
+"""Rehearsals: a method adapts to made-up shifts of labelled source data before it is deployed."""

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from equipoise.errors import RehearsalError
 
-FEWEST = 100
+FEWEST_SAMPLES = 100
 """Samples below which a rehearsal would learn noise."""
 
 Inputs: TypeAlias = Tensor | dict[str, Tensor]
@@ -73,9 +73,9 @@ def take(loader: Iterable[Any], samples: int, seed: int, progress: bool) -> Labe
             taken.add(part, draw)
             if seen >= samples and not ends:
                 break
-    if seen < FEWEST:
+    if seen < FEWEST_SAMPLES:
         raise RehearsalError(
-            f"expected at least {FEWEST} labelled samples, better 1,000 to 2,000, got {seen}"
+            f"expected at least {FEWEST_SAMPLES} labelled samples, better 1,000 to 2,000, got {seen}"
             + ("" if seen else " (an iterator already used up?)")
         )
     found = taken.result()
@@ -99,7 +99,8 @@ def _has_length(loader: Iterable[Any]) -> bool:
 def _checked(item: Any) -> Labelled:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise RehearsalError(
-            f"expected the loader to yield (inputs, labels), got {_told(item)}: a rehearsal needs labels"
+            f"expected the loader to yield (inputs, labels), got {_describe_item(item)}: a rehearsal "
+            "needs labels"
         )
     inputs, labels = item
     if isinstance(inputs, Mapping):
@@ -128,7 +129,7 @@ def _checked(item: Any) -> Labelled:
     return Labelled(mapped(inputs, lambda tensor: tensor.detach().cpu()), labels.long().cpu())
 
 
-def _told(item: Any) -> str:
+def _describe_item(item: Any) -> str:
     return f"{len(item)} of them" if isinstance(item, (tuple, list)) else type(item).__name__
 
 

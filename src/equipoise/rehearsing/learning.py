@@ -1,4 +1,4 @@
-"""The regressions of a rehearsal, fitted to the streams that were met."""
+"""The regressions of a rehearsal, fitted to its streams."""
 
 import torch
 from torch import Tensor
@@ -8,30 +8,36 @@ from equipoise.calibration import window
 from equipoise.calibration.rehearsal import FLOORS, Rehearsal, Run, logit
 from equipoise.calibration.ridge import fit_ridge, left_out
 from equipoise.calibration.shifts import NO_SHIFT
-from equipoise.rehearsing.meeting import Met
+from equipoise.rehearsing.streams import RehearsedStream
 
 
-def learned(adapter: Adapter, met: list[Met], samples: int, batch_size: int, seed: int) -> Rehearsal:
-    """Fit the regressions to what was met; each stream has the same weight, however long it is."""
-    groups = [stream.shift for stream in met for _ in stream.windows]
-    weight = torch.cat([torch.full((len(s.windows),), 1 / len(s.windows), dtype=torch.float64) for s in met])
-    x = window.features(torch.cat([stream.windows for stream in met]))  # n, models, features
-    y = logit(torch.cat([stream.hits for stream in met]))
+def learned(
+    adapter: Adapter, streams: list[RehearsedStream], samples: int, batch_size: int, seed: int
+) -> Rehearsal:
+    """Fit the regressions to the streams, each with the same weight whatever its length."""
+    groups = [stream.shift for stream in streams for _ in stream.windows]
+    weight = torch.cat(
+        [torch.full((len(s.windows),), 1 / len(s.windows), dtype=torch.float64) for s in streams]
+    )
+    x = window.features(torch.cat([stream.windows for stream in streams]))  # n, models, features
+    y = logit(torch.cat([stream.hits for stream in streams]))
     student = fit_ridge(x[:, 0], y[:, 0], weight, groups, FLOORS)
     alone = left_out(x[:, 0], y[:, 0], weight, groups, FLOORS)
     gap, margin = None, torch.zeros((), dtype=torch.float64)
     if x.shape[1] == 2:
         both, floors = x.flatten(1), torch.cat([FLOORS, FLOORS])
         middle = y.mean(1).sigmoid()
-        heavier = weight * (middle * (1 - middle) + 0.02)  # where logits say much of an accuracy
+        heavier = weight * (middle * (1 - middle) + 0.02)  # the slope of the accuracy in its logit
         gap = fit_ridge(both, y[:, 1] - y[:, 0], heavier, groups, floors)
         theirs = alone + left_out(both, y[:, 1] - y[:, 0], heavier, groups, floors)
         margin = (theirs - y[:, 1]).abs().quantile(0.9)
-    wholes = torch.stack([stream.whole for stream in met])
-    accuracies = torch.cat([(s.hits[-1:] if len(s.hits) == 1 else s.hits.mean(0, keepdim=True)) for s in met])
+    wholes = torch.stack([stream.whole for stream in streams])
+    accuracies = torch.cat(
+        [(s.hits[-1:] if len(s.hits) == 1 else s.hits.mean(0, keepdim=True)) for s in streams]
+    )
     right = window.temperature_for(wholes, accuracies)
     runs, bins, at = [], torch.zeros(2, 3, 15, dtype=torch.float64), 0
-    for stream in met:
+    for stream in streams:
         estimate = float(alone[at : at + len(stream.windows)].sigmoid().mean())
         at += len(stream.windows)
         temperature = window.temperature_for(stream.whole[0], torch.tensor(estimate, dtype=torch.float64))
@@ -49,7 +55,7 @@ def learned(adapter: Adapter, met: list[Met], samples: int, batch_size: int, see
         )
         for place, confidence in enumerate(window.confidence_at(stream.confidences, temperature)):
             bins[place] += _binned(confidence, stream.right)
-    prior = next(s.whole for s in met if s.shift == NO_SHIFT and s.order == "shuffled")
+    prior = next(s.whole for s in streams if s.shift == NO_SHIFT and s.order == "shuffled")
     return Rehearsal(
         method=adapter.name,
         options=adapter.rehearsed_options,

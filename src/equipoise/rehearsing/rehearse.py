@@ -1,4 +1,4 @@
-"""Run a method over made-up shifts of labelled source data: how does accuracy follow from its answers?"""
+"""Run a method on made-up shifts of labelled source data, and learn its accuracy from its answers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.calibration.shifts import NO_SHIFT, Shift, generic_shifts, image_shifts, scale_of
-from equipoise.calibration.source_statistics import SourceStatistics, check_module, device_of
+from equipoise.calibration.shifts import NO_SHIFT, ShiftFunction, generic_shifts, image_shifts, scale_of
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
+from equipoise.factory import create, options_of
+from equipoise.network.modules import check_module, device_of
 from equipoise.options import integer
-from equipoise.registry import create, method_class, options_of
-from equipoise.rehearsing.labelled import FEWEST, Inputs, Labelled, mapped, take, tensors_of
+from equipoise.registry import method_class
+from equipoise.rehearsing.labelled import FEWEST_SAMPLES, Inputs, Labelled, mapped, take, tensors_of
 from equipoise.rehearsing.learning import learned
-from equipoise.rehearsing.meeting import Shifts, Stage, batches_of, meet_all
+from equipoise.rehearsing.streams import RehearsalSetup, Shifts, batches_of, run_streams
 
 FEWEST_SHIFTS = 8
 """The shifts below which a regression would learn noise, the one that changes nothing among them."""
@@ -35,9 +37,9 @@ def rehearse(
     progress: bool = True,
     **options: Any,
 ) -> SourceStatistics:
-    """Source statistics with a rehearsal: how accurate a method on a model is, seen from its answers alone.
+    """Source statistics with a rehearsal, which estimates a method's accuracy from its answers alone.
 
-    The method meets each made-up shift of labelled samples from a reset, in random order and half of the
+    The method adapts to each made-up shift of labelled samples from a reset, in random order and half of the
     shifts sorted by class as well, without tempering. Over windows of its answers (`window.features`), ridge
     regression fits the logit of their accuracy; in a stream, `tempering="rehearsed"` evaluates it. One shift
     after another is left out to learn how far off that is. The model and torch's global random state are left
@@ -71,7 +73,10 @@ def rehearse(
     """
     check_module(model)
     _check_call(method, shifts, options)
-    samples, batch_size = integer("samples", samples, low=FEWEST), integer("batch_size", batch_size, low=1)
+    samples, batch_size = (
+        integer("samples", samples, low=FEWEST_SAMPLES),
+        integer("batch_size", batch_size, low=1),
+    )
     seed = integer("seed", seed, low=0)
     with _stopping():
         labelled = take(loader, samples, seed, progress)
@@ -80,14 +85,14 @@ def rehearse(
         _check_labels(labelled.labels, measured.num_classes)
         bare = replace(measured, rehearsals={})
         adapter = create(method, model, bare, tempering="none", distributed=False, **options)
-        stage = Stage(adapter, measured.num_classes, labelled, batch_size, seed)
-        found = learned(adapter, meet_all(stage, chosen, progress), len(labelled), batch_size, seed)
+        setup = RehearsalSetup(adapter, measured.num_classes, labelled, batch_size, seed)
+        found = learned(adapter, run_streams(setup, chosen, progress), len(labelled), batch_size, seed)
     return replace(measured, rehearsals={**measured.rehearsals, method: found})
 
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Ctrl-C with a message that says what became of the rehearsal."""
+    """Add a message about the rehearsal to Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -98,7 +103,7 @@ def _stopping() -> Iterator[None]:
 
 
 def _check_call(method: str, shifts: int | Shifts | None, options: Mapping[str, Any]) -> None:
-    """Refuse what cannot be rehearsed before anything is read."""
+    """Check the arguments before anything is read."""
     known = options_of(method)
     for name in ("tempering", "engine", "distributed"):
         if name in options:
@@ -111,14 +116,14 @@ def _check_call(method: str, shifts: int | Shifts | None, options: Mapping[str, 
         if len(shifts.keys() - {NO_SHIFT}) < FEWEST_SHIFTS - 1:
             raise OptionError(
                 f"expected at least {FEWEST_SHIFTS - 1} shifts, better 16, got "
-                f"{len(shifts.keys() - {NO_SHIFT})}: fewer cannot tell how accuracy follows from the answers"
+                f"{len(shifts.keys() - {NO_SHIFT})}: fewer are not enough to estimate accuracy from answers"
             )
     elif shifts is not None:
         integer("shifts", shifts, low=FEWEST_SHIFTS)
 
 
 def _measured(model: nn.Module, labelled: Labelled, method: str, batch_size: int) -> SourceStatistics:
-    """Source statistics of the same samples, with all that the method needs."""
+    """Source statistics of the same samples, with the Fisher diagonal if the method needs it."""
     device = device_of(model)
     batches = (mapped(part.inputs, lambda t: t.to(device)) for part in batches_of(labelled, batch_size))
     fisher = method_class(method).needs_fisher
@@ -134,7 +139,7 @@ def _check_labels(labels: Tensor, classes: int) -> None:
 
 
 def _chosen_shifts(shifts: int | Shifts | None, inputs: Inputs) -> Shifts:
-    """The shifts to meet, the one that changes nothing first."""
+    """The shifts to rehearse, the one that changes nothing first."""
     if isinstance(shifts, Mapping):
         found: Shifts = dict(shifts)
     else:
@@ -166,6 +171,6 @@ def _built_in(inputs: Inputs) -> Shifts:
 
 
 def _of_entry(
-    inputs: dict[str, Tensor], generator: torch.Generator, *, key: str, shift: Shift
+    inputs: dict[str, Tensor], generator: torch.Generator, *, key: str, shift: ShiftFunction
 ) -> dict[str, Tensor]:
     return {**inputs, key: shift(inputs[key], generator)}

@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 
 from equipoise.data.corruptions import TIERS, corrupt
-from equipoise.data.corruptions.defocus import defocus_blur, disk, resized
+from equipoise.data.corruptions.defocus import defocus_blur, disk, resized_kernel
 from equipoise.data.corruptions.motion import along_lines, motion_weights
 from equipoise.data.corruptions.zoom import one_by_one, zoom_blur
 from tests.data.corruptions.pictures import Images, Reals, assert_rounded, flat, pictures
@@ -56,8 +56,8 @@ def test_a_disk_of_another_size_is_the_disk_enlarged(scale: float) -> None:
     parts = (np.arange(600) + 0.5) / 600 - 0.5
     fallen = np.rint((np.arange(-reach, reach + 1)[:, None] + parts) * scale).astype(int) + outer
     counts = np.stack([np.bincount(row, minlength=2 * outer + 1) for row in fallen]) / 600
-    assert resized(kernel, scale) == pytest.approx(counts.T @ kernel @ counts, abs=0.002)
-    assert resized(kernel, 1.0) == pytest.approx(kernel)
+    assert resized_kernel(kernel, scale) == pytest.approx(counts.T @ kernel @ counts, abs=0.002)
+    assert resized_kernel(kernel, 1.0) == pytest.approx(kernel)
 
 
 def test_many_pixels_of_one_weight_do_not_overflow() -> None:

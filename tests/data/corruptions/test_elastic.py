@@ -8,7 +8,7 @@ import scipy.ndimage
 
 from equipoise.data.corruptions import TIERS, corrupt
 from equipoise.data.corruptions.arrays import generators
-from equipoise.data.corruptions.elastic import affine, elastic_transform, looked_up, smoothed
+from equipoise.data.corruptions.elastic import affine, elastic_transform, looked_up, smoothed_fields
 from tests.data.corruptions.pictures import Images, Reals, assert_rounded, flat, pictures
 
 ELASTIC = {
@@ -109,4 +109,4 @@ def test_fields_are_smoothed_by_a_gaussian_filter(sigma: float) -> None:
     expected = scipy.ndimage.gaussian_filter(
         fields.astype(float), (0, 0, sigma, sigma), mode="reflect", truncate=3
     )
-    assert smoothed(fields, sigma) == pytest.approx(expected, abs=1e-5)
+    assert smoothed_fields(fields, sigma) == pytest.approx(expected, abs=1e-5)

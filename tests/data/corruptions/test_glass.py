@@ -6,7 +6,7 @@ import scipy.ndimage
 
 from equipoise.data.corruptions import TIERS, corrupt
 from equipoise.data.corruptions.arrays import generators
-from equipoise.data.corruptions.glass import fronts, glass_blur, shuffled, smoothed
+from equipoise.data.corruptions.glass import fronts, glass_blur, shuffled, smoothed_images
 from tests.data.corruptions.pictures import assert_rounded, pictures
 
 GLASS = {
@@ -68,7 +68,7 @@ def test_smoothing_is_a_gaussian_filter(sigma: float) -> None:
     expected = scipy.ndimage.gaussian_filter(
         images.astype(float), (0, sigma, sigma, 0), mode="nearest", truncate=4
     )
-    assert smoothed(images, sigma) == pytest.approx(expected, abs=1e-3)
+    assert smoothed_images(images, sigma) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("size", [32, 64])

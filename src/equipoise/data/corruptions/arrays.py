@@ -1,4 +1,4 @@
-"""What the corruptions share: pixels and their floats, channels, linear interpolation, random numbers.
+"""Functions shared by the corruptions: pixels and their floats, channels, interpolation, random numbers.
 
 The result for an image must not depend on the images beside it, to the bit. So batches are only worked on by
 operations that are exact, or that treat each number by itself (sums, products and roundings of IEEE 754, in a
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from equipoise.data.corruptions.tables import CORRUPTIONS
 
-Images: TypeAlias = NDArray[np.uint8]  # (N, H, W, 3)
+Pixels: TypeAlias = NDArray[np.uint8]
+"""Images (N, height, width, 3)."""
 Floats: TypeAlias = NDArray[np.float32]
 Reals: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]
@@ -30,7 +31,7 @@ def generators(name: str, seeds: Sequence[int]) -> list[np.random.Generator]:
     return [np.random.Generator(np.random.SFC64([index, seed])) for seed in seeds]
 
 
-def pixels(values: Floats) -> Images:
+def pixels(values: Floats) -> Pixels:
     """The nearest of 0, 1, …, 255 to each value (half to even); `values` is written into."""
     np.rint(values, out=values)
     np.clip(values, 0, 255, out=values)

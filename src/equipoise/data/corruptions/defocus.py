@@ -5,18 +5,18 @@ from collections import defaultdict
 
 import numpy as np
 
-from equipoise.data.corruptions.arrays import Images, Reals, pixels
+from equipoise.data.corruptions.arrays import Pixels, Reals, pixels
 
 _NEGLIGIBLE = 2.0**-24  # of the largest weight: nothing in a float32 sum
 
 
-def defocus_blur(images: Images, radius: float, antialias: float, scale: float = 1.0) -> Images:
+def defocus_blur(images: Pixels, radius: float, antialias: float, scale: float = 1.0) -> Pixels:
     """Convolve with a disk whose edge is smoothed; the image is mirrored at its edge pixels.
 
     The weights of a disk are few numbers, each at many places. So the pixels of the same weight are summed
     first, as whole numbers, which is fast and exact.
     """
-    kernel = resized(disk(radius, antialias), scale)
+    kernel = resized_kernel(disk(radius, antialias), scale)
     reach = len(kernel) // 2
     height, width = images.shape[1:3]
     padded = np.pad(images, ((0, 0), (reach, reach), (reach, reach), (0, 0)), mode="reflect")
@@ -50,7 +50,7 @@ def disk(radius: float, antialias: float) -> Reals:
     return weights
 
 
-def resized(kernel: Reals, scale: float) -> Reals:
+def resized_kernel(kernel: Reals, scale: float) -> Reals:
     """The kernel for images of another size: each weight is a square of `scale` × `scale` pixels.
 
     A disk of so small a radius cannot be drawn anew: below a radius of 1 it is one pixel, and blurs nothing.

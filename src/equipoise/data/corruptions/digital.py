@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from equipoise.data.corruptions.arrays import Images, pixels
+from equipoise.data.corruptions.arrays import Pixels, pixels
 
 
-def brightness(images: Images, shift: float) -> Images:
+def brightness(images: Pixels, shift: float) -> Pixels:
     """Add to the value of HSV: V = max(R, G, B) becomes V' = min(V + shift, 1), hue and saturation stay.
 
     So every channel is multiplied by V' / V, and black becomes a grey of V' = shift.
@@ -33,7 +33,7 @@ def _brighter(shift: float) -> NDArray[np.uint8]:
     return pixels(table.astype(np.float32)).ravel()
 
 
-def contrast(images: Images, factor: float) -> Images:
+def contrast(images: Pixels, factor: float) -> Pixels:
     """Pull every channel to its mean over the image: (x − mean) · factor + mean."""
     count, height, width = images.shape[:3]
     # Sums of whole numbers are exact in any order; over whole rows first, since that is fastest.
@@ -45,7 +45,7 @@ def contrast(images: Images, factor: float) -> Images:
     return pixels(values).reshape(images.shape)
 
 
-def pixelate(images: Images, part: float) -> Images:
+def pixelate(images: Pixels, part: float) -> Pixels:
     """Shrink height and width to that part, rounded down, and enlarge again, both by a box filter."""
     height, width = images.shape[1:3]
     rows, columns = max(1, int(height * part)), max(1, int(width * part))
@@ -55,11 +55,11 @@ def pixelate(images: Images, part: float) -> Images:
     # To enlarge by a box filter is to take the pixel in which the middle of the new one is.
     down = ((np.arange(height) + 0.5) * (rows / height)).astype(np.intp)
     across = ((np.arange(width) + 0.5) * (columns / width)).astype(np.intp)
-    enlarged: Images = small.take(across, axis=2).take(down, axis=1)
+    enlarged: Pixels = small.take(across, axis=2).take(down, axis=1)
     return enlarged
 
 
-def compressed(images: Images, quality: float) -> Images:
+def compressed(images: Pixels, quality: float) -> Pixels:
     """Encode each image as JPEG of that quality, as Pillow does, and decode it."""
     decoded = np.empty_like(images)
     for image, target in zip(images, decoded, strict=True):

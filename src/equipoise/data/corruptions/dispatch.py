@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.corruptions import digital, noise
-from equipoise.data.corruptions.arrays import Images, generators
+from equipoise.data.corruptions.arrays import Pixels, generators
 from equipoise.data.corruptions.defocus import defocus_blur
 from equipoise.data.corruptions.elastic import elastic_transform
 from equipoise.data.corruptions.fog import fog
@@ -25,7 +25,7 @@ SMALLEST = 8  # pixels of a side
 _TOGETHER = 16 * 64 * 64  # pixels that are worked on at once: more take longer, for want of cache
 
 # Functions of images, generators and constants.
-RANDOM: Mapping[str, Callable[..., Images]] = MappingProxyType(
+RANDOM: Mapping[str, Callable[..., Pixels]] = MappingProxyType(
     {
         "gaussian_noise": noise.gaussian_noise,
         "shot_noise": noise.shot_noise,
@@ -40,7 +40,7 @@ RANDOM: Mapping[str, Callable[..., Images]] = MappingProxyType(
 )
 
 # Functions of images and constants.
-DETERMINISTIC: Mapping[str, Callable[..., Images]] = MappingProxyType(
+DETERMINISTIC: Mapping[str, Callable[..., Pixels]] = MappingProxyType(
     {
         "defocus_blur": defocus_blur,
         "zoom_blur": zoom_blur,

@@ -5,12 +5,12 @@ from functools import lru_cache
 import numpy as np
 from scipy.sparse import csr_array
 
-from equipoise.data.corruptions.arrays import Floats, Generators, Images, Indices, Reals, between, pixels
+from equipoise.data.corruptions.arrays import Floats, Generators, Indices, Pixels, Reals, between, pixels
 
 
 def elastic_transform(
-    images: Images, generators: Generators, strength: float, smoothing: float, shift: float
-) -> Images:
+    images: Pixels, generators: Generators, strength: float, smoothing: float, shift: float
+) -> Pixels:
     """A random affine map, then smooth random displacements; lengths are parts of the shorter side.
 
     The affine map moves each coordinate of three points around the centre by U(−shift, shift). Displacements
@@ -25,7 +25,7 @@ def elastic_transform(
     if strength:
         shape = (2, height, width)
         draws = np.stack([g.random(shape, dtype=np.float32) for g in generators])
-        fields = smoothed(draws * 2 - 1, smoothing * side) * np.float32(strength * side)
+        fields = smoothed_fields(draws * 2 - 1, smoothing * side) * np.float32(strength * side)
         down, across = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
         planes = looked_up(planes, fields[:, 0] + down, fields[:, 1] + across, repeat_edge=True)
     return np.ascontiguousarray(np.moveaxis(pixels(planes), 1, -1))
@@ -55,7 +55,7 @@ def affine(height: int, width: int, moves: Reals) -> tuple[Floats, Floats]:
     return looked[0], looked[1]
 
 
-def smoothed(fields: Floats, sigma: float) -> Floats:
+def smoothed_fields(fields: Floats, sigma: float) -> Floats:
     """Fields (N, 2, H, W) under a Gaussian filter that is cut off at 3 sigma, mirrored at their edges.
 
     Axis for axis a sparse matrix, which adds up each row from left to right for each column by itself: a

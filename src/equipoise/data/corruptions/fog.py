@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from equipoise.data.corruptions.arrays import Floats, Generators, Images, in_each_channel, pixels
+from equipoise.data.corruptions.arrays import Floats, Generators, Pixels, in_each_channel, pixels
 
 
-def fog(images: Images, generators: Generators, density: float, decay: float) -> Images:
+def fog(images: Pixels, generators: Generators, density: float, decay: float) -> Pixels:
     """Add a plasma fractal and darken: (x + density · plasma) · m / (m + density), m the image's maximum."""
     height, width = images.shape[1:3]
     size = 1 << (max(height, width) - 1).bit_length()

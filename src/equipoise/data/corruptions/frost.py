@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from equipoise.data.corruptions.arrays import Generators, Images, Reals, pixels
+from equipoise.data.corruptions.arrays import Generators, Pixels, Reals, pixels
 
 _SIZE = 256  # of a pane, at the scale of the tables
 _DIRECTIONS = 24  # in which the arms of a crystal can grow
@@ -33,7 +33,7 @@ PANES = (
 )
 
 
-def frost(images: Images, generators: Generators, weight: float, thickness: float, scale: float) -> Images:
+def frost(images: Pixels, generators: Generators, weight: float, thickness: float, scale: float) -> Pixels:
     """Weigh the image against a random window of a frosted pane: weight · x + thickness · pane.
 
     The panes of the original are photographs that are not ours to ship. These are drawn: star-shaped crystals
@@ -57,13 +57,13 @@ def frost(images: Images, generators: Generators, weight: float, thickness: floa
 
 
 @lru_cache(maxsize=8)
-def wrapped_panes(rows: int, columns: int) -> tuple[Images, ...]:
+def wrapped_panes(rows: int, columns: int) -> tuple[Pixels, ...]:
     """The panes, continued, so that a window of that size can start anywhere."""
     return tuple(np.pad(pane, ((0, rows), (0, columns), (0, 0)), mode="wrap") for pane in panes())
 
 
 @lru_cache(maxsize=1)
-def panes() -> tuple[Images, ...]:
+def panes() -> tuple[Pixels, ...]:
     """The five panes, (256, 256, 3) each, always the same; each goes on at its other side."""
     generator = np.random.Generator(np.random.PCG64(20190506))
     arms = [
@@ -72,7 +72,7 @@ def panes() -> tuple[Images, ...]:
     return tuple(_painted(pane, arms, generator) for pane in PANES)
 
 
-def _painted(pane: Pane, arms: list[NDArray[np.complex128]], generator: np.random.Generator) -> Images:
+def _painted(pane: Pane, arms: list[NDArray[np.complex128]], generator: np.random.Generator) -> Pixels:
     """A pane: clouds and crystals, of mean 0 and variance 1 each, mixed, scaled and coloured."""
     mixed = pane.crystals * _standardised(crystals(arms, generator))
     mixed += (1 - pane.crystals) * _standardised(clouds(1.6, generator))

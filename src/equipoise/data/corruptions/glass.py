@@ -4,10 +4,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from equipoise.data.corruptions.arrays import Floats, Generators, Images, Indices, pixels
+from equipoise.data.corruptions.arrays import Floats, Generators, Indices, Pixels, pixels
 
 
-def glass_blur(images: Images, generators: Generators, sigma: float, reach: float, sweeps: float) -> Images:
+def glass_blur(images: Pixels, generators: Generators, sigma: float, reach: float, sweeps: float) -> Pixels:
     """Smooth by a Gaussian, swap pixels with neighbours, smooth again.
 
     In each of `sweeps` sweeps every pixel, from the bottom right to the top left, changes places with one at
@@ -16,13 +16,13 @@ def glass_blur(images: Images, generators: Generators, sigma: float, reach: floa
     where it means to swap; this does what the paper says.
     """
     distance, count = max(1, round(reach)), round(sweeps)
-    smooth = smoothed(images.astype(np.float32), sigma)
+    smooth = smoothed_images(images.astype(np.float32), sigma)
     moved = shuffled(images.shape[:3], generators, distance, count)
     pixel_rows = smooth.reshape(-1, 3).take(moved, axis=0)
-    return pixels(smoothed(pixel_rows.reshape(images.shape), sigma))
+    return pixels(smoothed_images(pixel_rows.reshape(images.shape), sigma))
 
 
-def smoothed(values: Floats, sigma: float) -> Floats:
+def smoothed_images(values: Floats, sigma: float) -> Floats:
     """A Gaussian of sigma pixels, cut off at 4 sigma, over height and width; edge pixels go on outside."""
     reach = int(4 * sigma + 0.5)
     if reach == 0:

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from equipoise.data.corruptions.arrays import Floats, Generators, Images, pixels
+from equipoise.data.corruptions.arrays import Floats, Generators, Pixels, pixels
 
 _NEGLIGIBLE = 2.0**-24  # of the largest weight: nothing in a float32 sum
 
 
-def motion_blur(images: Images, generators: Generators, radius: float, sigma: float) -> Images:
+def motion_blur(images: Pixels, generators: Generators, radius: float, sigma: float) -> Pixels:
     """Blur by a motion of the camera, at an angle of U(−45°, 45°) to the horizontal."""
     angles = [g.uniform(-45, 45) for g in generators]
     height, width = images.shape[1:3]
@@ -18,7 +18,7 @@ def motion_blur(images: Images, generators: Generators, radius: float, sigma: fl
 
 
 def along_lines(
-    rows: Images | Floats, angles: list[float], radius: float, sigma: float, channels: int
+    rows: Pixels | Floats, angles: list[float], radius: float, sigma: float, channels: int
 ) -> Floats:
     """Blur each image, (N, H, W · channels), on one side along a line at its angle in degrees.
 

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.corruptions.arrays import Floats, Generators, Images, pixels
+from equipoise.data.corruptions.arrays import Floats, Generators, Pixels, pixels
 
 GUIDES = 1024  # starting points for the search in each distribution
 
 
-def gaussian_noise(images: Images, generators: Generators, scale: float) -> Images:
+def gaussian_noise(images: Pixels, generators: Generators, scale: float) -> Pixels:
     """Add noise of a normal distribution to every value: x + N(0, scale)."""
     shape = images.shape[1:]
     noise = np.stack([g.standard_normal(shape, dtype=np.float32) for g in generators])
@@ -20,7 +20,7 @@ def gaussian_noise(images: Images, generators: Generators, scale: float) -> Imag
     return pixels(noise)
 
 
-def impulse_noise(images: Images, generators: Generators, fraction: float) -> Images:
+def impulse_noise(images: Pixels, generators: Generators, fraction: float) -> Pixels:
     """Salt and pepper: each value is, with probability fraction / 2 each, set to 0 or to 1.
 
     Each channel of a pixel is hit by itself, as in the original.
@@ -33,7 +33,7 @@ def impulse_noise(images: Images, generators: Generators, fraction: float) -> Im
     return noisy
 
 
-def shot_noise(images: Images, generators: Generators, photons: float) -> Images:
+def shot_noise(images: Pixels, generators: Generators, photons: float) -> Pixels:
     """Count photons: Poisson(x · photons) / photons for every value.
 
     A value has one of 256 levels, so the counts are drawn from 256 distributions, by inversion: the count is

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from equipoise.data.corruptions.arrays import Floats, Generators, Images, in_each_channel, pixels
+from equipoise.data.corruptions.arrays import Floats, Generators, Pixels, in_each_channel, pixels
 from equipoise.data.corruptions.motion import along_lines
 from equipoise.data.corruptions.zoom import enlarged, zoomed
 
@@ -10,7 +10,7 @@ _RED, _GREEN, _BLUE = np.float32(0.299), np.float32(0.587), np.float32(0.114)
 
 
 def snow(
-    images: Images,
+    images: Pixels,
     generators: Generators,
     mean: float,
     scale: float,
@@ -19,7 +19,7 @@ def snow(
     radius: float,
     sigma: float,
     weight: float,
-) -> Images:
+) -> Pixels:
     """Whiten the image, and add flakes that fall, and the same flakes turned by 180°.
 
     flakes = a field of N(mean, scale), zoomed into by `flake`, 0 below `threshold`, at most 1, blurred by a
@@ -42,7 +42,7 @@ def snow(
     return pixels(whitened(images, weight) + fallen)
 
 
-def whitened(images: Images, weight: float) -> Floats:
+def whitened(images: Pixels, weight: float) -> Floats:
     """A white sky, weight · x + (1 − weight) · max(x, 1.5 · grey + 0.5), in units of 1 / 255."""
     values = images.astype(np.float32)
     grey = values[..., 0] * _RED

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from equipoise.data.corruptions.arrays import Floats, Images, Indices, Reals, between, pixels
+from equipoise.data.corruptions.arrays import Floats, Indices, Pixels, Reals, between, pixels
 
 _LARGEST = 256 * 256  # pixels of an image, for the matrix to be of a bearable size
 
 
-def zoom_blur(images: Images, largest: float) -> Images:
+def zoom_blur(images: Pixels, largest: float) -> Pixels:
     """The mean of the image and of its zooms by 1, 1.01, …, `largest` into the centre.
 
     All of this is linear, and the same for all images: one sparse matrix over pixels, applied to the whole
@@ -48,7 +48,7 @@ def mean_zoom(height: int, width: int, factors: tuple[float, ...]) -> csr_array:
     return matrix
 
 
-def one_by_one(images: Images, factors: tuple[float, ...]) -> Floats:
+def one_by_one(images: Pixels, factors: tuple[float, ...]) -> Floats:
     """The mean of the images and their zooms, without a matrix."""
     height, width = images.shape[1:3]
     total = images.astype(np.float32)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from statistics import fmean
 
-from equipoise.bench.lines import Protocol
+from equipoise.bench.schema import Protocol
 from equipoise.report.figures.charts import Series, line_chart, row_chart
-from equipoise.report.figures.sections import Group, Section, Spread, spread_of
+from equipoise.report.figures.sections import Section, Spread, VariantResults, spread_of
 from equipoise.report.figures.streams import by_place, tau_median
 from equipoise.report.figures.svg import Shape
-from equipoise.report.numbers.runs import Form, Metric
+from equipoise.report.numbers.runs import MethodVariant, Metric
 
 KINDS: dict[str, tuple[str, str, Shape]] = {
     "mean": ("mean of τ", "hue-3", "circle"),
@@ -19,20 +19,22 @@ KINDS: dict[str, tuple[str, str, Shape]] = {
 PREFERRED = ("dec", "source")
 
 
-def ablated(section: Section, protocol: Protocol) -> dict[str, Group]:
+def ablated(section: Section, protocol: Protocol) -> dict[str, VariantResults]:
     """The groups that are compared, by tempering: those of dec, else of source; empty if neither has two.
 
     One of the two at least is the fixed temperature: without it there is nothing to compare with.
     """
     groups = section.groups.get(protocol, {})
     for label in PREFERRED:
-        found = {kind: groups[Form(label, kind)] for kind in KINDS if Form(label, kind) in groups}
+        found = {
+            kind: groups[MethodVariant(label, kind)] for kind in KINDS if MethodVariant(label, kind) in groups
+        }
         if "fixed" in found and len(found) > 1:
             return found
     return {}
 
 
-def metric_by_place(section: Section, group: Group, metric: Metric) -> dict[str, Spread]:
+def metric_by_place(section: Section, group: VariantResults, metric: Metric) -> dict[str, Spread]:
     """A metric over the domains of each tier, or over the seeds of each domain."""
     found: dict[str, list[float]] = {}
     for shift, seeds in group.runs.items():

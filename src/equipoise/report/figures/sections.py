@@ -7,14 +7,11 @@ from itertools import chain
 from statistics import fmean, stdev
 from typing import NamedTuple, TypedDict
 
-from equipoise.bench.lines import Line, Protocol, Reliability, StreamLine
-from equipoise.report.numbers.results import Results, Setting, group_of, setting_of
-from equipoise.report.numbers.runs import METRICS, Board, Form, Metric, Runs, Shift
+from equipoise.bench.schema import CellResult, Protocol, ReliabilitySums, StreamSummary
+from equipoise.report.numbers.results import RunResults, Setting, scope_of, setting_of
+from equipoise.report.numbers.runs import METRICS, MethodVariant, Metric, Runs, ShiftKey, VariantScores
 
-RAW = "none"
-"""The tempering of answers that are as the method gave them."""
-
-Place = tuple[Shift, int]
+Place = tuple[ShiftKey, int]
 """A shift and a seed: where one result belongs."""
 
 
@@ -34,32 +31,32 @@ class Shares(TypedDict):
 
 
 @dataclass(frozen=True)
-class Group:
+class VariantResults:
     """The results of one method with one tempering under one protocol.
 
     Attributes:
-        form: which method, and what its logits are divided by.
+        variant: the method and the divisor of its logits.
         method: the method's name in the registry.
         runs: its scores by shift and seed.
         bins: the reliability of the same results by shift, one for each seed that has it.
     """
 
-    form: Form
+    variant: MethodVariant
     method: str
     runs: Runs
-    bins: Mapping[Shift, Sequence[Reliability]]
+    bins: Mapping[ShiftKey, Sequence[ReliabilitySums]]
 
     @property
     def label(self) -> str:
         """What the results call the method."""
-        return self.form.label
+        return self.variant.label
 
     @cached_property
     def places(self) -> frozenset[Place]:
         """The shifts and seeds that there are results for."""
         return frozenset((shift, seed) for shift, seeds in self.runs.items() for seed in seeds)
 
-    def values(self, metric: Metric, where: Collection[Place] | None = None) -> dict[Shift, float]:
+    def values(self, metric: Metric, where: Collection[Place] | None = None) -> dict[ShiftKey, float]:
         """A metric on each shift, the mean over the seeds."""
         found = {
             shift: [
@@ -77,7 +74,7 @@ class Group:
         """A metric on average, every shift counting the same."""
         return self._means[metric]
 
-    def against(self, other: "Group", metric: Metric) -> tuple[float, float] | None:
+    def against(self, other: "VariantResults", metric: Metric) -> tuple[float, float] | None:
         """This one's value and another's, on the shifts and seeds that both have; None if there are none."""
         if self.places == other.places:
             return self.mean(metric), other.mean(metric)
@@ -96,28 +93,28 @@ class Section:
         setting: the data set, how much of it, and how it was trained and met.
         backbone: the network.
         lines: the results by protocol.
-        groups: the same by protocol, then by form, in the order in which they are shown.
+        groups: the same by protocol, then by variant, in the order in which they are shown.
         failures: the lines of the cells that failed.
         streams: what the source model makes of the streams, one for each shift and seed.
     """
 
     setting: Setting
     backbone: str
-    lines: Mapping[Protocol, tuple[Line, ...]]
-    groups: Mapping[Protocol, Mapping[Form, Group]]
-    failures: Sequence[Line] = ()
-    streams: Sequence[StreamLine] = ()
+    lines: Mapping[Protocol, tuple[CellResult, ...]]
+    groups: Mapping[Protocol, Mapping[MethodVariant, VariantResults]]
+    failures: Sequence[CellResult] = ()
+    streams: Sequence[StreamSummary] = ()
 
     @cached_property
-    def everything(self) -> list[Group]:
+    def everything(self) -> list[VariantResults]:
         """The groups of all protocols."""
         return list(chain.from_iterable(groups.values() for groups in self.groups.values()))
 
     @cached_property
-    def shifts(self) -> list[Shift]:
+    def shifts(self) -> list[ShiftKey]:
         """Every shift there is a result or a stream for, by tier and name."""
         met = {shift for group in self.everything for shift in group.runs}
-        met |= {Shift(stream["target"], stream["tier"]) for stream in self.streams}
+        met |= {ShiftKey(stream["target"], stream["tier"]) for stream in self.streams}
         return sorted(met, key=lambda shift: (shift.tier is not None, shift.tier or 0, shift.target))
 
     @cached_property
@@ -135,7 +132,7 @@ class Section:
         """What figures have on their axis: the tiers, or the domains where there are none."""
         return [str(tier) for tier in self.tiers] or self.targets
 
-    def place(self, shift: Shift) -> str | None:
+    def place(self, shift: ShiftKey) -> str | None:
         """Where on that axis a shift is; None for one without a tier where others have one."""
         if self.tiers:
             return None if shift.tier is None else str(shift.tier)
@@ -153,22 +150,22 @@ class Section:
         return list(dict.fromkeys(group.label for group in shown))
 
 
-def sections(results: Results) -> list[Section]:
-    """All sections in the order of the results' groups; then those with streams or failures only."""
-    lines: dict[tuple[Setting, str], dict[Protocol, tuple[Line, ...]]] = {}
-    groups: dict[tuple[Setting, str], dict[Protocol, dict[Form, Group]]] = {}
-    for group, several in results.groups().items():
-        key = group.setting, group.backbone
-        lines.setdefault(key, {})[group.protocol] = several
-        groups.setdefault(key, {})[group.protocol] = _groups(results.boards[group], several)
-    streams: dict[tuple[Setting, str], dict[tuple[Shift, int], StreamLine]] = {}
+def sections(results: RunResults) -> list[Section]:
+    """All sections in the order of the results; then those with streams or failures only."""
+    lines: dict[tuple[Setting, str], dict[Protocol, tuple[CellResult, ...]]] = {}
+    groups: dict[tuple[Setting, str], dict[Protocol, dict[MethodVariant, VariantResults]]] = {}
+    for scope, several in results.lines_by_scope().items():
+        key = scope.setting, scope.backbone
+        lines.setdefault(key, {})[scope.protocol] = several
+        groups.setdefault(key, {})[scope.protocol] = _groups(results.variant_scores[scope], several)
+    streams: dict[tuple[Setting, str], dict[tuple[ShiftKey, int], StreamSummary]] = {}
     for stream in filter(_drawable, results.streams):
         known = streams.setdefault((setting_of(stream), stream["backbone"]), {})
-        known[Shift(stream["target"], stream["tier"]), stream["seed"]] = stream
-    failures: dict[tuple[Setting, str], list[Line]] = {}
+        known[ShiftKey(stream["target"], stream["tier"]), stream["seed"]] = stream
+    failures: dict[tuple[Setting, str], list[CellResult]] = {}
     for line in results.failures:
-        group = group_of(line["cell"])
-        failures.setdefault((group.setting, group.backbone), []).append(line)
+        scope = scope_of(line["cell"])
+        failures.setdefault((scope.setting, scope.backbone), []).append(line)
     return [
         Section(
             setting=key[0],
@@ -182,7 +179,7 @@ def sections(results: Results) -> list[Section]:
     ]
 
 
-def pooled(parts: Mapping[Shift, Sequence[Reliability]]) -> Shares:
+def pooled(parts: Mapping[ShiftKey, Sequence[ReliabilitySums]]) -> Shares:
     """The bins on average, as tables average scores: over the seeds of a shift, then over the shifts.
 
     However many images a shift has, it counts as much as any other.
@@ -196,7 +193,7 @@ def spread_of(values: Sequence[float]) -> Spread:
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
-def _shares(part: Reliability) -> Shares:
+def _shares(part: ReliabilitySums) -> Shares:
     answers = sum(part["count"])
     count, confidence, correct = (
         [value / answers for value in values]
@@ -217,12 +214,12 @@ def _averaged(parts: Sequence[Shares]) -> Shares:
     return Shares(count=count, confidence=confidence, correct=correct)
 
 
-def _groups(board: Board, lines: Iterable[Line]) -> dict[Form, Group]:
-    # The board has each result's own scores, which tell which bins are its.
+def _groups(scored: VariantScores, lines: Iterable[CellResult]) -> dict[MethodVariant, VariantResults]:
+    # The scores of `scored` are the same objects as those of the lines, which identifies the bins.
     bins = {id(line["scores"]): line["reliability"] for line in lines}
 
-    def bins_of(runs: Runs) -> dict[Shift, list[Reliability]]:
-        found: dict[Shift, list[Reliability]] = {}
+    def bins_of(runs: Runs) -> dict[ShiftKey, list[ReliabilitySums]]:
+        found: dict[ShiftKey, list[ReliabilitySums]] = {}
         for shift, seeds in runs.items():
             for scores in seeds.values():
                 part = bins[id(scores)]
@@ -231,11 +228,12 @@ def _groups(board: Board, lines: Iterable[Line]) -> dict[Form, Group]:
         return found
 
     return {
-        form: Group(form, board.methods[form.label], runs, bins_of(runs)) for form, runs in board.runs.items()
+        variant: VariantResults(variant, scored.methods[variant.label], runs, bins_of(runs))
+        for variant, runs in scored.runs.items()
     }
 
 
-def _drawable(stream: StreamLine) -> bool:
+def _drawable(stream: StreamSummary) -> bool:
     """Whether a stream has what the figures need: quantiles at its levels, and norms to compare with."""
     levels = len(stream["levels"])
     return (

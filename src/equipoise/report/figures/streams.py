@@ -4,20 +4,20 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from equipoise.bench.lines import StreamLine
+from equipoise.bench.schema import StreamSummary
 from equipoise.report.figures.sections import Section, Spread, spread_of
-from equipoise.report.numbers.runs import Shift
+from equipoise.report.numbers.runs import ShiftKey
 
 WANTED_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """The quantiles that are drawn: of those that a run wrote, the nearest to these."""
 
 
-def place_of(section: Section, line: StreamLine) -> str | None:
+def place_of(section: Section, line: StreamSummary) -> str | None:
     """Where on the axis of the section's figures a stream is."""
-    return section.place(Shift(line["target"], line["tier"]))
+    return section.place(ShiftKey(line["target"], line["tier"]))
 
 
-def by_place(section: Section, value: Callable[[StreamLine], float]) -> dict[str, Spread]:
+def by_place(section: Section, value: Callable[[StreamSummary], float]) -> dict[str, Spread]:
     """A value of the streams: over the domains of each tier, or over the seeds of each domain.
 
     At a tier, the seeds of a domain are averaged first, so that the deviation is from domain to domain.
@@ -50,11 +50,11 @@ def quantile(levels: Sequence[float], values: Sequence[float], level: float) -> 
     return values[above - 1] * (1 - share) + values[above] * share
 
 
-def scaled_norm(line: StreamLine, level: float) -> float:
+def scaled_norm(line: StreamSummary, level: float) -> float:
     """A quantile of the logit norm over kappa, the paper's 1/gamma."""
     return quantile(line["levels"], line["norms"], level) / line["kappa"]
 
 
-def tau_median(line: StreamLine) -> float:
+def tau_median(line: StreamSummary) -> float:
     """The median of tau on a stream."""
     return quantile(line["levels"], line["taus"], 0.5)

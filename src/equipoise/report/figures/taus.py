@@ -48,7 +48,7 @@ def tau_histograms(section: Section) -> list[Histogram]:
 
 
 @dataclass(frozen=True)
-class Scale:
+class TauAxis:
     """A horizontal axis of tau, by its logarithm where the edges grow like that."""
 
     left: float
@@ -80,7 +80,7 @@ class Scale:
         return [value for value in every if self.low <= value <= self.high]
 
 
-def scale_of(histograms: Sequence[Histogram], left: float, width: float) -> Scale:
+def tau_axis(histograms: Sequence[Histogram], left: float, width: float) -> TauAxis:
     """The axis from the first bin with images to the last, but for a few at either end."""
     edges = histograms[0].edges
     counts = [sum(column) for column in zip(*(one.counts for one in histograms), strict=True)]
@@ -92,7 +92,7 @@ def scale_of(histograms: Sequence[Histogram], left: float, width: float) -> Scal
         last -= 1
     widths = edges[1] - edges[0], edges[-1] - edges[-2]
     logarithmic = edges[first] > 0 and widths[1] > 2 * widths[0]
-    return Scale(left, width, edges[first], edges[last + 1], logarithmic)
+    return TauAxis(left, width, edges[first], edges[last + 1], logarithmic)
 
 
 def tau_figure(section: Section, title: str) -> str:
@@ -100,37 +100,37 @@ def tau_figure(section: Section, title: str) -> str:
     histograms = tau_histograms(section)
     if not histograms:
         return ""
-    scale = scale_of(histograms, left=8, width=222)
+    axis = tau_axis(histograms, left=8, width=222)
     row, tall, top = 48.0, 30.0, 2.0
     bottom = top + row * len(histograms)
-    outlines = [_outline(one, scale) for one in histograms]
+    outlines = [_outline(one, axis) for one in histograms]
     highest = max(height for outline in outlines for _, height in outline) or 1.0
-    parts = [line("grid", scale.x(value), top, scale.x(value), bottom) for value in scale.marks()]
+    parts = [line("grid", axis.x(value), top, axis.x(value), bottom) for value in axis.marks()]
     for at, (one, outline) in enumerate(zip(histograms, outlines, strict=True)):
         base = top + row * (at + 1)
         shape = [(x, base - tall * height / highest) for x, height in outline]
-        mean, median = scale.x(one.mean), scale.x(one.median)
+        mean, median = axis.x(one.mean), axis.x(one.median)
         parts += [
             path("area", [(shape[0][0], base), *shape, (shape[-1][0], base)], closed=True),
-            line("axis", scale.left, base, scale.left + scale.width, base),
-            text("name", scale.left, base - row + 13, shortened(one.name, scale.width), "start"),
+            line("axis", axis.left, base, axis.left + axis.width, base),
+            text("name", axis.left, base - row + 13, shortened(one.name, axis.width), "start"),
             f'<g class="hue-3">{line("mean", mean, base - tall, mean, base)}</g>',
             f'<g class="hue-1">{line("median", median, base - tall, median, base)}</g>',
-            *_values(one, scale.left + scale.width + 10, base),
+            *_values(one, axis.left + axis.width + 10, base),
         ]
-    ticks = [text("tick", scale.x(value), bottom + 14, f"{value:g}", "middle") for value in scale.marks()]
-    name = "τ (logarithmic)" if scale.logarithmic else "τ"
-    parts += [*ticks, text("axis-name", scale.left + scale.width / 2, bottom + 30, name, "middle")]
+    ticks = [text("tick", axis.x(value), bottom + 14, f"{value:g}", "middle") for value in axis.marks()]
+    name = "τ (logarithmic)" if axis.logarithmic else "τ"
+    parts += [*ticks, text("axis-name", axis.left + axis.width / 2, bottom + 30, name, "middle")]
     told = "; ".join(f"{one.name}: mean {one.mean:.2f}, median {one.median:.2f}" for one in histograms)
     return picture(320, bottom + 36, f"{title}. Histograms of τ. {told}.", parts)
 
 
-def _outline(one: Histogram, scale: Scale) -> list[tuple[float, float]]:
+def _outline(one: Histogram, axis: TauAxis) -> list[tuple[float, float]]:
     """The steps of a histogram: places, and the share of images per unit of width."""
     total = sum(one.counts)
     steps: list[tuple[float, float]] = []
     for low, high, count in zip(one.edges, one.edges[1:], one.counts, strict=False):
-        left, right = scale.x(low), scale.x(high)
+        left, right = axis.x(low), axis.x(high)
         if right > left:
             height = count / total / (right - left)
             steps += [(left, height), (right, height)]

@@ -8,19 +8,19 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from equipoise.report.numbers.results import Setting
-from equipoise.report.numbers.runs import Form, Metric
+from equipoise.report.numbers.runs import MethodVariant, Metric
 
 DATA = {"Digits": "digits", "PACS": "pacs", "HomeOffice": "office-home", "TIN-C": "tiny-imagenet-c"}
 BACKBONES = {"SmallCNN": "smallcnn", "EfficientNetB0": "efficientnet_b0", "MobileNet": "mobilenet_v1"}
 ROWS = {
-    "No Adapt": Form("source", "none"),
-    "DEC": Form("dec", "mean"),
-    "T3A": Form("t3a", "none"),
-    "ETA": Form("eta", "none"),
-    "TENT": Form("tent", "none"),
-    "SoTTA": Form("sotta", "none"),
+    "No Adapt": MethodVariant("source", "none"),
+    "DEC": MethodVariant("dec", "mean"),
+    "T3A": MethodVariant("t3a", "none"),
+    "ETA": MethodVariant("eta", "none"),
+    "TENT": MethodVariant("tent", "none"),
+    "SoTTA": MethodVariant("sotta", "none"),
 }
-"""The paper's algorithms in its order, each in the form that it has there: only DEC's logits are divided."""
+"""The paper's algorithms in its order, each with its tempering there: only DEC's logits are divided."""
 VARIANCE = "sigma2_max"
 """The row with the largest variance over domains of any algorithm."""
 SIGMA = "σ²_max"

@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
-from equipoise.bench.lines import Cell, Line, Protocol, StreamLine
+from equipoise.bench.schema import Cell, CellResult, Protocol, StreamSummary
 from equipoise.errors import DataError
-from equipoise.report.numbers.runs import Board, board
+from equipoise.report.numbers.runs import VariantScores, scores_by_variant
 from equipoise.report.numbers.shape import checker
 
 PROTOCOLS: tuple[Protocol, ...] = ("online", "after-pass")
@@ -19,7 +19,7 @@ BINS = 15
 
 
 class Setting(NamedTuple):
-    """What results must share to stand in one table: the data, how much of it, training, size and order.
+    """The setting that all results of one table share: data, limit, training, input size and order.
 
     `origin` is that of the streams' images: "official", the published files, or "made" here.
     """
@@ -32,8 +32,8 @@ class Setting(NamedTuple):
     origin: str = "official"
 
 
-class Group(NamedTuple):
-    """What one table is about: a setting, a network, and which answers count."""
+class TableScope(NamedTuple):
+    """The subject of one table: a setting, a network and a protocol."""
 
     setting: Setting
     backbone: str
@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Results:
+class RunResults:
     """Everything that a folder of results holds.
 
     Attributes:
@@ -52,27 +52,27 @@ class Results:
         superseded: how many results are of a model or a stream that another one has taken the place of.
     """
 
-    lines: tuple[Line, ...]
-    failures: tuple[Line, ...] = ()
-    streams: tuple[StreamLine, ...] = ()
+    lines: tuple[CellResult, ...]
+    failures: tuple[CellResult, ...] = ()
+    streams: tuple[StreamSummary, ...] = ()
     damaged: int = 0
     superseded: int = 0
 
     @cached_property
-    def boards(self) -> dict[Group, Board]:
-        """The scores of each group, sorted once for all tables."""
-        return {group: board(lines) for group, lines in self.groups().items()}
+    def variant_scores(self) -> dict[TableScope, VariantScores]:
+        """The scores of each table by method variant, sorted once for all tables."""
+        return {scope: scores_by_variant(lines) for scope, lines in self.lines_by_scope().items()}
 
-    def groups(self) -> dict[Group, tuple[Line, ...]]:
-        """The results by what may stand in one table, by data set, setting, network and protocol."""
-        found: dict[Group, list[Line]] = {}
+    def lines_by_scope(self) -> dict[TableScope, tuple[CellResult, ...]]:
+        """The results of each table, ordered by data set, setting, network and protocol."""
+        found: dict[TableScope, list[CellResult]] = {}
         for line in self.lines:
-            found.setdefault(group_of(line["cell"]), []).append(line)
-        return {group: tuple(found[group]) for group in sorted(found, key=_group_order)}
+            found.setdefault(scope_of(line["cell"]), []).append(line)
+        return {scope: tuple(found[scope]) for scope in sorted(found, key=_scope_order)}
 
     def settings(self) -> list[Setting]:
         """The settings that there are results for."""
-        return list(dict.fromkeys(group.setting for group in self.boards))
+        return list(dict.fromkeys(scope.setting for scope in self.variant_scores))
 
     def protocols(self) -> list[Protocol]:
         """The protocols that there are results for."""
@@ -80,7 +80,7 @@ class Results:
         return [protocol for protocol in PROTOCOLS if protocol in there]
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path) -> RunResults:
     """Read `results.jsonl` and, where it is there, `streams.jsonl`; DataError where there are no results.
 
     Of several lines with the same key the last one counts, so a cell that failed and was done again is no
@@ -100,20 +100,20 @@ def read_results(folder: Path) -> Results:
     damaged_streams = 0
     if (folder / "streams.jsonl").is_file():
         streams, damaged_streams = _read(folder / "streams.jsonl", _is_stream)
-    latest = cast("list[Line]", lines)
+    latest = cast("list[CellResult]", lines)
     good = [line for line in latest if line["status"] == "ok"]
     current = {_place(line["cell"]): _made_from(line["cell"]) for line in good}
     counted = [line for line in good if current[_place(line["cell"])] == _made_from(line["cell"])]
-    return Results(
+    return RunResults(
         lines=tuple(counted),
         failures=tuple(_failures(latest)),
-        streams=tuple(cast("list[StreamLine]", streams)),
+        streams=tuple(cast("list[StreamSummary]", streams)),
         damaged=damaged + damaged_streams,
         superseded=len(good) - len(counted),
     )
 
 
-def setting_of(source: Cell | StreamLine) -> Setting:
+def setting_of(source: Cell | StreamSummary) -> Setting:
     """The setting that a cell or a stream belongs to."""
     return Setting(
         source["data"],
@@ -125,17 +125,17 @@ def setting_of(source: Cell | StreamLine) -> Setting:
     )
 
 
-def group_of(cell: Cell) -> Group:
-    """The table that a cell belongs to."""
-    return Group(setting_of(cell), cell["backbone"], cell["protocol"])
+def scope_of(cell: Cell) -> TableScope:
+    """The scope of the table that a cell belongs to."""
+    return TableScope(setting_of(cell), cell["backbone"], cell["protocol"])
 
 
-def seeds_of(lines: Iterable[Line]) -> list[int]:
+def seeds_of(lines: Iterable[CellResult]) -> list[int]:
     """The seeds that there are results of."""
     return sorted({line["cell"]["seed"] for line in lines})
 
 
-def _failures(lines: list[Line]) -> Iterator[Line]:
+def _failures(lines: list[CellResult]) -> Iterator[CellResult]:
     """The cells that failed, but for those whose place was done well later with another model or stream."""
     last = {_place(line["cell"]): at for at, line in enumerate(lines) if line["status"] == "ok"}
     for at, line in enumerate(lines):
@@ -183,9 +183,9 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _is_line(value: object) -> bool:
-    if not checker(Line)(value):
+    if not checker(CellResult)(value):
         return False
-    line = cast("Line", value)
+    line = cast("CellResult", value)
     bins = line["reliability"]
     if bins is not None and (
         any(len(each) != BINS for each in (bins["count"], bins["confidence"], bins["correct"]))
@@ -196,9 +196,9 @@ def _is_line(value: object) -> bool:
 
 
 def _is_stream(value: object) -> bool:
-    if not checker(StreamLine)(value):
+    if not checker(StreamSummary)(value):
         return False
-    line = cast("StreamLine", value)
+    line = cast("StreamSummary", value)
     ascending = all(
         low < high for several in (line["levels"], line["tau_edges"]) for low, high in pairwise(several)
     )
@@ -215,9 +215,9 @@ def _made_from(cell: Cell) -> tuple[str, str]:
     return cell["model"], cell["stream"]
 
 
-def _group_order(group: Group) -> tuple[object, ...]:
+def _scope_order(scope: TableScope) -> tuple[object, ...]:
     """Whole data sets before trials, so that the numbers to compare come first."""
-    data, limit, epochs, size, order, origin = group.setting
+    data, limit, epochs, size, order, origin = scope.setting
     return (
         data,
         limit is not None,
@@ -227,6 +227,6 @@ def _group_order(group: Group) -> tuple[object, ...]:
         order != "shuffled",
         order,
         origin != "official",
-        group.backbone,
-        PROTOCOLS.index(group.protocol),
+        scope.backbone,
+        PROTOCOLS.index(scope.protocol),
     )

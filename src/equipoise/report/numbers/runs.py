@@ -1,4 +1,4 @@
-"""The scores of a group by method and tempering, shift and seed; different methods get different names."""
+"""Scores by method and tempering, shift and seed; different methods get different names."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from equipoise.bench.lines import Cell, Line, Scores
+from equipoise.bench.schema import Cell, CellResult, CellScores
 
 Metric = Literal["accuracy", "ece", "nll", "entropy", "brier"]
 METRICS: tuple[Metric, ...] = ("accuracy", "ece", "nll", "entropy", "brier")
@@ -16,47 +16,47 @@ METHODS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "pois
 """The methods in the order in which they are shown; others follow."""
 
 
-class Shift(NamedTuple):
-    """An unseen domain and, where there are several, how strong the shift is."""
+class ShiftKey(NamedTuple):
+    """An unseen domain and the strength of the shift, where there are several strengths."""
 
     target: str
     tier: int | None
 
 
-class Form(NamedTuple):
-    """A method, by what the results call it, and what its logits are divided by."""
+class MethodVariant(NamedTuple):
+    """A method, by its label in the results, with the tempering of its logits."""
 
     label: str
     tempering: str
 
 
-Runs = Mapping[Shift, Mapping[int, Scores]]
-"""The scores of one form by shift, then by seed."""
-Values = Mapping[Shift, Mapping[int, float]]
-"""One metric of one form by shift, then by seed."""
+Runs = Mapping[ShiftKey, Mapping[int, CellScores]]
+"""The scores of one variant by shift, then by seed."""
+Values = Mapping[ShiftKey, Mapping[int, float]]
+"""One metric of one variant by shift, then by seed."""
 
 
 @dataclass(frozen=True)
-class Board:
-    """The scores of one group.
+class VariantScores:
+    """The scores of one table by method variant.
 
     Attributes:
-        runs: by form, in the order in which forms are shown.
+        runs: by variant, in the order in which variants are shown.
         methods: the registry's name for each label.
-        variants: the labels that stood for several methods, with the names that they have now.
+        split_labels: the labels of several methods each, with the names that replace them.
     """
 
-    runs: Mapping[Form, Runs]
+    runs: Mapping[MethodVariant, Runs]
     methods: Mapping[str, str] = field(default_factory=dict)
-    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    split_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
-    def forms(self) -> tuple[Form, ...]:
+    def variants(self) -> tuple[MethodVariant, ...]:
         """Every method and tempering, in the order in which they are shown."""
         return tuple(self.runs)
 
     @cached_property
-    def shifts(self) -> tuple[Shift, ...]:
+    def shifts(self) -> tuple[ShiftKey, ...]:
         """Every shift, by target and tier."""
         there = {shift for runs in self.runs.values() for shift in runs}
         return tuple(sorted(there, key=lambda shift: (shift.target, shift.tier or 0)))
@@ -68,59 +68,59 @@ class Board:
             sorted({seed for runs in self.runs.values() for seeds in runs.values() for seed in seeds})
         )
 
-    def values(self, form: Form, metric: Metric) -> Values:
-        """One metric of one form; empty where it has no results."""
-        return self._values.get((form, metric), {})
+    def values(self, variant: MethodVariant, metric: Metric) -> Values:
+        """One metric of one variant; empty where it has no results."""
+        return self._values.get((variant, metric), {})
 
     @cached_property
-    def _values(self) -> dict[tuple[Form, Metric], Values]:
+    def _values(self) -> dict[tuple[MethodVariant, Metric], Values]:
         return {
-            (form, metric): {
+            (variant, metric): {
                 shift: {seed: scores[metric] for seed, scores in seeds.items()}
                 for shift, seeds in runs.items()
             }
-            for form, runs in self.runs.items()
+            for variant, runs in self.runs.items()
             for metric in METRICS
         }
 
 
-def board(lines: Iterable[Line]) -> Board:
-    """Sort the results of one group.
+def scores_by_variant(lines: Iterable[CellResult]) -> VariantScores:
+    """Sort the results of one table by method variant.
 
     A label that stands for several batch sizes or options (a recipe was changed between two runs into one
     folder) becomes several, each with what tells it apart: "tent [batch_size=16]". Seeds do not.
     """
-    found = [(_variant(line["cell"]), line) for line in lines]
-    names = _names({variant: line["cell"] for variant, line in found})
-    runs: dict[Form, dict[Shift, dict[int, Scores]]] = {}
+    found = [(_identity(line["cell"]), line) for line in lines]
+    names = _names({identity: line["cell"] for identity, line in found})
+    runs: dict[MethodVariant, dict[ShiftKey, dict[int, CellScores]]] = {}
     methods: dict[str, str] = {}
-    for variant, line in found:
+    for identity, line in found:
         cell, scores = line["cell"], line["scores"]
         if scores is not None:
-            form = Form(names[variant], cell["tempering"])
-            methods[form.label] = cell["method"]
-            shifts = runs.setdefault(form, {})
-            shifts.setdefault(Shift(cell["target"], cell["tier"]), {})[cell["seed"]] = scores
-    variants: dict[str, list[str]] = {}
+            variant = MethodVariant(names[identity], cell["tempering"])
+            methods[variant.label] = cell["method"]
+            shifts = runs.setdefault(variant, {})
+            shifts.setdefault(ShiftKey(cell["target"], cell["tier"]), {})[cell["seed"]] = scores
+    split_labels: dict[str, list[str]] = {}
     for (label, _), name in names.items():
         if name != label:
-            variants.setdefault(label, []).append(name)
+            split_labels.setdefault(label, []).append(name)
 
-    def order(form: Form) -> tuple[object, ...]:
-        return (*_rank(methods[form.label], METHODS), form.label, *_rank(form.tempering, TEMPERINGS))
+    def order(variant: MethodVariant) -> tuple[object, ...]:
+        return (*_rank(methods[variant.label], METHODS), variant.label, *_rank(variant.tempering, TEMPERINGS))
 
-    return Board(
-        runs={form: runs[form] for form in sorted(runs, key=order)},
+    return VariantScores(
+        runs={variant: runs[variant] for variant in sorted(runs, key=order)},
         methods=methods,
-        variants={label: tuple(sorted(each)) for label, each in variants.items()},
+        split_labels={label: tuple(sorted(each)) for label, each in split_labels.items()},
     )
 
 
 def _names(cells: Mapping[tuple[str, str], Cell]) -> dict[tuple[str, str], str]:
-    """What each variant is called: its label, and where that has several, what tells them apart."""
-    found = {variant: _traits(cell) for variant, cell in cells.items()}
+    """The name of each method: its label and, where several methods share the label, their differences."""
+    found = {identity: _traits(cell) for identity, cell in cells.items()}
     names = {}
-    for (label, variant), traits in found.items():
+    for (label, identity), traits in found.items():
         others = [other for (named, _), other in found.items() if named == label]
         told = [
             f"{name}={value}"
@@ -129,11 +129,11 @@ def _names(cells: Mapping[tuple[str, str], Cell]) -> dict[tuple[str, str], str]:
         ]
         absent = {name for other in others for name in other} - traits.keys()
         told += [f"no {name}" for name in sorted(absent)]
-        names[label, variant] = f"{label} [{', '.join(told)}]" if told else label
+        names[label, identity] = f"{label} [{', '.join(told)}]" if told else label
     return names
 
 
-def _variant(cell: Cell) -> tuple[str, str]:
+def _identity(cell: Cell) -> tuple[str, str]:
     return cell["label"], json.dumps(_traits(cell), sort_keys=True)
 
 

@@ -5,14 +5,14 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-Check = Callable[[object], bool]
+_Check = Callable[[object], bool]
 
 LARGEST = 1e100
 """What is larger is no score and no count: sums and squares of it would not be finite."""
 
 
 @cache
-def checker(shape: Any) -> Check:
+def checker(shape: Any) -> _Check:
     """A function that says whether a JSON value is what a type says, made once since files are long.
 
     Types are TypedDict, Literal, unions, lists, dicts and plain ones. An int is a float, a bool is neither,
@@ -48,7 +48,7 @@ def _anything(_: object) -> bool:
     return True
 
 
-def _fields(shape: Any) -> Check:
+def _fields(shape: Any) -> _Check:
     checks = {name: checker(field) for name, field in get_type_hints(shape).items()}
 
     def check(value: object) -> bool:

@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from scipy import stats
 
 from equipoise.errors import OptionError
-from equipoise.report.numbers.runs import Board, Form, Metric, Values
+from equipoise.report.numbers.runs import MethodVariant, Metric, Values, VariantScores
 from equipoise.report.numbers.summary import BETTER, runs_of, shift_means
 
 FEWEST_PAIRS = 3
@@ -73,12 +73,12 @@ class Comparison:
     """
 
     metric: Metric
-    focal: Form
-    rival: Form
+    focal: MethodVariant
+    rival: MethodVariant
     focal_mean: float
     rival_mean: float
     test: PairedTest
-    passed_over: tuple[Form, ...] = ()
+    passed_over: tuple[MethodVariant, ...] = ()
 
 
 def paired_test(first: Collection[float], second: Collection[float], confidence: float = 0.95) -> PairedTest:
@@ -102,7 +102,7 @@ def paired_test(first: Collection[float], second: Collection[float], confidence:
 
 
 def against_second_best(
-    board: Board,
+    scores: VariantScores,
     metric: Metric,
     *,
     tempering: str = "mean",
@@ -112,7 +112,7 @@ def against_second_best(
     """DEC against the other method with the best mean; None without results of both.
 
     Args:
-        board: the results of one group.
+        scores: of one table.
         metric: accuracy, ece, nll or brier; entropy has no best.
         tempering: what DEC's logits are divided by.
         rivals: what the logits of the others are divided by: "none", as in the paper; None for the same.
@@ -123,37 +123,37 @@ def against_second_best(
     """
     if not BETTER[metric]:
         raise OptionError(f"metric: expected one with a better and a worse, got {metric!r}")
-    mine = board.values(Form(FOCAL, tempering), metric)
-    form_of_others = tempering if rivals is None else rivals
+    mine = scores.values(MethodVariant(FOCAL, tempering), metric)
+    others_tempering = tempering if rivals is None else rivals
     others = {
-        form: common
-        for form in board.forms
-        if form.tempering == form_of_others
-        and board.methods[form.label] != board.methods.get(FOCAL)
-        and (among is None or form.label in among)
-        and (common := _shared(board.values(form, metric), mine))
+        variant: common
+        for variant in scores.variants
+        if variant.tempering == others_tempering
+        and scores.methods[variant.label] != scores.methods.get(FOCAL)
+        and (among is None or variant.label in among)
+        and (common := _shared(scores.values(variant, metric), mine))
     }
     if not others:
         return None
 
     most = max(map(runs_of, others.values()))
-    compared = {form: shift_means(each) for form, each in others.items() if runs_of(each) == most}
-    rival = max(compared, key=lambda form: BETTER[metric] * fmean(compared[form].values()))
+    compared = {variant: shift_means(each) for variant, each in others.items() if runs_of(each) == most}
+    rival = max(compared, key=lambda variant: BETTER[metric] * fmean(compared[variant].values()))
     theirs = compared[rival]
     ours = shift_means(_shared(mine, others[rival]))
     return Comparison(
         metric=metric,
-        focal=Form(FOCAL, tempering),
+        focal=MethodVariant(FOCAL, tempering),
         rival=rival,
         focal_mean=fmean(ours.values()),
         rival_mean=fmean(theirs.values()),
         test=paired_test([ours[shift] for shift in theirs], list(theirs.values())),
-        passed_over=tuple(form for form in others if form not in compared),
+        passed_over=tuple(variant for variant in others if variant not in compared),
     )
 
 
-def told(comparison: Comparison, name: Callable[[Form], str], title: str) -> str:
-    """A comparison as a sentence; `name` says what forms are called, `title` the metric."""
+def describe_comparison(comparison: Comparison, name: Callable[[MethodVariant], str], title: str) -> str:
+    """A comparison as a sentence; `name` gives the name of a variant, `title` is that of the metric."""
     test = comparison.test
     start = (
         f"{title}: {name(comparison.focal)} {comparison.focal_mean:.3f} against {comparison.rival_mean:.3f} "

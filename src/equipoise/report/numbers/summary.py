@@ -8,13 +8,13 @@ sigma²_max (0.117, 0.0117 and 6.469; printed are 0.116, 0.011 and 6.467), and d
 from collections.abc import Collection, Iterable
 from statistics import fmean, variance
 
-from equipoise.report.numbers.runs import Metric, Shift, Values
+from equipoise.report.numbers.runs import Metric, ShiftKey, Values
 
 BETTER: dict[Metric, int] = {"accuracy": 1, "ece": -1, "nll": -1, "brier": -1, "entropy": 0}
 """1 where higher is better, -1 where lower is; entropy has no better."""
 
 
-def shift_means(values: Values) -> dict[Shift, float]:
+def shift_means(values: Values) -> dict[ShiftKey, float]:
     """The mean over the seeds of each shift."""
     return {shift: fmean(seeds.values()) for shift, seeds in values.items()}
 
@@ -90,7 +90,7 @@ def at_target(values: Values, target: str) -> Values:
     return {shift: seeds for shift, seeds in values.items() if shift.target == target}
 
 
-def coverage(values: Values) -> frozenset[tuple[Shift, frozenset[int]]]:
+def coverage(values: Values) -> frozenset[tuple[ShiftKey, frozenset[int]]]:
     """The shifts, and the seeds of each, that a number is of; numbers of different ones are not compared."""
     return frozenset((shift, frozenset(seeds)) for shift, seeds in values.items())
 

@@ -3,10 +3,10 @@
 from html import escape
 from itertools import pairwise
 
-from equipoise.bench.lines import Protocol
+from equipoise.bench.schema import Protocol
 from equipoise.report.figures.ablation import ablated, metric_by_place
 from equipoise.report.figures.norms import norm_quantiles
-from equipoise.report.figures.sections import Group, Section
+from equipoise.report.figures.sections import Section, VariantResults
 from equipoise.report.figures.taus import tau_histograms
 from equipoise.report.numbers.paper import counted
 from equipoise.report.numbers.runs import Metric
@@ -61,7 +61,7 @@ def streams_caption(section: Section) -> str:
     )
 
 
-def _wins(section: Section, one: Group, other: Group, metric: Metric) -> str:
+def _wins(section: Section, one: VariantResults, other: VariantResults, metric: Metric) -> str:
     """At how many places one is lower than the other, as written."""
     mine, theirs = (metric_by_place(section, group, metric) for group in (one, other))
     shared = [place for place in section.places if place in mine and place in theirs]

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
-from equipoise.bench.lines import Protocol
+from equipoise.bench.schema import RAW, Protocol
 from equipoise.report.figures.ablation import ablation_figures
 from equipoise.report.figures.norms import norms_figure
 from equipoise.report.figures.reliability import bins_of, reliability_diagram
 from equipoise.report.figures.scatter import Point, Track, scatter_diagram
-from equipoise.report.figures.sections import RAW, Group, Section, pooled
+from equipoise.report.figures.sections import Section, VariantResults, pooled
 from equipoise.report.figures.svg import Shape, hue, nice_limit, shape
 from equipoise.report.figures.taus import tau_figure
-from equipoise.report.numbers.runs import TEMPERINGS, Form, Metric
+from equipoise.report.numbers.runs import TEMPERINGS, MethodVariant, Metric
 from equipoise.report.page.captions import (
     ablation_caption,
     extent,
@@ -71,7 +71,7 @@ def figure(title: str, caption: str, panels: Sequence[Panel], kind: str) -> str:
 def scatter_figures(section: Section, protocol: Protocol, look: Looks) -> str:
     """Entropy against ECE: on average for every tempering, and each domain or tier by itself."""
     groups = section.groups[protocol]
-    there = dict.fromkeys(form.tempering for form in groups)
+    there = dict.fromkeys(variant.tempering for variant in groups)
     kinds = [kind for kind in dict.fromkeys([*TEMPERINGS, *there]) if kind in there]
     divided = [kind for kind in kinds if kind != RAW][:MOST_PANELS] or kinds
     everything = frozenset[object]().union(*(group.places for group in groups.values()))
@@ -118,7 +118,9 @@ def reliability_figure(section: Section, protocol: Protocol, look: Looks) -> str
     groups = section.groups[protocol]
     parts = []
     for label in section.labels(protocol):
-        shown = [groups[Form(label, kind)] for kind in DIAGRAMMED if Form(label, kind) in groups]
+        shown = [
+            groups[MethodVariant(label, kind)] for kind in DIAGRAMMED if MethodVariant(label, kind) in groups
+        ]
         shown = shown or [group for group in groups.values() if group.label == label][:1]
         halves = "".join(_diagram(group) for group in shown if group.bins)
         if halves:
@@ -154,8 +156,8 @@ def _tracks(section: Section, protocol: Protocol, kind: str, look: Looks, place:
     everything = frozenset[object]().union(*(group.places for group in groups.values()))
     tracks = []
     for label in section.labels(protocol):
-        raw = groups.get(Form(label, RAW))
-        divided = groups.get(Form(label, kind)) if kind != RAW else None
+        raw = groups.get(MethodVariant(label, RAW))
+        divided = groups.get(MethodVariant(label, kind)) if kind != RAW else None
         whole = all(group.places == everything for group in (raw, divided) if group is not None)
         track = Track(
             label if whole else f"{label}*",
@@ -169,7 +171,7 @@ def _tracks(section: Section, protocol: Protocol, kind: str, look: Looks, place:
     return tracks
 
 
-def _point(section: Section, group: Group | None, place: str | None) -> Point | None:
+def _point(section: Section, group: VariantResults | None, place: str | None) -> Point | None:
     """Entropy and ECE on average, over all shifts or those of one tier or domain."""
     if group is None:
         return None
@@ -199,8 +201,8 @@ def _scatter_panels(tracks: Mapping[str, Sequence[Track]]) -> list[Panel]:
     ]
 
 
-def _diagram(group: Group) -> str:
-    words = SHORT.get(group.form.tempering, group.form.tempering)
+def _diagram(group: VariantResults) -> str:
+    words = SHORT.get(group.variant.tempering, group.variant.tempering)
     drawing = reliability_diagram(
         bins_of(pooled(group.bins)), f"{group.label}, {words}", side=92, named=False
     )

@@ -9,10 +9,10 @@ from importlib.resources import files
 from string import Template
 from typing import NamedTuple
 
-from equipoise.bench.lines import Protocol
+from equipoise.bench.schema import Protocol
 from equipoise.report.figures.sections import Section, sections
 from equipoise.report.numbers.paper import paper_name
-from equipoise.report.numbers.results import Group, Results
+from equipoise.report.numbers.results import RunResults, TableScope
 from equipoise.report.page.figures import (
     Looks,
     ablation_figure,
@@ -32,18 +32,18 @@ from equipoise.report.tables.run_to_run import run_to_run_tables
 from equipoise.report.tables.table import Table
 from equipoise.report.tables.wording import PROTOCOL_WORDS, capital, setting_note, setting_words, table_key
 
-NOTHING = "<p>There is no result yet to say anything about.</p>"
+_NOTHING = "<p>There is no result yet to say anything about.</p>"
 
 
-class Entry(NamedTuple):
-    """A heading in the table of contents; those of `level` 3 stand below one of level 2."""
+class ContentsEntry(NamedTuple):
+    """A heading in the table of contents; those of `level` 3 belong to the last one of level 2."""
 
     level: int
     anchor: str
     title: str
 
 
-def report_page(results: Results) -> str:
+def report_page(results: RunResults) -> str:
     """The whole page."""
     parts = sections(results)
     by_data: dict[str, list[Section]] = {}
@@ -52,11 +52,11 @@ def report_page(results: Results) -> str:
     contents, body, look = [], [], looks(parts)
     for at, (data, several) in enumerate(by_data.items()):
         anchor = f"data-{at}"
-        contents.append(Entry(2, anchor, paper_name(data)))
+        contents.append(ContentsEntry(2, anchor, paper_name(data)))
         body.append(f'<section><h2 id="{anchor}">{escape(paper_name(data))}</h2>\n')
         for within, section in enumerate(several):
             title = _title(section, several)
-            contents.append(Entry(3, f"{anchor}-{within}", title))
+            contents.append(ContentsEntry(3, f"{anchor}-{within}", title))
             body.append(_section(section, title, f"{anchor}-{within}", look))
         body.append(f"{_run_to_run(several, results)}</section>\n")
     template = Template(files("equipoise.report.page").joinpath("page.html").read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ def report_page(results: Results) -> str:
         overview=overview(parts),
         options=options(parts),
         failures=failures(results),
-        findings="".join(_findings(parts, protocol) for protocol in results.protocols()) or NOTHING,
+        findings="".join(_findings(parts, protocol) for protocol in results.protocols()) or _NOTHING,
         protocols=escape(f"{capital('; '.join(PROTOCOL_WORDS.values()))}."),
         sections="".join(body),
         made=escape(made(results)),
@@ -88,12 +88,15 @@ def _section(section: Section, title: str, anchor: str, look: Looks) -> str:
 
 def _protocol(section: Section, protocol: Protocol, look: Looks) -> str:
     """Everything under one protocol: sentences, figures, the paper's tables, ours."""
-    alone, group = Results(lines=section.lines[protocol]), Group(section.setting, section.backbone, protocol)
+    alone, scope = (
+        RunResults(lines=section.lines[protocol]),
+        TableScope(section.setting, section.backbone, protocol),
+    )
     together = _run_to_run_key(section, protocol)
     theirs = [table for table in paper_tables(alone, protocol) if table.key != together]
     ours = {table.key: table for table in own_tables(alone, protocol)}
     averages, tests = (
-        [ours.pop(key)] if (key := table_key(group, kind)) in ours else []
+        [ours.pop(key)] if (key := table_key(scope, kind)) in ours else []
         for kind in ("average", "significance-dec")
     )
     return (
@@ -108,7 +111,7 @@ def _protocol(section: Section, protocol: Protocol, look: Looks) -> str:
     )
 
 
-def _run_to_run(several: Sequence[Section], results: Results) -> str:
+def _run_to_run(several: Sequence[Section], results: RunResults) -> str:
     """The tables that are about all networks on a data set together."""
     settings = {section.setting for section in several}
     found = [
@@ -116,9 +119,9 @@ def _run_to_run(several: Sequence[Section], results: Results) -> str:
         for protocol in results.protocols()
         for table in run_to_run_tables(
             {
-                group: board
-                for group, board in results.boards.items()
-                if group.protocol == protocol and group.setting in settings
+                scope: found
+                for scope, found in results.variant_scores.items()
+                if scope.protocol == protocol and scope.setting in settings
             },
             protocol,
         )
@@ -127,7 +130,7 @@ def _run_to_run(several: Sequence[Section], results: Results) -> str:
 
 
 def _run_to_run_key(section: Section, protocol: Protocol) -> str:
-    return table_key(Group(section.setting, "", protocol), "paper-run-to-run")
+    return table_key(TableScope(section.setting, "", protocol), "paper-run-to-run")
 
 
 def _title(section: Section, several: Sequence[Section]) -> str:
@@ -137,7 +140,7 @@ def _title(section: Section, several: Sequence[Section]) -> str:
     return name if alone else f"{name} ({setting_words(section.setting)})"
 
 
-def _contents(entries: Sequence[Entry]) -> str:
+def _contents(entries: Sequence[ContentsEntry]) -> str:
     """Links to the data sets and, within each, to its networks."""
     parts, inner = [], False
     for entry in entries:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from equipoise.bench.lines import Line
+from equipoise.bench.schema import CellResult
 from equipoise.report.figures.sections import Section
 from equipoise.report.numbers.paper import counted, paper_name
-from equipoise.report.numbers.results import Results
+from equipoise.report.numbers.results import RunResults
 from equipoise.report.page.tables import plain_table
 from equipoise.report.page.words import lacking
 from equipoise.report.tables.wording import listed, setting_words
@@ -25,7 +25,7 @@ class Progress(NamedTuple):
     expected: int
 
 
-def facts(results: Results, sections: Sequence[Section]) -> str:
+def facts(results: RunResults, sections: Sequence[Section]) -> str:
     """The run in a few numbers."""
     there = [section for section in sections if section.everything]
     numbers = [
@@ -69,14 +69,14 @@ def overview(sections: Sequence[Section]) -> str:
 
 
 def progress(section: Section) -> Progress:
-    """Every form that is there for one shift and seed is expected for all of them."""
+    """The number of results, and the number expected: every variant for all shifts and seeds."""
     done = sum(len(group.places) for group in section.everything)
     cells = [line["cell"] for line in section.failures]
-    forms = {(protocol, *form) for protocol, groups in section.groups.items() for form in groups}
-    forms |= {(cell["protocol"], cell["label"], cell["tempering"]) for cell in cells}
+    variants = {(protocol, *variant) for protocol, groups in section.groups.items() for variant in groups}
+    variants |= {(cell["protocol"], cell["label"], cell["tempering"]) for cell in cells}
     shifts = {*section.shifts, *((cell["target"], cell["tier"]) for cell in cells)}
     seeds = {*section.seeds, *(cell["seed"] for cell in cells)}
-    return Progress(done, len(forms) * len(shifts) * len(seeds))
+    return Progress(done, len(variants) * len(shifts) * len(seeds))
 
 
 def options(sections: Sequence[Section]) -> str:
@@ -98,7 +98,7 @@ def options(sections: Sequence[Section]) -> str:
     return plain_table("What each label stands for", heads, rows)
 
 
-def made(results: Results) -> str:
+def made(results: RunResults) -> str:
     """Which versions and devices made the results, as a sentence."""
     lines = (*results.lines, *results.failures)
     if not lines:
@@ -109,9 +109,9 @@ def made(results: Results) -> str:
     return f"Made by equipoise {versions} with torch {torches} on {devices}."
 
 
-def failures(results: Results) -> str:
+def failures(results: RunResults) -> str:
     """Every error once, with how often it came, a cell that it came in, and its traceback."""
-    found: dict[str, list[Line]] = {}
+    found: dict[str, list[CellResult]] = {}
     for line in results.failures:
         found.setdefault(line["error"] or "no error was written", []).append(line)
     if not found:
@@ -123,7 +123,7 @@ def failures(results: Results) -> str:
     return f"<h3>What failed</h3>\n{''.join(parts)}{more}"
 
 
-def _failure(error: str, lines: Sequence[Line]) -> str:
+def _failure(error: str, lines: Sequence[CellResult]) -> str:
     cell = lines[0]["cell"]
     tier = "" if cell["tier"] is None else f", tier {cell['tier']}"
     where = (
@@ -141,9 +141,9 @@ def _failure(error: str, lines: Sequence[Line]) -> str:
     )
 
 
-def _one_of_each(section: Section) -> list[Line]:
+def _one_of_each(section: Section) -> list[CellResult]:
     """One line for each variant of each label, in the order in which they are shown."""
-    seen: dict[tuple[str, str, int, str], Line] = {}
+    seen: dict[tuple[str, str, int, str], CellResult] = {}
     for lines in (*section.lines.values(), section.failures):
         for line in lines:
             cell = line["cell"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from equipoise.report.tables.table import Column, Entry, Table, common_gap, written
+from equipoise.report.tables.table import Column, Table, TableEntry, common_gap, written
 from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE, PROTOCOL_WORDS
 
 
@@ -78,7 +78,7 @@ def _edge(first: bool) -> str:
     return ' class="edge"' if first else ""
 
 
-def _cell(entry: Entry, column: Column, *, compared: bool, marked: bool) -> str:
+def _cell(entry: TableEntry, column: Column, *, compared: bool, marked: bool) -> str:
     mark = _mark(INCOMPLETE) if marked and entry.missing and entry.ours is not None else ""
     ours = _number(entry.ours, entry.ours_std, column) + mark
     if not compared:

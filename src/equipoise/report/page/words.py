@@ -7,13 +7,13 @@ both have, so that a run that is not complete compares like with like.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from equipoise.bench.lines import Protocol
-from equipoise.report.figures.sections import RAW, Group, Section, pooled
+from equipoise.bench.schema import RAW, Protocol
+from equipoise.report.figures.sections import Section, VariantResults, pooled
 from equipoise.report.numbers.paper import counted, experiments, paper_name
-from equipoise.report.numbers.results import Results
-from equipoise.report.numbers.runs import Form, Metric
+from equipoise.report.numbers.results import RunResults
+from equipoise.report.numbers.runs import MethodVariant, Metric
 from equipoise.report.numbers.summary import BETTER
-from equipoise.report.tables.wording import NAMES, capital, form_name, listed
+from equipoise.report.tables.wording import NAMES, capital, listed, variant_name
 
 DECIMALS = 3
 """How many decimals decide; what a reader sees as equal is called equal."""
@@ -50,7 +50,7 @@ class Tally(NamedTuple):
     cases: int
 
 
-def direction(first: Group, second: Group, metric: Metric) -> int | None:
+def direction(first: VariantResults, second: VariantResults, metric: Metric) -> int | None:
     """-1 if the first is lower, 1 if higher, 0 if they are written alike; None if they share nothing."""
     values = first.against(second, metric)
     if values is None:
@@ -88,7 +88,7 @@ def section_findings(section: Section, protocol: Protocol) -> list[str]:
     """What one network on one data set shows under one protocol."""
     groups = section.groups[protocol]
     told = []
-    baseline = groups.get(Form("source", RAW))
+    baseline = groups.get(MethodVariant("source", RAW))
     if baseline is not None:
         told += [_certainty(baseline), _more_certain(list(groups.values()), baseline)]
     told.append(_best(list(groups.values())))
@@ -109,7 +109,7 @@ def cautions(section: Section) -> str:
     return f"{capital(listed(few))}: small differences may be chance."
 
 
-def run_cautions(results: Results, sections: Sequence[Section]) -> list[str]:
+def run_cautions(results: RunResults, sections: Sequence[Section]) -> list[str]:
     """What a reader must know about the whole before reading on."""
     told = _trials(sections)
     single = [section for section in sections if section.everything and len(section.seeds) == 1]
@@ -167,13 +167,13 @@ def _trials(sections: Sequence[Section]) -> list[str]:
     ]
 
 
-def certainty_caption(group: Group) -> str:
+def certainty_caption(group: VariantResults) -> str:
     """Confidence and accuracy on average in a few words, for below a diagram."""
     confidence, right = _confidence_and_accuracy(group)
     return f"{confidence:.0%} sure, {right:.0%} right"
 
 
-def _certainty(group: Group) -> str:
+def _certainty(group: VariantResults) -> str:
     if not group.bins:
         return ""
     confidence, right = _confidence_and_accuracy(group)
@@ -186,12 +186,12 @@ def _certainty(group: Group) -> str:
     return f"{start}: {'over-certain' if confidence > right else 'less certain than it could be'}."
 
 
-def _confidence_and_accuracy(group: Group) -> tuple[float, float]:
+def _confidence_and_accuracy(group: VariantResults) -> tuple[float, float]:
     bins = pooled(group.bins)
     return sum(bins["confidence"]), sum(bins["correct"])
 
 
-def _more_certain(groups: Sequence[Group], baseline: Group) -> str:
+def _more_certain(groups: Sequence[VariantResults], baseline: VariantResults) -> str:
     adapting = _adapting(groups)
     if not adapting:
         return ""
@@ -206,7 +206,7 @@ def _more_certain(groups: Sequence[Group], baseline: Group) -> str:
     return f"{start}: {listed(named)}; that is {len(both)} of {counted(len(adapting), 'method')}."
 
 
-def _best(groups: Sequence[Group]) -> str:
+def _best(groups: Sequence[VariantResults]) -> str:
     """The best by each metric, of those that have every shift and seed."""
     everything = frozenset[object]().union(*(group.places for group in groups))
     whole = [group for group in groups if group.places == everything]
@@ -219,22 +219,24 @@ def _best(groups: Sequence[Group]) -> str:
         ("accuracy", "highest accuracy"),
     )
     for metric, words in metrics:
-        values = {group.form: round(group.mean(metric), DECIMALS) for group in whole}
+        values = {group.variant: round(group.mean(metric), DECIMALS) for group in whole}
         best = (max if BETTER[metric] > 0 else min)(values.values())
-        winners = [form for form, value in values.items() if value == best]
+        winners = [variant for variant, value in values.items() if value == best]
         # Dividing the logits leaves the accuracy as it was: a method is named once.
-        named = dict.fromkeys(form.label if metric == "accuracy" else form_name(form) for form in winners)
+        named = dict.fromkeys(
+            variant.label if metric == "accuracy" else variant_name(variant) for variant in winners
+        )
         told.append(f"{words}: {listed(named)}, {best:.{DECIMALS}f}")
     left_out = len(groups) - len(whole)
     care = f" {counted(left_out, 'row')} with less than all shifts and seeds left out." if left_out else ""
     return f"{'; '.join(told)}.{care}"
 
 
-def _adapting(groups: Iterable[Group]) -> list[Group]:
-    return [group for group in groups if group.form.tempering == RAW and group.method != "source"]
+def _adapting(groups: Iterable[VariantResults]) -> list[VariantResults]:
+    return [group for group in groups if group.variant.tempering == RAW and group.method != "source"]
 
 
-def _is_over_certain(group: Group, baseline: Group) -> bool:
+def _is_over_certain(group: VariantResults, baseline: VariantResults) -> bool:
     return direction(group, baseline, "entropy") == -1 and direction(group, baseline, "ece") == 1
 
 
@@ -242,7 +244,7 @@ def _over_certainty(sections: Sequence[Section], protocol: Protocol) -> str:
     cases = certain = worse = 0
     for section in sections:
         groups = section.groups[protocol]
-        baseline = groups.get(Form("source", RAW))
+        baseline = groups.get(MethodVariant("source", RAW))
         if baseline is not None:
             for group in _adapting(groups.values()):
                 moved = direction(group, baseline, "entropy")
@@ -260,17 +262,17 @@ def _over_certainty(sections: Sequence[Section], protocol: Protocol) -> str:
 
 def _pairs(
     sections: Iterable[Section], protocol: Protocol, one: str, other: str
-) -> Iterator[tuple[Group, Group]]:
+) -> Iterator[tuple[VariantResults, VariantResults]]:
     """A method with one tempering and with another, for every case that has both."""
     for section in sections:
         groups = section.groups[protocol]
-        for form, group in groups.items():
-            rival = groups.get(Form(form.label, other))
-            if form.tempering == one and rival is not None:
+        for variant, group in groups.items():
+            rival = groups.get(MethodVariant(variant.label, other))
+            if variant.tempering == one and rival is not None:
                 yield group, rival
 
 
-def _tally(pairs: Iterable[tuple[Group, Group]], metric: Metric) -> Tally:
+def _tally(pairs: Iterable[tuple[VariantResults, VariantResults]], metric: Metric) -> Tally:
     moves = [move for first, second in pairs if (move := direction(first, second, metric)) is not None]
     return Tally(moves.count(-1), moves.count(1), len(moves))
 
@@ -295,9 +297,9 @@ def _dec(sections: Sequence[Section], protocol: Protocol) -> str:
         wins = settings = 0
         for section in sections:
             groups = section.groups[protocol]
-            dec = groups.get(Form("dec", "mean"))
+            dec = groups.get(MethodVariant("dec", "mean"))
             rivals = [
-                group for group in groups.values() if group.form.tempering == RAW and group.method != "dec"
+                group for group in groups.values() if group.variant.tempering == RAW and group.method != "dec"
             ]
             moves = [direction(dec, rival, metric) for rival in rivals] if dec is not None else []
             known = [move for move in moves if move is not None]

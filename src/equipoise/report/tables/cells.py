@@ -8,7 +8,7 @@ from typing import NamedTuple
 from equipoise.report.numbers.paper import Printed
 from equipoise.report.numbers.runs import Metric, Values
 from equipoise.report.numbers.summary import BETTER, coverage, domain_mean, domain_std, gap
-from equipoise.report.tables.table import Column, Entry, Row, Table, written
+from equipoise.report.tables.table import Column, Row, Table, TableEntry, written
 from equipoise.report.tables.wording import doubt_notes, gap_notes
 
 
@@ -28,7 +28,7 @@ def column_of(
     printed: Sequence[Printed | None] = (),
     *,
     spread: bool = False,
-) -> list[Entry]:
+) -> list[TableEntry]:
     """The entries of one column, a row for each of `values`; `spread` adds the deviation over domains.
 
     The best is the best as written, so ties are all best. Only numbers of the same shifts and seeds compete:
@@ -44,7 +44,7 @@ def column_of(
         best = written((max if BETTER[metric] > 0 else min)(competing), column)
     entries = []
     for position, (mean, each) in enumerate(zip(means, values, strict=True)):
-        entry = Entry(
+        entry = TableEntry(
             ours=mean,
             ours_std=domain_std(each) if spread else None,
             best=mean is not None and runs[position] == usual and written(mean, column) == best,
@@ -54,7 +54,7 @@ def column_of(
     return entries
 
 
-def beside(entry: Entry, printed: Printed | None) -> Entry:
+def beside(entry: TableEntry, printed: Printed | None) -> TableEntry:
     """The entry with the number that the paper prints there."""
     if printed is None:
         return entry
@@ -67,7 +67,7 @@ def beside(entry: Entry, printed: Printed | None) -> Entry:
     )
 
 
-def rows_of(labels: Sequence[str], columns: Sequence[Sequence[Entry]]) -> tuple[Row, ...]:
+def rows_of(labels: Sequence[str], columns: Sequence[Sequence[TableEntry]]) -> tuple[Row, ...]:
     """Rows from the entries of columns."""
     return tuple(
         Row(label, tuple(column[position] for column in columns)) for position, label in enumerate(labels)

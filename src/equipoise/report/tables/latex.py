@@ -6,9 +6,9 @@ from itertools import groupby
 from pathlib import Path
 
 from equipoise.files import whole_file
-from equipoise.report.numbers.results import Results
+from equipoise.report.numbers.results import RunResults
 from equipoise.report.tables.papers import all_tables
-from equipoise.report.tables.table import Column, Entry, Table, common_gap, written
+from equipoise.report.tables.table import Column, Table, TableEntry, common_gap, written
 from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE
 
 DOCUMENT = "all.tex"
@@ -43,7 +43,7 @@ _SIGNS = {
 }
 
 
-def write_latex(results: Results, folder: Path) -> list[Path]:
+def write_latex(results: RunResults, folder: Path) -> list[Path]:
     """Write a file for each table and `all.tex`, a document with them all; files are whole or not there."""
     folder.mkdir(parents=True, exist_ok=True)
     written_files = []
@@ -134,7 +134,7 @@ def _line(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _cell(entry: Entry, column: Column, everywhere: str) -> str:
+def _cell(entry: TableEntry, column: Column, everywhere: str) -> str:
     ours = "--"
     if entry.ours is not None:
         ours = _number(entry.ours, entry.ours_std, column, bold=entry.best)

@@ -3,19 +3,19 @@
 import re
 from collections.abc import Iterable
 
-from equipoise.bench.lines import Cell, Line
+from equipoise.bench.schema import Cell, CellResult
 from equipoise.report.numbers.paper import counted
-from equipoise.report.numbers.results import Results, seeds_of
-from equipoise.report.numbers.runs import Form
+from equipoise.report.numbers.results import RunResults, seeds_of
+from equipoise.report.numbers.runs import MethodVariant
 from equipoise.report.tables.own_tables import average_tables, detail_tables, significance_tables
 from equipoise.report.tables.papers import paper_tables
-from equipoise.report.tables.table import Column, Entry, Table, common_gap, written
-from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE, PROTOCOL_WORDS, form_name, listed
+from equipoise.report.tables.table import Column, Table, TableEntry, common_gap, written
+from equipoise.report.tables.wording import DOUBTFUL, INCOMPLETE, PROTOCOL_WORDS, listed, variant_name
 
-NOTHING = "\N{EN DASH}"
+_NOTHING = "\N{EN DASH}"
 
 
-def markdown(results: Results) -> str:
+def markdown(results: RunResults) -> str:
     """All tables, what failed, and what was left out, as one readable page."""
     parts = ["# Results", *_overview(results)]
     for protocol in results.protocols():
@@ -59,9 +59,9 @@ def rows(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def cell(entry: Entry, column: Column, everywhere: str = "") -> str:
+def cell(entry: TableEntry, column: Column, everywhere: str = "") -> str:
     """Ours, with the printed number in brackets: "**0.061** ± 0.010 (0.059†)"."""
-    ours = NOTHING
+    ours = _NOTHING
     if entry.ours is not None:
         ours = _number(entry.ours, entry.ours_std, column, bold=entry.best)
         if entry.missing and entry.missing != everywhere:
@@ -72,16 +72,16 @@ def cell(entry: Entry, column: Column, everywhere: str = "") -> str:
     return f"{ours} ({printed}{DOUBTFUL if entry.suspicious else ''})"
 
 
-def told_cell(cell: Cell) -> str:
+def describe_cell(cell: Cell) -> str:
     """Which experiment a cell is, in one line."""
     tier = "" if cell["tier"] is None else f" tier {cell['tier']}"
     return (
         f"{cell['data']}, {cell['backbone']}, {cell['target']}{tier}, seed {cell['seed']}, "
-        f"{form_name(Form(cell['label'], cell['tempering']))}, {cell['protocol']}"
+        f"{variant_name(MethodVariant(cell['label'], cell['tempering']))}, {cell['protocol']}"
     )
 
 
-def _overview(results: Results) -> Iterable[str]:
+def _overview(results: RunResults) -> Iterable[str]:
     counts = [counted(len(results.lines), "result")]
     if results.failures:
         counts.append(f"{counted(len(results.failures), 'failed cell')} (listed at the end, in no table)")
@@ -105,7 +105,7 @@ def _overview(results: Results) -> Iterable[str]:
     )
 
 
-def _left_out(results: Results) -> str:
+def _left_out(results: RunResults) -> str:
     told = ""
     if results.damaged:
         told += f" {counted(results.damaged, 'line')} could not be read and {_were(results.damaged)} skipped."
@@ -117,10 +117,10 @@ def _left_out(results: Results) -> str:
     return told
 
 
-def _failure(line: Line) -> str:
+def _failure(line: CellResult) -> str:
     error = " ".join((line["error"] or "no error message").split())
     key = re.sub(r"[^0-9A-Za-z_.-]", "", line["key"])
-    return f"- `{key}` {_plain(told_cell(line['cell']))}: {_plain(error)}"
+    return f"- `{key}` {_plain(describe_cell(line['cell']))}: {_plain(error)}"
 
 
 def _heading(column: Column) -> str:

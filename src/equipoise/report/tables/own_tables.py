@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from equipoise.bench.lines import Protocol
-from equipoise.report.numbers.results import Group, Results
-from equipoise.report.numbers.runs import METRICS, TEMPERINGS, Board, Form, Metric, Values
+from equipoise.bench.schema import Protocol
+from equipoise.report.numbers.results import RunResults, TableScope
+from equipoise.report.numbers.runs import METRICS, TEMPERINGS, MethodVariant, Metric, Values, VariantScores
 from equipoise.report.numbers.significance import (
     FEWEST_PAIRS,
     FOCAL,
@@ -16,17 +16,17 @@ from equipoise.report.numbers.significance import (
 )
 from equipoise.report.numbers.summary import at_target, at_tier, run_std
 from equipoise.report.tables.cells import Expected, column_of, rows_of, with_notes
-from equipoise.report.tables.table import Column, Entry, Row, Table
+from equipoise.report.tables.table import Column, Row, Table, TableEntry
 from equipoise.report.tables.wording import (
     HEADINGS,
     NAMES,
-    form_name,
     listed,
     seeds_note,
     setting_note,
+    split_labels_note,
     subject,
     table_key,
-    variants_note,
+    variant_name,
 )
 
 TEMPERINGS_NOTE = (
@@ -47,54 +47,54 @@ class _Part(NamedTuple):
     expected: Expected
 
 
-def own_tables(results: Results, protocol: Protocol) -> list[Table]:
+def own_tables(results: RunResults, protocol: Protocol) -> list[Table]:
     """All of our tables for one protocol: for each setting and network the average, the rest after it."""
     tables = []
-    for group, found in _boards(results, protocol):
-        tables += [_average(group, found), *_tests(group, found), *_details(group, found)]
+    for scope, found in _variant_scores(results, protocol):
+        tables += [_average(scope, found), *_tests(scope, found), *_details(scope, found)]
     return tables
 
 
-def average_tables(results: Results, protocol: Protocol) -> list[Table]:
+def average_tables(results: RunResults, protocol: Protocol) -> list[Table]:
     """Every method and tempering, on average over the shifts; one table for each setting and network."""
-    return [_average(group, found) for group, found in _boards(results, protocol)]
+    return [_average(scope, found) for scope, found in _variant_scores(results, protocol)]
 
 
-def detail_tables(results: Results, protocol: Protocol) -> list[Table]:
+def detail_tables(results: RunResults, protocol: Protocol) -> list[Table]:
     """By domain and by tier, a table for each metric, where a data set has several."""
-    return [table for group, found in _boards(results, protocol) for table in _details(group, found)]
+    return [table for scope, found in _variant_scores(results, protocol) for table in _details(scope, found)]
 
 
-def significance_tables(results: Results, protocol: Protocol) -> list[Table]:
+def significance_tables(results: RunResults, protocol: Protocol) -> list[Table]:
     """DEC against the best of the others: raw as in the paper, and divided alike."""
-    return [table for group, found in _boards(results, protocol) for table in _tests(group, found)]
+    return [table for scope, found in _variant_scores(results, protocol) for table in _tests(scope, found)]
 
 
-def _boards(results: Results, protocol: Protocol) -> list[tuple[Group, Board]]:
-    return [(group, found) for group, found in results.boards.items() if group.protocol == protocol]
+def _variant_scores(results: RunResults, protocol: Protocol) -> list[tuple[TableScope, VariantScores]]:
+    return [(scope, found) for scope, found in results.variant_scores.items() if scope.protocol == protocol]
 
 
-def _average(group: Group, found: Board) -> Table:
-    forms = found.forms
+def _average(scope: TableScope, found: VariantScores) -> Table:
+    variants = found.variants
     columns = [Column(HEADINGS[metric], "") for metric in METRICS]
     expected = _expected(found, len(found.shifts))
     cells = [
-        column_of(column, metric, [found.values(form, metric) for form in forms], expected)
+        column_of(column, metric, [found.values(variant, metric) for variant in variants], expected)
         for column, metric in zip(columns, METRICS, strict=True)
     ]
     shifts = f"{len(found.shifts)} {expected.noun}{'' if len(found.shifts) == 1 else 's'}"
     table = Table(
-        key=table_key(group, "average"),
-        title=f"{subject(group)}: every method and tempering, average over {shifts}",
-        protocol=group.protocol,
+        key=table_key(scope, "average"),
+        title=f"{subject(scope)}: every method and tempering, average over {shifts}",
+        protocol=scope.protocol,
         columns=tuple(columns),
-        rows=rows_of([form_name(form) for form in forms], cells),
-        notes=(*_start(group, found), TEMPERINGS_NOTE, *_run_to_run_note(found)),
+        rows=rows_of([variant_name(variant) for variant in variants], cells),
+        notes=(*_start(scope, found), TEMPERINGS_NOTE, *_run_to_run_note(found)),
     )
-    return with_notes(table, variants_note(found))
+    return with_notes(table, split_labels_note(found))
 
 
-def _details(group: Group, found: Board) -> list[Table]:
+def _details(scope: TableScope, found: VariantScores) -> list[Table]:
     targets = list(dict.fromkeys(shift.target for shift in found.shifts))
     tiers = sorted({shift.tier for shift in found.shifts if shift.tier is not None})
     domains = [
@@ -116,56 +116,60 @@ def _details(group: Group, found: Board) -> list[Table]:
     tables = []
     for kind, parts in (("domain", domains), ("tier", strengths)):
         if len(parts) > 1:
-            tables += [_detail(group, found, metric, kind, parts) for metric in METRICS]
+            tables += [_detail(scope, found, metric, kind, parts) for metric in METRICS]
     return tables
 
 
-def _detail(group: Group, found: Board, metric: Metric, kind: str, parts: Iterable[_Part]) -> Table:
-    forms = _different(found, metric)
+def _detail(
+    scope: TableScope, found: VariantScores, metric: Metric, kind: str, parts: Iterable[_Part]
+) -> Table:
+    variants = _different(found, metric)
     columns, cells = [], []
     for part in parts:
         column = Column(HEADINGS[metric], part.heading)
-        values = [part.of(found.values(form, metric)) for form in forms]
+        values = [part.of(found.values(variant, metric)) for variant in variants]
         columns.append(column)
         cells.append(column_of(column, metric, values, part.expected, spread=kind == "tier"))
-    notes = list(_start(group, found))
+    notes = list(_start(scope, found))
     if kind == "tier":
         notes.append("± is the standard deviation over the domains.")
-    if len(forms) < len(found.forms):
+    if len(variants) < len(found.variants):
         notes.append("Rows that dividing the logits does not change are shown once.")
     table = Table(
-        key=table_key(group, f"{kind}-{metric}"),
-        title=f"{subject(group)}: {NAMES[metric]} by {kind}",
-        protocol=group.protocol,
+        key=table_key(scope, f"{kind}-{metric}"),
+        title=f"{subject(scope)}: {NAMES[metric]} by {kind}",
+        protocol=scope.protocol,
         columns=tuple(columns),
-        rows=rows_of(list(forms.values()), cells),
+        rows=rows_of(list(variants.values()), cells),
         notes=tuple(notes),
     )
     return with_notes(table)
 
 
-def _different(found: Board, metric: Metric) -> dict[Form, str]:
-    """The forms with what they are called; those with the numbers of another of the same label are left out.
+def _different(found: VariantScores, metric: Metric) -> dict[MethodVariant, str]:
+    """Variants with their names, without those that have the numbers of another one of the same label.
 
     Dividing logits does not change which is the largest, so accuracy has one row for each label.
     """
-    kept: dict[Form, Values] = {}
-    alike: dict[Form, bool] = {}
-    for form in found.forms:
-        values = found.values(form, metric)
-        same = [other for other in kept if other.label == form.label and kept[other] == values]
+    kept: dict[MethodVariant, Values] = {}
+    alike: dict[MethodVariant, bool] = {}
+    for variant in found.variants:
+        values = found.values(variant, metric)
+        same = [other for other in kept if other.label == variant.label and kept[other] == values]
         if same:
             alike[same[0]] = True
         else:
-            kept[form] = values
-    labels = [form.label for form in kept]
+            kept[variant] = values
+    labels = [variant.label for variant in kept]
     return {
-        form: form.label if form in alike and labels.count(form.label) == 1 else form_name(form)
-        for form in kept
+        variant: variant.label
+        if variant in alike and labels.count(variant.label) == 1
+        else variant_name(variant)
+        for variant in kept
     }
 
 
-def _tests(group: Group, found: Board) -> list[Table]:
+def _tests(scope: TableScope, found: VariantScores) -> list[Table]:
     made = comparisons(found)
     rows = [_test_row(comparison) for comparison in made]
     if not rows:
@@ -179,7 +183,7 @@ def _tests(group: Group, found: Board) -> list[Table]:
         Column("p", "Wilcoxon", significant=3, least=LEAST_P),
     )
     notes = [
-        *_start(group, found),
+        *_start(scope, found),
         "Each row is dec minus the best of the other methods by that metric: first with the others raw, "
         "as in the paper, then with both divided alike.",
         "A pair is a shift, with the mean over the seeds that both have; tests are paired and two-sided. "
@@ -187,7 +191,7 @@ def _tests(group: Group, found: Board) -> list[Table]:
     ]
     if any(shift.tier is not None for shift in found.shifts):
         notes.append(TIERS_NOTE)
-    if passed_over := dict.fromkeys(form_name(form) for each in made for form in each.passed_over):
+    if passed_over := dict.fromkeys(variant_name(variant) for each in made for variant in each.passed_over):
         notes.append(f"Not among the others where runs are missing: {listed(passed_over)}.")
     if any(not each.test.enough for each in made):
         notes.append(
@@ -195,9 +199,9 @@ def _tests(group: Group, found: Board) -> list[Table]:
         )
     return [
         Table(
-            key=table_key(group, "significance-dec"),
-            title=f"{subject(group)}: dec against the best of the others",
-            protocol=group.protocol,
+            key=table_key(scope, "significance-dec"),
+            title=f"{subject(scope)}: dec against the best of the others",
+            protocol=scope.protocol,
             columns=columns,
             rows=tuple(rows),
             notes=tuple(notes),
@@ -205,12 +209,12 @@ def _tests(group: Group, found: Board) -> list[Table]:
     ]
 
 
-def comparisons(found: Board) -> list[Comparison]:
-    """DEC against the second best by ECE, NLL and accuracy: in the paper's form, then divided alike.
+def comparisons(found: VariantScores) -> list[Comparison]:
+    """DEC against the second best by ECE, NLL and accuracy: as in the paper, then divided alike.
 
     Accuracy comes once, since dividing the logits does not change it.
     """
-    there = [form.tempering for form in found.forms if form.label == FOCAL]
+    there = [variant.tempering for variant in found.variants if variant.label == FOCAL]
     tried: list[tuple[Metric, str, str | None]] = []
     if "mean" in there:
         tried += [("ece", "mean", "none"), ("nll", "mean", "none"), ("accuracy", "mean", "none")]
@@ -229,32 +233,33 @@ def _test_row(comparison: Comparison) -> Row:
     test = comparison.test
     gap = "" if test.enough else "too few pairs"
     return Row(
-        f"{NAMES[comparison.metric]}: {form_name(comparison.focal)} minus {form_name(comparison.rival)}",
+        f"{NAMES[comparison.metric]}: {variant_name(comparison.focal)} minus "
+        f"{variant_name(comparison.rival)}",
         (
-            Entry(ours=test.pairs),
-            Entry(ours=test.difference),
-            Entry(ours=test.low, missing=gap),
-            Entry(ours=test.high, missing=gap),
-            Entry(ours=test.t_p, missing=gap),
-            Entry(ours=test.wilcoxon_p, missing=gap),
+            TableEntry(ours=test.pairs),
+            TableEntry(ours=test.difference),
+            TableEntry(ours=test.low, missing=gap),
+            TableEntry(ours=test.high, missing=gap),
+            TableEntry(ours=test.t_p, missing=gap),
+            TableEntry(ours=test.wilcoxon_p, missing=gap),
         ),
     )
 
 
-def _start(group: Group, found: Board) -> tuple[str, ...]:
-    return (f"{setting_note(group.setting)} {seeds_note(found.seeds)}",)
+def _start(scope: TableScope, found: VariantScores) -> tuple[str, ...]:
+    return (f"{setting_note(scope.setting)} {seeds_note(found.seeds)}",)
 
 
-def _expected(found: Board, shifts: int, noun: str = "") -> Expected:
+def _expected(found: VariantScores, shifts: int, noun: str = "") -> Expected:
     tiers = any(shift.tier is not None for shift in found.shifts)
     return Expected(shifts, found.seeds, noun or ("shift" if tiers else "domain"))
 
 
-def _run_to_run_note(found: Board) -> list[str]:
+def _run_to_run_note(found: VariantScores) -> list[str]:
     """How far the averages move from seed to seed: the largest of any row."""
     told = []
     for metric in METRICS:
-        spreads = [run_std(found.values(form, metric)) for form in found.forms]
+        spreads = [run_std(found.values(variant, metric)) for variant in found.variants]
         there = [spread for spread in spreads if spread is not None]
         if there:
             told.append(f"{NAMES[metric]} {max(there):.3f}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from equipoise.bench.lines import Protocol
+from equipoise.bench.schema import Protocol
 from equipoise.report.numbers.paper import (
     AVERAGE,
     CLAIMED,
@@ -15,68 +15,73 @@ from equipoise.report.numbers.paper import (
     printed_tables,
     tier_of,
 )
-from equipoise.report.numbers.results import Group, Results
-from equipoise.report.numbers.runs import Board, Values
-from equipoise.report.numbers.significance import against_second_best, told
+from equipoise.report.numbers.results import RunResults, TableScope
+from equipoise.report.numbers.runs import Values, VariantScores
+from equipoise.report.numbers.significance import against_second_best, describe_comparison
 from equipoise.report.numbers.summary import at_target, at_tier, gap, largest_domain_variance
 from equipoise.report.tables.cells import Expected, beside, column_of, rows_of, with_notes
 from equipoise.report.tables.own_tables import TIERS_NOTE, own_tables
 from equipoise.report.tables.run_to_run import run_to_run_tables
-from equipoise.report.tables.table import Column, Entry, Table
+from equipoise.report.tables.table import Column, Table, TableEntry
 from equipoise.report.tables.wording import (
     HEADINGS,
     NAMES,
     listed,
     seeds_note,
     setting_note,
+    split_labels_note,
     subject,
     table_key,
-    variants_note,
 )
 
-FORMS_NOTE = (
+VARIANTS_NOTE = (
     "As in the paper, only DEC's logits are divided (by the mean of τ over the batch); the others are raw."
 )
 CLAIM_NOTE = "The paper claims p < 0.01 here, for ECE and NLL; it does not name its test."
-_LABELS = [form.label for form in ROWS.values()]
+_LABELS = [variant.label for variant in ROWS.values()]
 
 
-def all_tables(results: Results) -> list[Table]:
+def all_tables(results: RunResults) -> list[Table]:
     """Everything that there are results for: the paper's tables, then ours, one protocol after the other."""
     protocols = results.protocols()
     theirs = [table for protocol in protocols for table in paper_tables(results, protocol)]
     return theirs + [table for protocol in protocols for table in own_tables(results, protocol)]
 
 
-def paper_tables(results: Results, protocol: Protocol) -> list[Table]:
+def paper_tables(results: RunResults, protocol: Protocol) -> list[Table]:
     """The paper's tables and run-to-run variances, each once for every setting that there are results for."""
-    boards = {group: found for group, found in results.boards.items() if group.protocol == protocol}
+    variant_scores = {
+        scope: found for scope, found in results.variant_scores.items() if scope.protocol == protocol
+    }
     tables = []
     for printed in printed_tables():
         which = (printed.data, printed.backbone)
         ours = {
-            group: found for group, found in boards.items() if (group.setting.data, group.backbone) == which
+            scope: found
+            for scope, found in variant_scores.items()
+            if (scope.setting.data, scope.backbone) == which
         }
-        tables += [_table(printed, group, found) for group, found in ours.items()]
-    return tables + run_to_run_tables(boards, protocol)
+        tables += [_table(printed, scope, found) for scope, found in ours.items()]
+    return tables + run_to_run_tables(variant_scores, protocol)
 
 
-def _table(printed: PrintedTable, group: Group, found: Board) -> Table:
+def _table(printed: PrintedTable, scope: TableScope, found: VariantScores) -> Table:
     experiment = experiments()[printed.data]
     columns: list[Column] = []
-    entries: list[list[Entry]] = []
+    entries: list[list[TableEntry]] = []
     for metric in printed.metrics:
         for name in printed.columns:
             column = Column(HEADINGS[metric], "" if name == AVERAGE else name, printed.decimals)
             rows = {
-                row: _selected(found.values(form, metric), name, experiment) for row, form in ROWS.items()
+                row: _selected(found.values(variant, metric), name, experiment)
+                for row, variant in ROWS.items()
             }
             numbers = [printed.cells.get((metric, row, name)) for row in ROWS]
             expected = _expected(name, experiment)
             spread = any(number is not None and number.std is not None for number in numbers)
             cells = column_of(column, metric, list(rows.values()), expected, numbers, spread=spread)
             if (metric, VARIANCE, name) in printed.cells:
-                largest = Entry(
+                largest = TableEntry(
                     ours=largest_domain_variance(rows.values()), missing=_gap_of_rows(rows, expected)
                 )
                 cells.append(beside(largest, printed.cells[metric, VARIANCE, name]))
@@ -87,32 +92,32 @@ def _table(printed: PrintedTable, group: Group, found: Board) -> Table:
     kind = _kind(printed)
     names = "-".join(printed.metrics) if kind == "tier" else ""
     table = Table(
-        key=table_key(group, f"paper-{kind}{'-' if names else ''}{names}"),
-        title=f"{subject(group)}: {listed(NAMES[metric] for metric in printed.metrics)}, "
+        key=table_key(scope, f"paper-{kind}{'-' if names else ''}{names}"),
+        title=f"{subject(scope)}: {listed(NAMES[metric] for metric in printed.metrics)}, "
         f"{by.get(kind, 'by domain')}",
-        protocol=group.protocol,
+        protocol=scope.protocol,
         columns=tuple(columns),
         rows=rows_of(labels, entries),
-        notes=_start(group, found, has_sigma=SIGMA in labels),
+        notes=_start(scope, found, has_sigma=SIGMA in labels),
     )
-    return with_notes(table, [*_tests(found, printed), *variants_note(found)])
+    return with_notes(table, [*_tests(found, printed), *split_labels_note(found)])
 
 
-def _start(group: Group, found: Board, *, has_sigma: bool) -> tuple[str, ...]:
-    notes = [f"{setting_note(group.setting)} {seeds_note(found.seeds)}", FORMS_NOTE]
+def _start(scope: TableScope, found: VariantScores, *, has_sigma: bool) -> tuple[str, ...]:
+    notes = [f"{setting_note(scope.setting)} {seeds_note(found.seeds)}", VARIANTS_NOTE]
     if has_sigma:
         notes.append(f"{SIGMA}: the largest sample variance over the domains of any of the six.")
     return tuple(notes)
 
 
-def _tests(found: Board, printed: PrintedTable) -> list[str]:
+def _tests(found: VariantScores, printed: PrintedTable) -> list[str]:
     """DEC against the second best of the paper's algorithms, by every metric of the table that has a best."""
-    names = {form: name for name, form in ROWS.items()}
+    names = {variant: name for name, variant in ROWS.items()}
     comparisons = [
         against_second_best(found, metric, among=_LABELS) for metric in printed.metrics if metric != "entropy"
     ]
     sentences = [
-        told(comparison, lambda form: names[form], NAMES[comparison.metric])
+        describe_comparison(comparison, lambda variant: names[variant], NAMES[comparison.metric])
         for comparison in comparisons
         if comparison is not None
     ]

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from equipoise.report.numbers.runs import Form
+from equipoise.report.numbers.runs import MethodVariant
 from equipoise.report.tables.own_tables import TEMPERINGS_NOTE
-from equipoise.report.tables.table import Column, Entry, Row, Table
+from equipoise.report.tables.table import Column, Row, Table, TableEntry
 from equipoise.report.tables.wording import HEADINGS
 
 ONCE = HEADINGS["accuracy"]
@@ -15,7 +15,7 @@ OWN_ANSWERS = "rehearsed"
 LEFT_OUT = HEADINGS["brier"]
 """For the width of a page; it is in the table with a row for each tempering."""
 
-NOTE = (
+PIVOT_NOTE = (
     "Below each metric, what the logits are divided by: nothing (raw), the mean or the median of τ over the "
     "batch, each sample's own τ, what the source model's agreement with the answers suggests, what a "
     "rehearsal on held-out source images suggests (there the source model may answer instead), or one fixed "
@@ -23,31 +23,33 @@ NOTE = (
 )
 
 
-def pivoted(table: Table, forms: Sequence[Form]) -> Table:
-    """A table with a row for each form made one with a row for each label; `forms` are its rows."""
-    labels = list(dict.fromkeys(form.label for form in forms))
-    temperings = list(dict.fromkeys(form.tempering for form in forms))
-    entries = {form: row.entries for form, row in zip(forms, table.rows, strict=True)}
+def pivoted(table: Table, variants: Sequence[MethodVariant]) -> Table:
+    """The same table with a row for each label instead of each variant; `variants` are its rows."""
+    labels = list(dict.fromkeys(variant.label for variant in variants))
+    temperings = list(dict.fromkeys(variant.tempering for variant in variants))
+    entries = {variant: row.entries for variant, row in zip(variants, table.rows, strict=True)}
     columns: list[Column] = []
-    cells: dict[str, list[Entry]] = {label: [] for label in labels}
+    cells: dict[str, list[TableEntry]] = {label: [] for label in labels}
     for at, column in enumerate(table.columns):
         if column.metric == ONCE:
             columns.append(column)
             for label in labels:
-                own = [form for form in forms if form.label == label]
-                shown = min(own, key=lambda form: form.tempering == OWN_ANSWERS)  # the first of the others
+                own = [variant for variant in variants if variant.label == label]
+                shown = min(
+                    own, key=lambda variant: variant.tempering == OWN_ANSWERS
+                )  # the first of the others
                 cells[label].append(entries[shown][at])
             if OWN_ANSWERS in temperings:
                 columns.append(replace(column, heading=OWN_ANSWERS))
                 for label in labels:
-                    found = entries.get(Form(label, OWN_ANSWERS))
-                    cells[label].append(found[at] if found else Entry())
+                    found = entries.get(MethodVariant(label, OWN_ANSWERS))
+                    cells[label].append(found[at] if found else TableEntry())
         elif column.metric != LEFT_OUT:
             for tempering in temperings:
                 columns.append(replace(column, heading="raw" if tempering == "none" else tempering))
                 for label in labels:
-                    found = entries.get(Form(label, tempering))
-                    cells[label].append(found[at] if found else Entry())
+                    found = entries.get(MethodVariant(label, tempering))
+                    cells[label].append(found[at] if found else TableEntry())
     rows = tuple(Row(label, tuple(cells[label])) for label in labels)
-    notes = tuple(NOTE if note == TEMPERINGS_NOTE else note for note in table.notes)
+    notes = tuple(PIVOT_NOTE if note == TEMPERINGS_NOTE else note for note in table.notes)
     return replace(table, key=f"{table.key}-pivoted", columns=tuple(columns), rows=rows, notes=notes)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A value of ours beside the one that the paper prints.
 
     Attributes:
@@ -52,7 +52,7 @@ class Row:
     """A row: what it is called, and an entry for each column."""
 
     label: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
 
 
 @dataclass(frozen=True)

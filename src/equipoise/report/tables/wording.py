@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from equipoise.report.numbers.paper import counted, experiments, paper_name, papers_setting
-from equipoise.report.numbers.results import Group, Setting
-from equipoise.report.numbers.runs import Board, Form, Metric
+from equipoise.report.numbers.results import Setting, TableScope
+from equipoise.report.numbers.runs import MethodVariant, Metric, VariantScores
 from equipoise.report.tables.table import Table, common_gap
 
 NAMES: dict[Metric, str] = {
@@ -36,15 +36,15 @@ LONGEST_KEY = 100
 """How long a table's key may be, since it names a file."""
 
 
-def form_name(form: Form) -> str:
+def variant_name(variant: MethodVariant) -> str:
     """A method and what its logits are divided by: "tent (raw)", "dec (mean)"."""
-    return f"{form.label} ({'raw' if form.tempering == 'none' else form.tempering})"
+    return f"{variant.label} ({'raw' if variant.tempering == 'none' else variant.tempering})"
 
 
-def subject(group: Group) -> str:
+def subject(scope: TableScope) -> str:
     """The data set and the network, and the setting where it is not the paper's, images included."""
-    setting = group.setting
-    name = f"{paper_name(setting.data)}, {paper_name(group.backbone)}"
+    setting = scope.setting
+    name = f"{paper_name(setting.data)}, {paper_name(scope.backbone)}"
     same = is_papers(setting) and setting.origin == "official"
     return name if same else f"{name} ({setting_words(setting)})"
 
@@ -89,12 +89,12 @@ def seeds_note(seeds: Iterable[int]) -> str:
     return f"Seed {there[0]}." if len(there) == 1 else f"Means over the seeds {listed(there)}."
 
 
-def variants_note(board: Board) -> list[str]:
+def split_labels_note(scores: VariantScores) -> list[str]:
     """What to do about labels that stand for several methods."""
     return [
         f"The results call several methods {label}; they are kept apart as {listed(names)}. "
         "Give each a label of its own in the recipe."
-        for label, names in board.variants.items()
+        for label, names in scores.split_labels.items()
     ]
 
 
@@ -135,11 +135,11 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def table_key(group: Group, kind: str) -> str:
+def table_key(scope: TableScope, kind: str) -> str:
     """A stable name for a table: data set, network, kind, protocol, and what of the setting is not usual."""
-    setting = group.setting
+    setting = scope.setting
     usual = papers_setting(setting.data) if setting.data in experiments() else None
-    parts = [setting.data, group.backbone, kind, group.protocol]
+    parts = [setting.data, scope.backbone, kind, scope.protocol]
     if setting.limit is not None:
         parts.append(f"limit{setting.limit}")
     if usual is None or setting.epochs != usual.epochs:

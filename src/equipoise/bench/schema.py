@@ -1,0 +1,134 @@
+"""The JSON that a run writes: a line for every cell in results.jsonl, for every stream in streams.jsonl."""
+
+from typing import Any, Literal, TypedDict
+
+Protocol = Literal["online", "after-pass"]
+"""The answers that are scored: those given while adapting, or those of a second pass after adapting."""
+
+RAW = "none"
+"""The tempering of logits that are not divided."""
+REHEARSED = "rehearsed"
+"""The tempering by a rehearsal on held-out source images."""
+
+
+class Cell(TypedDict):
+    """One experiment: all inputs of its result; a hash of them is its key.
+
+    Attributes:
+        data: the data set's name.
+        backbone: the model's name.
+        target: the unseen domain.
+        tier: the strength of the shift, where the data set has several strengths.
+        seed: of the training and of the order of the stream.
+        label: the recipe's name for the method with these options ("dec", "dec-released").
+        method: the method's name in the registry.
+        options: its options, without `tempering`.
+        tempering: the divisor of the logits: "none", "mean", "median", "sample", "agreement", "rehearsed" (by
+            a rehearsal on held-out source images; the source model may answer as well), or "fixed", the one
+            temperature that is best on the source.
+        protocol: the answers that are scored.
+        batch_size: of the stream.
+        order: of the stream: "shuffled", "sorted", "mixed" or "sequence".
+        origin: of the images: "official", or "made" here (corruptions, with a procedural frost).
+        limit: the most images of each part of the data set, or None.
+        epochs: of the source training.
+        input_size: the side that images are resized to inside the model, or None for that of the data set.
+        model: the key of the trained model: a hash of its recipe, its weights before training and its data.
+        stream: a hash of the images of the stream.
+    """
+
+    data: str
+    backbone: str
+    target: str
+    tier: int | None
+    seed: int
+    label: str
+    method: str
+    options: dict[str, Any]
+    tempering: str
+    protocol: Protocol
+    batch_size: int
+    order: str
+    origin: str
+    limit: int | None
+    epochs: int
+    input_size: int | None
+    model: str
+    stream: str
+
+
+class CellScores(TypedDict):
+    """Accuracy and ECE (15 bins) in 0..1, entropy in bits, NLL in nats, Brier score in 0..2."""
+
+    accuracy: float
+    ece: float
+    entropy: float
+    nll: float
+    brier: float
+
+
+class ReliabilitySums(TypedDict):
+    """Answers in 15 bins of equal width by confidence: counts, and sums of confidence and of hits."""
+
+    count: list[int]
+    confidence: list[float]
+    correct: list[int]
+
+
+class Provenance(TypedDict):
+    """The versions and the device that made a result, and the seconds that it took."""
+
+    equipoise: str
+    torch: str
+    device: str
+    seconds: float
+
+
+class CellResult(TypedDict):
+    """A cell and its result: scores, or an error and a traceback if it failed."""
+
+    key: str
+    status: Literal["ok", "failed"]
+    cell: Cell
+    images: int
+    scores: CellScores | None
+    reliability: ReliabilitySums | None
+    error: str | None
+    traceback: str | None
+    made: Provenance
+
+
+class StreamSummary(TypedDict):
+    """Logit norms and temperatures of the source model on a stream, before any adaptation.
+
+    `norms` and `taus` are quantiles of ‖z‖₂ and of tau at `levels`; `tau_counts` a histogram of tau between
+    `tau_edges` (one more than counts, ends open). `h0`, `kappa` and `fixed_tau` (the one temperature with the
+    least ECE on the source training images) are the model's.
+    """
+
+    key: str
+    data: str
+    backbone: str
+    target: str
+    tier: int | None
+    seed: int
+    limit: int | None
+    epochs: int
+    input_size: int | None
+    order: str
+    origin: str
+    t_min: float
+    t_max: float
+    h0: float
+    kappa: float
+    fixed_tau: float
+    images: int
+    levels: list[float]
+    norms: list[float]
+    norm_mean: float
+    norm_std: float
+    taus: list[float]
+    tau_mean: float
+    tau_std: float
+    tau_edges: list[float]
+    tau_counts: list[int]

@@ -1,0 +1,196 @@
+"""`equipoise rehearse`: rehearse a model of the user on the images of a folder."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from equipoise.data.listing import list_classes
+from equipoise.data.reader import opened, resized
+from equipoise.errors import DataError, ModelError, OptionError
+from equipoise.network.batch import checked_logits
+from equipoise.network.modules import device_of
+from equipoise.rehearsing.rehearse import rehearse
+
+Transform: TypeAlias = Callable[[Image.Image], Tensor]
+"""A function from an RGB image to an input of the model."""
+
+_READ_AT_ONCE = 64
+
+
+def rehearse_folder(
+    factory: str,
+    data: Path,
+    *,
+    out: Path,
+    method: str,
+    samples: int,
+    batch_size: int,
+    shifts: int | None,
+    seed: int,
+    size: int | None,
+    figure: Path | None,
+    device: str | None,
+) -> Iterator[str]:
+    """Rehearse, write the statistics, and yield the lines to print."""
+    for path in (out, figure):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise OptionError(f"{path}: there is no folder {path.resolve().parent} to write to")
+    model, transform = load_factory(factory)
+    if transform is not None and size is not None:
+        raise OptionError(f"{factory} has a transform of its own, which decides the size: leave out --size")
+    model = model.to(_device(device)).eval()
+    images = ImageFolder(data, transform or unit_floats(size), batch_size=_READ_AT_ONCE)
+    _check_classes(model, images)
+    source = rehearse(
+        model,
+        images,
+        method=method,
+        shifts=shifts,
+        samples=samples,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    source.save(out)
+    yield str(source.rehearsal_of(method))
+    if figure is not None:
+        source.rehearsal_of(method).plot(figure)
+        yield f"the figure is {figure}"
+    yield from how_to_use(out, method)
+
+
+def how_to_use(out: Path, method: str) -> tuple[str, ...]:
+    """The path of the statistics, and the lines of Python that use them."""
+    return (
+        f"written to {out}; use it with",
+        f'    source = equipoise.SourceStatistics.load("{out}")',
+        f'    adapter = equipoise.create("{method}", model, source, tempering="rehearsed")',
+    )
+
+
+def load_factory(name: str) -> tuple[nn.Module, Transform | None]:
+    """The model that `module:factory` returns, and the transform of its images if it returns one."""
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise OptionError(
+            f"expected module:factory, as in mymodel:load for load() of mymodel.py, got {name!r}"
+        )
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # an installed command does not have it
+    try:
+        made = getattr(importlib.import_module(module), attribute)()
+    except ModuleNotFoundError as error:
+        searched = f" in {Path.cwd()}, nor among the installed packages" if error.name == module else ""
+        raise OptionError(f"{name}: there is no module {error.name}{searched}") from error
+    except Exception as error:  # the file is the user's: it may raise anything
+        raise OptionError(f"{name} cannot be called: {type(error).__name__}: {error}") from error
+    model, transform = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module) or not (transform is None or callable(transform)):
+        types = f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else ""
+        raise ModelError(
+            f"{name}: expected a torch.nn.Module, or a torch.nn.Module and a function from an image to a "
+            f"tensor, got {types or type(made).__name__}"
+        )
+    return model, transform
+
+
+def unit_floats(size: int | None) -> Transform:
+    """Images as floats from 0 to 1, (3, height, width), as they are or as squares."""
+
+    def transform(image: Image.Image) -> Tensor:
+        shown = image if size is None else resized(image, size)
+        return torch.from_numpy(np.array(shown)).permute(2, 0, 1).float() / 255
+
+    return transform
+
+
+class ImageFolder:
+    """The images of a folder of class folders in batches (inputs, labels), read anew each time.
+
+    Args:
+        root: a folder with a folder for each class; sorted by name, the k-th is class k.
+        transform: an image, in RGB, to a tensor.
+        batch_size: images read at once.
+
+    Attributes:
+        classes: the names of the folders.
+    """
+
+    def __init__(self, root: Path, transform: Transform, batch_size: int) -> None:
+        if not root.is_dir():
+            raise DataError(f"{root}: expected a folder with a folder of images for each class, got none")
+        folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and entry.name[0] != ".")
+        listing = list_classes(folders)
+        if listing.problems or not folders:
+            problems = "; ".join(map(str, listing.problems)) or "it has no folders"
+            raise DataError(f"{root}: expected a folder of images for each class: {problems}")
+        self.classes = tuple(folder.name for folder in folders)
+        self._entries, self._transform, self._batch_size = listing.entries, transform, batch_size
+        self._first: tuple[Path, tuple[int, ...]] | None = None
+
+    def __len__(self) -> int:
+        """The number of batches; since it is known, a rehearsal samples all classes, not the first alone."""
+        return -(-len(self._entries) // self._batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(self._entries), self._batch_size):
+            part = self._entries[start : start + self._batch_size]
+            inputs = torch.stack([self._read(path) for path, _ in part])
+            yield inputs, torch.tensor([label for _, label in part])
+
+    def _read(self, path: Path) -> Tensor:
+        image = opened(path, "RGB")
+        try:
+            found: Any = self._transform(image)
+        except Exception as error:  # the function may be the user's: it may raise anything
+            raise DataError(f"{path}: the transform failed: {type(error).__name__}: {error}") from error
+        if not isinstance(found, Tensor):
+            raise DataError(f"expected the transform to return a tensor, got {type(found).__name__}")
+        shape = tuple(found.shape)
+        if self._first is None:
+            self._first = (path, shape)
+        if shape != self._first[1]:
+            raise DataError(
+                f"expected images of one size, got {_describe_shape(self._first[1])} ({self._first[0]}) and "
+                f"{_describe_shape(shape)} ({path}): --size SIDE makes squares of all, or let the factory "
+                "return a transform as well"
+            )
+        return found
+
+
+def _describe_shape(shape: tuple[int, ...]) -> str:
+    return f"{shape[2]}x{shape[1]}" if len(shape) == 3 else f"shape {shape}"
+
+
+def _check_classes(model: nn.Module, images: ImageFolder) -> None:
+    """Refuse a model with another number of classes than there are folders, before the long work."""
+    inputs = next(iter(images))[0][:2]
+    try:
+        with torch.no_grad():
+            output = model(inputs.to(device_of(model)))
+    except Exception as error:  # the model is the user's: it may raise anything
+        raise ModelError(
+            f"the model cannot take images of shape {tuple(inputs.shape[1:])}: {type(error).__name__}: "
+            f"{error}"
+        ) from error
+    classes = checked_logits(output, len(inputs)).shape[1]
+    if classes != len(images.classes):
+        raise DataError(
+            f"expected a folder for each of the model's {classes} classes, got {len(images.classes)} "
+            f"({', '.join(images.classes[:5])}{', …' if len(images.classes) > 5 else ''})"
+        )
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise OptionError(f"no device {name!r} here: {str(error).splitlines()[0]}") from error
+    return device

@@ -1,0 +1,105 @@
+"""The parts of an adapter, put together from a method, a model and options."""
+
+import json
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import Temper, Tempering
+from equipoise.core.method import Method
+from equipoise.core.respond import Responder
+from equipoise.core.state import State
+from equipoise.distributed.group import Ranks
+from equipoise.errors import RehearsalWarning, SourceError
+from equipoise.network.layout import Layout
+from equipoise.network.student import Student
+from equipoise.network.teacher import Residence
+
+
+def make_temper(
+    method: Method,
+    source: SourceStatistics | None,
+    tempering: Tempering | None,
+    t_min: float,
+    t_max: float,
+) -> Temper:
+    """The temper of a method; SourceError where it lacks source statistics or a rehearsal."""
+    kind = _chosen_tempering(method, source, tempering)
+    rehearsal = source.rehearsal_of(method.name) if source and kind == "rehearsed" else None
+    return Temper(kind, source, t_min, t_max, rehearsal, method.compares)
+
+
+def make_responder(
+    method: Method,
+    model: nn.Module,
+    source: SourceStatistics | None,
+    temper: Temper,
+    teacher: Residence,
+    layout: Layout,
+    engine: str,
+    ranks: Ranks,
+) -> Responder:
+    """Copy the model, check that method and statistics fit it, and start the state."""
+    student = Student(
+        model,
+        method.learns,
+        moves_statistics=method.moves_statistics,
+        teacher=teacher,
+        layout=layout,
+        compiled=engine == "compile",
+        ranks=ranks,
+        classes=source.num_classes if source else None,
+    )
+    if source is not None:
+        source.check_fits(student.fingerprint)
+    method.check_model(student, source)
+    return Responder(student, method, temper, State(student, method, source, temper.initial()), source)
+
+
+def check_rehearsed(temper: Temper, name: str, options: Mapping[str, Any]) -> None:
+    """Raise SourceError if the rehearsal of a temper was made with other options than these."""
+    if temper.rehearsed is None:
+        return
+    was = temper.rehearsed.rehearsal.options
+    if json.dumps(was, sort_keys=True) != json.dumps(options, sort_keys=True):
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise SourceError(
+            f"{name} was rehearsed with {was}, and has {options}: rehearse it as it runs, "
+            f"equipoise.rehearse(model, held_out_loader, method={name!r}, {given})"
+        )
+
+
+def _chosen_tempering(
+    method: Method, source: SourceStatistics | None, tempering: Tempering | None
+) -> Tempering:
+    """The tempering, the method's default for None; SourceError where it lacks the source statistics."""
+    if source is not None and not isinstance(source, SourceStatistics):
+        raise SourceError(f"expected source as SourceStatistics, got {type(source).__name__}")
+    kind = method.default_tempering if tempering is None else tempering
+    if source is None and (method.needs_source or kind != "none"):
+        asker = method.name if method.needs_source else f"tempering={kind!r}"
+        raise SourceError(f"{asker} needs source statistics: {method.measuring}")
+    if kind is not None:
+        return kind
+    if source is not None and method.name in source.rehearsals:
+        return "rehearsed"
+    warnings.warn(
+        f"{method.name} has no rehearsal: its answers are not tempered, its accuracy is not estimated; both "
+        "come with source = equipoise.rehearse(model, held_out_loader, source=source) on labelled "
+        'source data that the model was not trained on; tempering="none" says that none is wanted',
+        RehearsalWarning,
+        stacklevel=_callers_level(),
+    )
+    return "none"
+
+
+def _callers_level() -> int:
+    """The `stacklevel` of the first caller outside of this package, whom a warning is for."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("equipoise."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -1,0 +1,137 @@
+"""The base of methods that take steps of an optimiser down a loss of their own answers."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Update
+from equipoise.network.flags import Check, all_hold, host_knows
+from equipoise.network.named_tensors import part, prefixed
+from equipoise.network.optimizer import OPTIMIZERS, Optimizer, OptimizerName
+from equipoise.network.parameters import Parameters, checked_parameters
+from equipoise.network.student import Student
+from equipoise.options import checked_by, choice, option
+
+OPTIMIZER = "optimizer."
+"""Prefix of the names of memory that holds the optimiser's state."""
+
+
+class Loss(NamedTuple):
+    """The loss of a batch.
+
+    Attributes:
+        value: the loss, to be differentiated.
+        used: the number of samples in it.
+        memory: new values of memory, besides the optimiser's state.
+        checks: conditions for taking the step.
+    """
+
+    value: Tensor
+    used: int | Tensor
+    memory: Memory = NO_TENSORS
+    checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMethod(Method):
+    """A method that learns by gradients: a subclass with a `loss`, and perhaps options of its own.
+
+    A batch is answered with the logits of the forward whose gradient is taken, before its update (with
+    steps > 1 those of the last forward): no second forward.
+
+    Args:
+        learning_rate: None: the method's default for the optimiser.
+        optimizer: "sgd" or "adam".
+        momentum: of "sgd" (never Nesterov), or Adam's β₁; None: .9, or the method's default for "sgd".
+        steps: steps for each batch.
+        parameters: which parameters learn: "norm", "all", or a list of name patterns.
+        norm_momentum: how fast the running statistics follow the stream, in PyTorch's sense.
+    """
+
+    default_rates: ClassVar[Mapping[str, float]] = {"sgd": 2.5e-4, "adam": 1e-3}
+    default_momentum: ClassVar[float] = 0.9
+
+    learning_rate: float | None = option(None, low=0)
+    optimizer: OptimizerName = choice("sgd", OPTIMIZERS)
+    momentum: float | None = option(None, low=0, high=0.9999)
+    steps: int = option(1, low=1)
+    parameters: Parameters = checked_by(checked_parameters, "norm")
+    norm_momentum: float = option(0.1, low=0, high=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        momentum = 0.9 if self.optimizer == "adam" else self.default_momentum
+        for name, value in {"learning_rate": self.default_rate, "momentum": momentum}.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
+    @property
+    def default_rate(self) -> float:
+        """The learning rate where none is given."""
+        return self.default_rates[self.optimizer]
+
+    @abstractmethod
+    def loss(self, logits: Tensor, context: Context) -> Loss:
+        """The loss of the logits of a batch."""
+
+    @property
+    def learns(self) -> Parameters:
+        """The parameters that learn."""
+        return self.parameters
+
+    @property
+    def descent(self) -> Optimizer:
+        """The optimiser; its state is in the memory."""
+        return Optimizer(self.optimizer, self.learning_rate or 0.0, self.momentum or 0.0)
+
+    def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The optimiser's state."""
+        return prefixed(OPTIMIZER, self.descent.start(student.learned))
+
+    def step(self, context: Context) -> Update:
+        """Run a forward on the batch's statistics and a step down the loss, `steps` times."""
+        update = self._one_step(context)
+        for _ in range(self.steps - 1):
+            if update.idle or (update.checks and host_knows(all_hold(update.checks)) is False):
+                return update
+            update = self._one_step(context._replace(memory={**context.memory, **update.memory}), update)
+        return update
+
+    def _one_step(self, context: Context, before: Update | None = None) -> Update:
+        """One step, after another one on the same batch if there was one.
+
+        If a later step finds nothing to learn from, the steps before it are taken all the same.
+        """
+        student, earlier = context.student, () if before is None else before.checks
+        logits = student.on_batch_statistics(context.batch, self.norm_momentum)
+        finite = student.finite_statistics()
+        if host_knows(finite.holds) is False:
+            return Update(logits, checks=(*earlier, finite))
+        loss = self.loss(logits, context)
+        value = loss.value.detach()
+        if self.learning_rate == 0:
+            checks = (*earlier, *loss.checks)
+            return Update(logits, loss.memory, loss.used, value, checks, "the learning rate is 0")
+        state, checks = student.descend(
+            lambda: student.slope(loss.value),
+            self.descent,
+            part(context.memory, OPTIMIZER),
+            *earlier,
+            finite,
+            *loss.checks,
+        )
+        memory = {**(before.memory if before else {}), **loss.memory, **prefixed(OPTIMIZER, state)}
+        update = Update(logits, memory, loss.used, value, checks)
+        if before is None or before.loss is None or not loss.checks:
+            return update
+        taken = all_hold(loss.checks)
+        return update._replace(
+            used=torch.where(taken, loss.used, before.used),
+            loss=torch.where(taken, value, before.loss),
+            checks=(*earlier, *(check for check in checks[len(earlier) :] if check.undoes)),
+        )

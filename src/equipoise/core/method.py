@@ -1,0 +1,219 @@
+"""The contract of a method: frozen options, and functions of a context.
+
+A method is a frozen dataclass that derives from `Method`. Its fields are its options; it holds no tensors.
+`step` answers a batch and returns an `Update`; everything else has a default. Undo, reset, saving, moves to
+another device, CUDA graphs and several processes are the business of `core` and `engine`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import SourceView, Tempering
+from equipoise.network.batch import Batch
+from equipoise.network.flags import Check
+from equipoise.network.modules import frozen_copy
+from equipoise.network.parameters import Parameters
+from equipoise.network.student import Student
+from equipoise.network.teacher import Residence
+from equipoise.options import check_options
+
+Memory: TypeAlias = Mapping[str, Tensor]
+"""Tensors that a method keeps between batches, by name; read-only."""
+
+Counts: TypeAlias = Mapping[str, int]
+"""Integers that the host counts from batch to batch, by name."""
+
+NO_TENSORS: Memory = MappingProxyType({})
+
+SAMPLES = "samples."
+"""Prefix of the names of memory that holds samples as they came, a row each."""
+
+SUPPORTS = "supports."
+"""Prefix of the names of memory that holds features of samples, or sums of them."""
+
+
+class Plan(NamedTuple):
+    """The decisions of the host about a batch, made from shapes and counts before anything runs.
+
+    Attributes:
+        course: hashable; all that decides which kernels `Method.step` runs besides the shapes: batches
+            of one shape and course can share a CUDA graph.
+        counts: the method's `counters` after this batch.
+        idle: the reason why nothing is going to be learned; empty otherwise.
+        captured: whether the step can be a CUDA graph: its memory has the shapes that it keeps.
+    """
+
+    course: tuple[Any, ...] = ()
+    counts: Counts = MappingProxyType({})
+    idle: str = ""
+    captured: bool = True
+
+
+class Context(NamedTuple):
+    """The arguments of a step.
+
+    Attributes:
+        student: the network that adapts: its forwards and gradient steps.
+        batch: the inputs; all samples are finite.
+        memory: the method's memory, read-only.
+        view: the source model's answers, for a method that `asks_source`.
+        plan: `Method.plan` of this batch.
+        counts: the method's `counters` before this batch, as 0-d tensors.
+        constants: `Method.constants`, on the student's device.
+        source: the statistics of the source domain, if there are any.
+        host_looks: whether the host may read tensors; not in a step that is captured.
+        uniform: draws random numbers of a shape; `rand` is the way to call it.
+    """
+
+    student: Student
+    batch: Batch
+    memory: Memory
+    view: SourceView | None = None
+    plan: Plan = Plan()
+    counts: Memory = NO_TENSORS
+    constants: Memory = NO_TENSORS
+    source: SourceStatistics | None = None
+    host_looks: bool = True
+    uniform: Callable[[tuple[int, ...]], Tensor] | None = None
+
+    def rand(self, *shape: int) -> Tensor:
+        """Uniform random numbers from 0 to 1, (N, *shape): a row for each sample of the batch.
+
+        Repeatable: reset, undo, save and load, CUDA graphs and several processes keep track of the generator,
+        which is the CPU's (the same numbers on every device); a few numbers for each sample cost nothing.
+        """
+        if self.uniform is None:
+            raise RuntimeError("random numbers are drawn in `step` only")
+        student, rows = self.student, self.batch.rows
+        drawn = student.local(self.uniform((student.all_rows(self.batch), *shape)))
+        return drawn if len(drawn) == rows else torch.zeros(rows, *shape, device=drawn.device)
+
+    def randn(self, *shape: int) -> Tensor:
+        """Normal random numbers, as `rand`."""
+        return torch.erfinv((2 * self.rand(*shape) - 1).clamp(-1 + 1e-6, 1 - 1e-6)) * 2**0.5
+
+
+class Answer(NamedTuple):
+    """The answers to a batch that nothing is learned from.
+
+    Attributes:
+        logits: the answers before tempering.
+        source_logits: the source model's logits for the batch, if they were computed anyway.
+    """
+
+    logits: Tensor
+    source_logits: Tensor | None = None
+
+
+class Update(NamedTuple):
+    """The result of a step; where a check does not hold, everything is as before the batch.
+
+    Attributes:
+        logits: the answers before tempering, for all rows that a forward of the student returns.
+        memory: new values of memory; entries not named stay as they are.
+        used: the number of samples learned from.
+        loss: of the gradient step, if there was one.
+        checks: conditions for all this.
+        idle: the reason why nothing is learned; empty otherwise.
+        source_logits: the source model's logits for the batch, if the step computed them anyway.
+    """
+
+    logits: Tensor
+    memory: Memory = NO_TENSORS
+    used: int | Tensor = 0
+    loss: Tensor | None = None
+    checks: tuple[Check, ...] = ()
+    idle: str = ""
+    source_logits: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way to adapt; a subclass is a frozen dataclass whose fields are its options.
+
+    Attributes:
+        name: the name in the registry.
+        needs_source: whether the method needs source statistics, tempered or not.
+        needs_fisher: whether the source statistics must hold the Fisher diagonal.
+        asks_source: whether `step` needs the source model's answers to each batch.
+        moves_statistics: whether running statistics of normalisation layers follow the stream.
+        stores_samples: whether samples are kept as they came.
+        counters: names of the integers that `plan` counts on the host; they start at 0.
+        arrives: patterns of the names of memory that the first batches bring, in addition to `initial`.
+        default_tempering: the tempering; None: "rehearsed" where the statistics hold a rehearsal, or "none".
+        default_teacher: where the source model is kept.
+        measuring: the call that makes the source statistics that the method needs.
+    """
+
+    name: ClassVar[str]
+    needs_source: ClassVar[bool] = False
+    needs_fisher: ClassVar[bool] = False
+    asks_source: ClassVar[bool] = False
+    moves_statistics: ClassVar[bool] = True
+    stores_samples: ClassVar[bool] = False
+    counters: ClassVar[tuple[str, ...]] = ()
+    arrives: ClassVar[tuple[str, ...]] = ()
+    default_tempering: ClassVar[Tempering | None] = "none"
+    default_teacher: ClassVar[Residence] = "swapped"
+    measuring: ClassVar[str] = "SourceStatistics.measure(model, source_loader)"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def step(self, context: Context) -> Update:
+        """Answer a batch and learn from it."""
+        raise NotImplementedError(f"{type(self).__name__}.step")
+
+    def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The memory before the first batch."""
+        return {}
+
+    def answer(self, context: Context) -> Answer:
+        """Answer a batch without learning."""
+        return Answer(context.student.frozen(context.batch))
+
+    def plan(self, context: Context) -> Plan:
+        """Decide on the host, from shapes and counts, how `step` is going to run."""
+        return Plan()
+
+    def export(self, student: Student, memory: Memory) -> nn.Module:
+        """A plain module that answers as `answer` does."""
+        return frozen_copy(student.model)
+
+    def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """Tensors that never change, made once for each device."""
+        return {}
+
+    def check_model(self, student: Student, source: SourceStatistics | None) -> None:
+        """Raise ModelError, OptionError or SourceError if the method cannot adapt this model."""
+
+    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
+        """Raise StateError if the memory or the counters of a state do not fit the options or the model."""
+
+    @property
+    def learns(self) -> Parameters | None:
+        """The parameters that learn; None: none do."""
+        return None
+
+    @property
+    def compares(self) -> bool:
+        """Whether a rehearsal compares the method with the source model, which may then answer.
+
+        A method that does has an option `falls_back` to turn it off.
+        """
+        return False
+
+    @property
+    def random_seed(self) -> int:
+        """The seed of `Context.rand`: the option `seed`, where the method has one."""
+        return int(getattr(self, "seed", 0))
+
+    def options(self) -> dict[str, Any]:
+        """The options by name, as plain numbers, names and lists."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

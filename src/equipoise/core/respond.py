@@ -1,0 +1,220 @@
+"""The one path of a batch: source model, step, temper, and a transaction that keeps all of it or nothing."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.rehearsed import TRUSTS
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.temper import OF_TAU, SourceView, Temper, TemperedAnswers, divide
+from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Plan, Update
+from equipoise.core.record import Record
+from equipoise.core.state import State
+from equipoise.functional import at_least_single
+from equipoise.network.batch import Batch
+from equipoise.network.flags import Check, all_hold, host_knows
+from equipoise.network.named_tensors import copies
+from equipoise.network.student import Student
+
+
+class HostInputs(NamedTuple):
+    """The numbers that the host brings to a step.
+
+    Attributes:
+        counts: the counts before the batch, on the student's device.
+        uniform: draws random numbers of a shape, onto the student's device.
+        looks: whether the host may read tensors, and decide instead of the device.
+    """
+
+    counts: Memory
+    uniform: Callable[[tuple[int, ...]], Tensor]
+    looks: bool = True
+
+
+class Responder:
+    """The parts that answer a batch together.
+
+    Attributes:
+        student: the network that adapts, with the source model.
+        method: the method.
+        temper: the divisor of the answers.
+        state: everything that adaptation changes.
+        source: the statistics of the source domain, if there are any.
+    """
+
+    def __init__(
+        self, student: Student, method: Method, temper: Temper, state: State, source: SourceStatistics | None
+    ) -> None:
+        self.student, self.method, self.temper = student, method, temper
+        self.state, self.source = state, source
+        self._constants: dict[int, Memory] = {}
+
+    @property
+    def asks_source(self) -> bool:
+        """Whether the source model answers each batch, for the step or to be compared with it."""
+        return self.method.asks_source or self.temper.compares
+
+    @property
+    def constants(self) -> Memory:
+        """The method's constants, on the student's device; made again after a move."""
+        made = self._constants.get(self.student.generation)
+        if made is None:
+            with torch.inference_mode(False):
+                made = self.method.constants(self.student, self.source)
+            self._constants = {self.student.generation: made}
+        return made
+
+    def context(self, batch: Batch, *, looks: bool = True) -> Context:
+        """The arguments of a method for a batch, on the host's side."""
+        counts = {name: torch.tensor(count) for name, count in self.state.counts.items()}
+        return Context(
+            self.student,
+            batch,
+            self.state.memory,
+            counts=counts,
+            constants=self.constants,
+            source=self.source,
+            host_looks=looks,
+        )
+
+    def host_inputs(self) -> HostInputs:
+        """The host's numbers for a batch, as an eager step takes them."""
+        device = self.student.device
+        counts = {n: torch.tensor(count, device=device) for n, count in self.state.counts.items()}
+        return HostInputs(counts, lambda shape: self.state.random.draw(shape).to(device))
+
+    # ------------------------------------------------------------------ answer and learn
+
+    def __call__(self, batch: Batch, host: HostInputs | None = None) -> tuple[Tensor, Record]:
+        """Answer a batch and learn from it; if a check fails, or an error is raised, nothing has changed.
+
+        Where a sample cannot be judged, another takes its place so that shapes stay, its answer is NaN (zeros
+        where the source model's logits are zero), and nothing is learned from the batch.
+        """
+        host, student = host or self.host_inputs(), self.student
+        with self.state.transaction() as pending:
+            batch, good, silent, view = self._screen(batch)
+            permitted = good.all()
+            plan, update = self._step(batch, view, host, permitted)
+            if view is None and self.temper.kind in OF_TAU:
+                view = self._view(batch, update.source_logits)
+            checks = (student.finite_statistics(), *update.checks)
+            tempered, tau = self._temper(update.logits.detach(), view, good)
+            stands = all_hold([Check(permitted, ""), *(check for check in checks if check.undoes)])
+            pending.commit(
+                student.agree(stands), update.memory, tempered.observed, plan.counts, host_looks=host.looks
+            )
+        fill = torch.where(silent, 0.0, torch.nan).to(tempered.logits.dtype).unsqueeze(1)
+        answer = student.local(torch.where(good.unsqueeze(1), tempered.logits, fill))
+        good, silent = student.local(good), student.local(silent)
+        rehearsal = None if self.temper.rehearsed is None else self.temper.rehearsed.rehearsal
+        return answer, Record(
+            samples=len(good),
+            answer=answer.clone()
+            if host.looks
+            else answer,  # the caller may write into it; a graph's is its own
+            good=good,
+            permitted=permitted,
+            set_aside=(~good).sum(),
+            silent=silent.sum(),
+            used=update.used,
+            idle=plan.idle or update.idle,
+            checks=checks,
+            captured=not host.looks,
+            loss=update.loss,
+            tau=tau,
+            temperature=tempered.temperature,
+            rehearsal=rehearsal,
+            observed=self._observed(host.looks) if rehearsal else {},
+        )
+
+    def _screen(self, batch: Batch) -> tuple[Batch, Tensor, Tensor, SourceView | None]:
+        """The batch with finite inputs, its good and its silent samples, and the source model's answers."""
+        good = batch.finite()
+        if host_knows(good.all()) is not True:
+            batch = batch.with_stand_ins(good)
+        good = self.student.gather(good, "good samples")
+        if not self.asks_source:
+            return batch, good, torch.zeros_like(good), None
+        view = self._view(batch, None)
+        return batch, good & view.tau.isfinite(), good & (view.tau == torch.inf), view
+
+    def _view(self, batch: Batch, logits: Tensor | None) -> SourceView:
+        """The source model's answers, by a forward of it unless the logits are known."""
+        with torch.no_grad():
+            return self.temper.view(self.student.source_logits(batch) if logits is None else logits)
+
+    def _step(
+        self, batch: Batch, view: SourceView | None, host: HostInputs, permitted: Tensor
+    ) -> tuple[Plan, Update]:
+        context = self.context(batch, looks=host.looks)
+        plan = self.method.plan(context)
+        self.student.permission = permitted
+        try:
+            return plan, self.method.step(
+                context._replace(view=view, plan=plan, counts=host.counts, uniform=host.uniform)
+            )
+        finally:
+            self.student.permission = None
+
+    def _temper(
+        self, logits: Tensor, view: SourceView | None, good: Tensor
+    ) -> tuple[TemperedAnswers, Tensor | None]:
+        """The answers after tempering, and tau of the good samples."""
+        logits = self._wide(logits)
+        if view is not None:
+            view = view._replace(tau=torch.where(good, view.tau, torch.nan))
+        if view is None and self.temper.rehearsed is None:
+            return TemperedAnswers(logits, None, NO_TENSORS), None
+        tempered = self.temper.divide(self.state.temperature, logits, view, good)
+        return tempered, None if view is None else view.tau
+
+    def _observed(self, looks: bool) -> Memory:
+        """The observations of the temper after the batch: a copy, where the next batch would change them."""
+        return copies(self.state.temperature) if looks else self.state.temperature
+
+    def _wide(self, logits: Tensor) -> Tensor:
+        """Answers in single precision, where bfloat16 was asked for inside; a model's own type is kept."""
+        return at_least_single(logits) if self.student.layout.precision == "bf16" else logits
+
+    def unanswered(self, batch: Batch) -> tuple[Tensor, Record]:
+        """NaN for a batch without a finite sample; the model sees none of its values."""
+        student = self.student
+        like = next((p for p in student.model.parameters() if p.is_floating_point()), torch.empty(0))
+        classes = student.classes or student.frozen(batch.map(torch.zeros_like)).shape[1]
+        answer = like.new_full((batch.rows, classes), torch.nan)
+        good = torch.zeros(batch.rows, dtype=torch.bool, device=answer.device)
+        rehearsed = self.temper.rehearsed
+        return answer, Record(
+            samples=batch.rows,
+            answer=answer.clone(),
+            good=good,
+            set_aside=batch.rows,
+            rehearsal=None if rehearsed is None else rehearsed.rehearsal,
+            observed=self._observed(True) if rehearsed else {},
+        )
+
+    # ------------------------------------------------------------------ answer only
+
+    def predict(self, batch: Batch) -> Tensor:
+        """Answer a batch with everything as it is; nothing is learned."""
+        observed = self.state.temperature
+        if self.temper.kind == "sample":
+            logits, source_logits = self.method.answer(self.context(batch))
+            view = self._view(batch, source_logits)
+            if self.asks_source:
+                return self._wide(divide(logits, view.tau.unsqueeze(1)))
+            every = torch.ones_like(view.tau, dtype=torch.bool)
+            return self._wide(self.temper.divide(observed, logits, view, every).logits)
+        if self.source_answers:
+            logits = self.student.source_logits(batch)
+        else:
+            logits = self.method.answer(self.context(batch)).logits
+        return self._wide(divide(logits, self.temper.level(observed).to(logits.device)))
+
+    @property
+    def source_answers(self) -> bool:
+        """Whether the source model answers now, as adapting is estimated to be worse."""
+        return self.temper.rehearsed is not None and bool(self.state.temperature[TRUSTS])

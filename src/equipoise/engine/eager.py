@@ -1,0 +1,47 @@
+"""The eager engine: one kernel after the other, with a host that reads flags and leaves out bad samples."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from equipoise.core.record import Record
+from equipoise.core.respond import Responder
+from equipoise.network.batch import Batch
+
+
+def run(respond: Responder, batch: Batch) -> tuple[Tensor, Record]:
+    """Answer a batch; samples that cannot be judged are left out, and the others are learned from."""
+    student = respond.student
+    words = f"samples for {respond.method.name} {student.fingerprint}"
+    good, silent = batch.finite(), torch.zeros(batch.rows, dtype=torch.bool)
+    while True:
+        rest = batch.select(good)
+        rows = student.ranks.counts(rest.rows, words)
+        if not sum(rows):
+            answer, record = respond.unanswered(batch)
+            answer[silent] = 0.0
+            return answer, replace(record, answer=answer.clone(), silent=int(silent.sum()))
+        with student.step_of(rows):
+            # A process without a sample runs zeros, as the others wait for its part of the forward.
+            logits, record = respond(rest if rest.rows else batch.first().map(torch.zeros_like))
+            if bool(record.permitted):
+                return _complete(batch, good, silent, logits, record)
+        # The source model cannot judge some: nothing was learned. The step is taken again without them.
+        silent[good.cpu()] = (record.good.logical_not() & (logits == 0).all(1)).cpu()
+        good[good.clone()] = record.good
+
+
+def _complete(
+    batch: Batch, good: Tensor, silent: Tensor, logits: Tensor, record: Record
+) -> tuple[Tensor, Record]:
+    """The answer to the whole batch, from the logits of the samples left."""
+    if len(logits) == batch.rows:
+        return logits, record
+    answer = torch.full((batch.rows, logits.shape[1]), torch.nan, dtype=logits.dtype, device=logits.device)
+    answer[silent] = 0.0
+    answer[good] = logits
+    aside = batch.rows - int(good.sum())
+    return answer, replace(
+        record, samples=batch.rows, answer=answer.clone(), set_aside=aside, silent=int(silent.sum())
+    )

@@ -1,0 +1,60 @@
+"""The parameters that learn: all, those of normalisation layers, or those that match name patterns."""
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from equipoise.errors import ModelError, OptionError
+from equipoise.network.normalisation import NORMALISATION
+
+Parameters: TypeAlias = str | Sequence[str]
+"""Which parameters learn: "all", "norm" (normalisation weights and biases), or patterns (fnmatch) of the
+names of parameters or of the modules they are in."""
+
+
+def checked_parameters(name: str, which: Any) -> str | list[str]:
+    """A choice of parameters as a name or a list of patterns; OptionError for anything else."""
+    if isinstance(which, str) and which in ("all", "norm"):
+        return which
+    patterns = [] if isinstance(which, str) or not isinstance(which, Iterable) else list(which)
+    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
+        raise OptionError(f'expected {name}="all", "norm" or a list of name patterns, got {which!r}')
+    return patterns
+
+
+def select_parameters(model: nn.Module, which: Parameters) -> dict[str, nn.Parameter]:
+    """The parameters of the model that adapt, by name; ModelError or OptionError where there are none.
+
+    Whether the model's own parameters require gradients plays no part: a deployed model is often frozen.
+    """
+    everything = {name: p for name, p in model.named_parameters() if p.is_floating_point()}
+    if which == "all":
+        if not everything:
+            raise ModelError("expected a model with parameters to adapt, got one without any")
+        return everything
+    if which == "norm":
+        chosen = {id(p) for m in model.modules() if isinstance(m, NORMALISATION) for p in m.parameters(False)}
+        if not chosen:
+            raise ModelError(
+                'parameters="norm" needs normalisation layers with weights (batch, layer, group, instance '
+                'or RMS norm, of torch\'s own types; others go by name, parameters=["*norm*"]) and the model '
+                'has none; parameters="all" works on any model, and so does the '
+                'method "poise"; "t3a" needs but a linear head'
+            )
+        return {name: p for name, p in everything.items() if id(p) in chosen}
+    unmatched = [pattern for pattern in which if not any(_matches(name, pattern) for name in everything)]
+    if unmatched:
+        raise OptionError(f"parameters: no parameter matches {unmatched}; the model has {_some(everything)}")
+    return {n: p for n, p in everything.items() if any(_matches(n, pattern) for pattern in which)}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern names the parameter or a module that it is in."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+
+def _some(names: dict[str, nn.Parameter]) -> str:
+    shown = list(names)[:8]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")

@@ -1,0 +1,316 @@
+"""The network that adapts: its forwards, its gradient steps, and the source model that it started from."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from equipoise.distributed.group import Ranks
+from equipoise.functional import at_least_single
+from equipoise.network.batch import Batch, checked_logits
+from equipoise.network.compiled import Compiler
+from equipoise.network.flags import Check, all_hold, host_knows
+from equipoise.network.following import Jumps
+from equipoise.network.head import SeenHead, WatchedHead, watch_head
+from equipoise.network.layout import Layout, needs_contiguous
+from equipoise.network.modules import device_of, fingerprint, frozen_copy
+from equipoise.network.named_tensors import copies, copy_unless, named_tensors
+from equipoise.network.normalisation import frozen_statistics, running_statistics
+from equipoise.network.optimizer import Optimizer, OptimizerState, Slope, slope
+from equipoise.network.parameters import Parameters, select_parameters
+from equipoise.network.pooled_batch_norm import pooled_blend, pooled_following, pooled_statistics
+from equipoise.network.teacher import Residence, ResidentTeacher, make_teacher
+
+
+class Student:
+    """The adapting copy of a model, and the source model beside it.
+
+    Every forward takes a `Batch` and returns (N, C) logits. Where several processes adapt as one, N counts
+    the samples of all of them during a step: a method computes as if it had the whole batch. Precision,
+    memory format and torch.compile are applied inside the forwards.
+
+    Attributes:
+        model: the network that adapts.
+        learned: its parameters that learn, by name.
+        statistics: its running statistics, by name, where they follow the stream.
+        adapting: both.
+        teacher: the source model.
+        classes: the number of classes, where it is known before the first forward.
+        fingerprint: a hash of the source model's weights.
+        head: the name of the linear head, once a watched forward has found it.
+        head_is_output: whether its output is the model's.
+        permission: during a step, whether it may write: a flag on the device.
+        generation: a number that changes when tensors move to other addresses.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        choice: Parameters | None,
+        *,
+        moves_statistics: bool,
+        teacher: Residence,
+        layout: Layout,
+        compiled: bool,
+        ranks: Ranks,
+        classes: int | None,
+    ) -> None:
+        self.layout, self.ranks, self.classes = layout, ranks, classes
+        self.compiler = Compiler(compiled)
+        self.fingerprint = fingerprint(model)
+        self.head: str | None = None
+        self.head_is_output: bool | None = None
+        self.permission: Tensor | None = None
+        self.generation = 0
+        self._rows_per_process: list[int] | None = None
+        self._seen_head: SeenHead | None = None
+        self._other_values: dict[str, Tensor] | None = None
+        self._moves_statistics = moves_statistics
+        with torch.inference_mode(False):
+            self.model = frozen_copy(model)
+            self._learned_names = [] if choice is None else list(select_parameters(self.model, choice))
+            self._bind()
+            self.teacher = make_teacher(teacher, self.model, self.adapting)
+            self.lay_out(layout)
+
+    def _bind(self) -> None:
+        parameters = dict(self.model.named_parameters())
+        self.learned = {name: parameters[name] for name in self._learned_names}
+        self.statistics = running_statistics(self.model) if self._moves_statistics else {}
+        self.adapting: dict[str, Tensor] = {**self.learned, **self.statistics}
+
+    def lay_out(self, layout: Layout) -> None:
+        """Bring the weights of both networks into a layout."""
+        self.layout = layout
+        layout.apply(self.model, self.device, self.learned.values())
+        self.teacher.lay_out(layout, self.device)
+        self._plain_inputs = bool(self.learned) and needs_contiguous(self.model, self.device)
+        self.generation += 1
+
+    def moved(self) -> None:
+        """Bind the tensors again after `nn.Module._apply` has replaced them."""
+        self._bind()
+        self.compiler = Compiler(self.compiler.wanted)
+        self.lay_out(self.layout)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        return device_of(self.model)
+
+    # ------------------------------------------------------------------ forwards
+
+    def frozen(self, batch: Batch) -> Tensor:
+        """Logits in eval mode, without gradients; nothing moves."""
+        with torch.no_grad(), frozen_statistics(self.model):
+            return self._forward(batch)
+
+    def on_batch_statistics(self, batch: Batch, momentum: float) -> Tensor:
+        """Logits normalised by the batch's statistics; the running ones move towards them by `momentum`.
+
+        A batch of one sample is normalised by the running statistics, which stay.
+        """
+        with pooled_statistics(self.model, momentum, self.ranks, self._rows(batch)):
+            return self._forward(batch)
+
+    def on_running_statistics(
+        self, batch: Batch, momentum: float, limits: Tensor | None, age: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits normalised by the running statistics, which the batch has joined just before.
+
+        A batch beyond the `limits` is a jump of the inputs, and starts them anew; also returns their `age`,
+        the samples since the last jump (`following.following_statistics`).
+        """
+        jumps = None if limits is None or age is None else Jumps(limits, age)
+        following = pooled_following(self.model, momentum, self.ranks, self._rows(batch), jumps)
+        with torch.no_grad(), following as followed:
+            logits = self._forward(batch, hooked=True)
+        return logits, followed.age
+
+    def on_blended_statistics(self, batch: Batch, prior: float, momentum: float) -> Tensor:
+        """Logits normalised by a blend of the source's statistics, worth `prior` samples, and the batch's."""
+        source = self.source_values(self.statistics)
+        with pooled_blend(self.model, source, prior, momentum, self.ranks, self._rows(batch)):
+            return self._forward(batch, hooked=True)
+
+    def source_logits(self, batch: Batch) -> Tensor:
+        """Logits of the source model, without gradients."""
+        # Without autograd's bookkeeping a forward is quicker. Not where it is the student's own module that
+        # runs, which may keep tensors it made (masks, tables) for the next forward.
+        quick = torch.inference_mode() if isinstance(self.teacher, ResidentTeacher) else torch.no_grad()
+        torch.clear_autocast_cache()  # it would answer with the student's weights
+        with quick, self.layout.casting(self.device):
+            logits = checked_logits(self.teacher(batch, self.compiler), batch.rows, self.classes)
+        with torch.no_grad():
+            return self.gather(logits.clone(), "the source model's logits")
+
+    def source_values(self, names: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The source model's values of adapting tensors, by name."""
+        return self.teacher.tensors(list(names))
+
+    def values(self) -> dict[str, Tensor]:
+        """Copies of the adapting weights and statistics, at least in single precision, to average."""
+        floats = {name: t.detach() for name, t in self.adapting.items() if t.is_floating_point()}
+        return {name: at_least_single(tensor).clone() for name, tensor in floats.items()}
+
+    @contextmanager
+    def with_values(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """Run the forwards of the block with other weights and statistics, by name; the others stay."""
+        self._other_values = {
+            name: value.to(self.adapting[name], copy=True) for name, value in values.items()
+        }
+        try:
+            yield
+        finally:
+            self._other_values = None
+
+    @contextmanager
+    def watched(self, head: str | None = None, *, required: bool = False) -> Iterator[WatchedHead]:
+        """Note the linear head in the forwards of the block, and the features that it gets.
+
+        `head` is its name, if known; `required` raises ModelError where the model has none.
+        """
+        with watch_head(self.model, head, required) as self._seen_head:
+            try:
+                yield self._seen_head.watched
+            finally:
+                self._seen_head = None
+
+    def _forward(self, batch: Batch, *, hooked: bool = False) -> Tensor:
+        """The network's logits in the mode it is in, of the samples of all processes."""
+        if self._plain_inputs:
+            batch = batch.map(torch.Tensor.contiguous)
+        torch.clear_autocast_cache()  # it would answer with the weights of before an update
+        with self.layout.casting(self.device):
+            if self._other_values is not None:
+                output = functional_call(self.model, self._other_values, batch.args, batch.kwargs)
+            elif hooked or self._seen_head is not None or not self.ranks.alone:
+                output = self.model(*batch.args, **batch.kwargs)  # hooks and exchanges are not for a compiler
+            else:
+                output = self.compiler.run(self.model, batch)
+        logits = checked_logits(output, batch.rows, self.classes)
+        if self._seen_head is not None:
+            watched = self._seen_head.note(logits)
+            self.head, self.head_is_output = watched.name, watched.is_output
+            if watched.features is not None:
+                watched.features = self.gather(watched.features, "features")
+        return self.gather(logits)
+
+    # ------------------------------------------------------------------ gradient steps
+
+    def slope(self, loss: Tensor) -> Slope:
+        """Gradients of a loss by the parameters that learn, averaged over processes."""
+        found = slope(loss, self.learned)
+        averages = self.ranks.average(list(found.gradients.values())) if found.gradients else []
+        return found._replace(gradients=dict(zip(found.gradients, averages, strict=True)))
+
+    def descend(
+        self,
+        gradients: Callable[[], Slope],
+        optimizer: Optimizer,
+        state: Mapping[str, Tensor],
+        *checks: Check,
+    ) -> tuple[OptimizerState, tuple[Check, ...]]:
+        """Take one step of an optimiser if the step is permitted and every check holds.
+
+        Args:
+            gradients: computes the gradients: `lambda: student.slope(loss)`. Not called where the host knows
+                already that there is no step to take.
+            optimizer: `Optimizer("sgd" or "adam", rate, momentum)`.
+            state: the optimiser's, at first `optimizer.start(student.learned)`.
+            checks: conditions for the step.
+
+        Returns:
+            The new state, and the checks with those of the step: weights and state move together or not at
+            all.
+        """
+        permission = () if self.permission is None else (Check(self.permission, ""),)
+        if permission + checks and host_knows(all_hold(permission + checks)) is False:
+            return dict(state), checks
+        found = gradients()
+        if found.failure:
+            return dict(state), (*checks, Check(torch.zeros_like(self._true), found.failure))
+        state, after = optimizer.step(
+            self.learned, found.gradients, state, (*permission, *checks, *found.checks)
+        )
+        return state, after[len(permission) :]
+
+    @contextmanager
+    def undo_unless(self) -> Iterator[Callable[[Tensor], None]]:
+        """Yield a function that puts weights and statistics back to their values of now, by a flag."""
+        before = copies(self.adapting)
+        yield lambda stands: copy_unless(stands, self.adapting, before)
+
+    def finite_statistics(self) -> Check:
+        """Whether the running statistics are finite: a finite sample may be too large for their squares."""
+        moving = [tensor for tensor in self.statistics.values() if tensor.is_floating_point()]
+        finite = torch.nn.utils.get_total_norm(moving, torch.inf).isfinite() if moving else self._true
+        return Check(finite, "non-finite statistics")
+
+    @property
+    def _true(self) -> Tensor:
+        return torch.ones((), dtype=torch.bool, device=self.device)
+
+    # ------------------------------------------------------------------ processes
+
+    @contextmanager
+    def step_of(self, rows_per_process: list[int]) -> Iterator[None]:
+        """Let forwards gather the samples of all processes in the block, which is a step of all of them."""
+        self._rows_per_process = rows_per_process
+        try:
+            yield
+        finally:
+            self._rows_per_process = None
+
+    @contextmanager
+    def replicated(self) -> Iterator[None]:
+        """Run the forwards of the block on batches that every process has as a whole: nothing is gathered."""
+        ranks, self.ranks = self.ranks, Ranks()
+        try:
+            yield
+        finally:
+            self.ranks = ranks
+
+    def gather(self, rows: Tensor, what: str = "logits") -> Tensor:
+        """The rows of all processes in a step, of those of this one; a stand-in for no sample is left out."""
+        if self._rows_per_process is None or self.ranks.alone:
+            return rows
+        return self.ranks.gather(rows[: self.own_rows], self._rows_per_process, what)
+
+    def local(self, rows: Tensor) -> Tensor:
+        """The rows of this process, of those of all."""
+        if self._rows_per_process is None or self.ranks.alone:
+            return rows
+        return self.ranks.own(rows, self._rows_per_process)
+
+    def agree(self, flag: Tensor) -> Tensor:
+        """Whether a flag is true on every process of a step; also shows that all of them got this far."""
+        if self._rows_per_process is None or self.ranks.alone:
+            return flag
+        return torch.full_like(flag, self.ranks.agree(bool(flag)))
+
+    @property
+    def own_rows(self) -> int:
+        """The number of this process's samples in a step of several processes."""
+        return 0 if self._rows_per_process is None else self._rows_per_process[self.ranks.rank]
+
+    def all_rows(self, batch: Batch) -> int:
+        """The number of samples of all processes in a step."""
+        return sum(self._rows(batch))
+
+    def _rows(self, batch: Batch) -> list[int]:
+        alone = self._rows_per_process is None or self.ranks.alone
+        return [batch.rows] if alone or self._rows_per_process is None else self._rows_per_process
+
+
+def source_copy(student: Student) -> nn.Module:
+    """A frozen copy of the source model."""
+    copy = frozen_copy(student.model)
+    named = named_tensors(copy)
+    with torch.no_grad():
+        for name, value in student.source_values(student.adapting).items():
+            named[name].copy_(value)
+    return copy

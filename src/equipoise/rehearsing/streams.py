@@ -1,0 +1,156 @@
+"""Streams of made-up shifts, and records of a method's answers to them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from equipoise.adapter import Adapter
+from equipoise.calibration import window
+from equipoise.errors import RehearsalError
+from equipoise.rehearsing.labelled import Inputs, Labelled, mapped, tensors_of
+
+Shifts: TypeAlias = Mapping[str, Callable[[Any, torch.Generator], Any]]
+"""Names to functions (inputs, generator) → inputs."""
+
+SNAPSHOT = 250
+"""Samples between two snapshots of a window."""
+
+
+@dataclass(frozen=True)
+class RehearsalSetup:
+    """A method without tempering, and the labelled samples to rehearse it with."""
+
+    adapter: Adapter
+    classes: int
+    labelled: Labelled
+    batch_size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class RehearsedStream:
+    """Answers of a method to one stream.
+
+    Attributes:
+        shift: the name of the shift.
+        order: "shuffled" or "sorted".
+        windows: snapshots (n, models, width) of windows of answers.
+        hits: the share of right answers in each of them, (n, models).
+        whole: the window of all answers, (models, width).
+        confidences: of each answer at each temperature of the grid, (N, grid).
+        right: whether each answer is right, (N).
+        source_right: the share of right answers of the source model, if the method compares itself with it.
+    """
+
+    shift: str
+    order: str
+    windows: Tensor
+    hits: Tensor
+    whole: Tensor
+    confidences: Tensor
+    right: Tensor
+    source_right: float | None
+
+
+def run_streams(setup: RehearsalSetup, shifts: Shifts, progress: bool) -> list[RehearsedStream]:
+    """Run the method on every shift in random order, and on every second one sorted by class as well."""
+    plan = [(name, "shuffled") for name in shifts]
+    plan += [(name, "sorted") for place, name in enumerate(shifts) if place % 2 == 0]
+    labels = setup.labelled.labels
+    orders = {"shuffled": torch.arange(len(labels)), "sorted": labels.argsort(stable=True)}
+    finished: list[RehearsedStream] = []
+    bar = tqdm(plan, desc=f"rehearsing {setup.adapter.name}", unit="stream") if progress else plan
+    try:
+        for name, order in bar:
+            if isinstance(bar, tqdm):
+                bar.set_postfix_str(f"{name}, {order}")
+            finished.append(_run_stream(setup, name, order, shifts[name], orders[order]))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f" after {len(finished)} of {len(plan)} streams") from None
+    return finished
+
+
+def _run_stream(
+    setup: RehearsalSetup, name: str, order: str, shift: Callable[..., Any], rows: Tensor
+) -> RehearsedStream:
+    """One pass of the method over a shift, from a reset."""
+    adapter, device = setup.adapter, setup.adapter.device
+    adapter.reset()
+    models = 2 if adapter.method.compares else 1
+    windows = torch.zeros(models, 2, window.width(setup.classes) + 1)
+    whole = torch.zeros(models, windows.shape[2])
+    snapshots, confidences, right, seen = [], [], [], 0
+    for part in batches_of(setup.labelled, setup.batch_size, rows):
+        with _named_errors(name):
+            there = mapped(part.inputs, lambda t: t.to(device))
+            logits = _answers(adapter, _shifted(there, shift, setup.seed))
+        good = logits.isfinite().all(2).all(0)
+        hits = (logits.argmax(2) == part.labels) & good
+        fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
+        windows, whole = window.after(windows, fresh), whole + fresh
+        behind = logits[0][good] - logits[0][good].amax(1, keepdim=True)
+        confidences.append(window.confidences(behind))
+        right.append(hits[0][good])
+        seen += len(part)
+        if seen // SNAPSHOT > (seen - len(part)) // SNAPSHOT or seen == len(rows):
+            snapshots.append(windows[:, 0])
+    if not bool(whole[0, window.COUNT] > 0):
+        raise RehearsalError(f"the shift {name!r} left no sample with a finite answer")
+    noted = torch.stack(snapshots).double()
+    return RehearsedStream(
+        name,
+        order,
+        noted[..., :-1],
+        noted[..., -1] / noted[..., window.COUNT].clamp(min=1e-6),
+        whole[:, :-1].double(),
+        torch.cat(confidences),
+        torch.cat(right),
+        float(whole[1, -1] / whole[1, window.COUNT]) if models == 2 else None,
+    )
+
+
+def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
+    """The method's logits, and those of the source model if it compares itself; (models, N, C) on the CPU."""
+    args, kwargs = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), inputs)
+    answers = [adapter(*args, **kwargs).detach()]
+    if adapter.method.compares:
+        answers.append(adapter.source_logits(*args, **kwargs))
+    return torch.stack([answer.float().cpu() for answer in answers])
+
+
+def _shifted(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
+    """Inputs after a shift, with the same random numbers for each batch, so that a stream is one domain."""
+    shapes = [(t.shape, t.dtype) for t in tensors_of(inputs)]
+    changed = shift(inputs, torch.Generator().manual_seed(seed))
+    if not isinstance(changed, (Tensor, dict)):
+        raise RehearsalError(f"expected a tensor or a dict of tensors, got {type(changed).__name__}")
+    if [(t.shape, t.dtype) for t in tensors_of(changed)] != shapes:
+        raise RehearsalError(f"expected inputs of the shapes and types {shapes} again, got others")
+    first, *others = tensors_of(changed)
+    fine = [first.isfinite().all(), *((t < torch.inf).all() for t in others if t.is_floating_point())]
+    if not all(bool(flag) for flag in fine):
+        raise RehearsalError("expected finite inputs, got some that are NaN or infinite")
+    return changed
+
+
+@contextmanager
+def _named_errors(name: str) -> Iterator[None]:
+    """Raise errors of a shift, or of the model on it, with the name of the shift."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise  # no fault of the shift or the model: smaller batches may help
+    except Exception as error:
+        raise RehearsalError(f"the shift {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+def batches_of(labelled: Labelled, size: int, rows: Tensor | None = None) -> Iterator[Labelled]:
+    """The samples in batches, in the order of these rows, or as they are."""
+    order = torch.arange(len(labelled)) if rows is None else rows
+    for chosen in order.split(size):
+        yield labelled.select(chosen)

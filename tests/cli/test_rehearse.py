@@ -1,0 +1,216 @@
+"""`equipoise rehearse`: a model of the user's and a folder of images, without a line of Python."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from typer.testing import CliRunner, Result
+
+import equipoise as eq
+from equipoise.cli.app import app
+
+MODEL = """
+import torch
+from torch import nn
+
+def load():
+    torch.manual_seed(0)
+    features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    model = nn.Sequential(features, nn.Flatten(), nn.Linear(4, CLASSES))
+    return RETURNED
+
+def transform(image):
+    assert image.mode == "RGB"
+    return torch.full((3, 8, 8), image.getpixel((0, 0))[0] / 255) + torch.rand(3, 8, 8) / 9
+
+def stuck():
+    raise RuntimeError("no weights here")
+
+number = 7
+"""
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to be in, with 120 images of two classes in held_out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))  # so that sys.path is put back afterwards
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    for place, name in enumerate(("cat", "dog")):
+        folder = tmp_path / "held_out" / name
+        folder.mkdir(parents=True)
+        for number in range(60):
+            image = Image.new("RGB", (8, 8), (200 * place + 20, number, 90))
+            image.putpixel((number % 8, number // 8), (255, 255, 255))
+            image.save(folder / f"{number}.png")
+    return tmp_path
+
+
+@pytest.fixture
+def write(here: Path, request: pytest.FixtureRequest) -> Write:
+    """Writes a module of its own name for each test, as Python reads each name once."""
+
+    def written(classes: int = 2, returned: str = "model") -> str:
+        name = f"mine_{abs(hash(request.node.name))}"
+        text = MODEL.replace("CLASSES", str(classes)).replace("RETURNED", returned)
+        (here / f"{name}.py").write_text(text)
+        return name
+
+    return written
+
+
+def rehearse(*arguments: object) -> Result:
+    quick = ("--shifts", 8, "--device", "cpu")
+    return CliRunner().invoke(app, ["rehearse", *map(str, (*quick, *arguments))])
+
+
+def refused(result: Result, *said: str) -> None:
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    for words in said:
+        assert words in result.output
+
+
+def test_it_writes_what_an_adapter_is_made_with(here: Path, write: Write) -> None:
+    name = write()
+    out = here / "my.safetensors"
+    options = ("--out", out, "--samples", 110, "--batch-size", 20, "--seed", 4, "--figure", here / "f.svg")
+    result = rehearse(f"{name}:load", "held_out", *options)
+    assert result.exit_code == 0, result.output
+    source = eq.SourceStatistics.load(out)
+    found = source.rehearsal_of("poise")
+    assert (found.samples, found.batch_size, found.seed) == (110, 20, 4)
+    assert len({run.shift for run in found.runs}) == 8
+    assert str(found) in result.output
+    assert (here / "f.svg").is_file()
+    last = result.stdout.splitlines()[-3:]
+    assert str(out) in last[0]
+    made: dict[str, Any] = {"equipoise": eq, "model": sys.modules[name].load()}
+    exec("\n".join(line.strip() for line in last[1:]), made)  # what it tells works
+    assert made["adapter"](torch.rand(4, 3, 8, 8)).shape == (4, 2)
+    assert made["adapter"].accuracy is not None
+
+
+def test_images_are_floats_up_to_one_and_classes_in_the_order_of_folders(
+    here: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def noted(model: nn.Module, loader: Any, **options: Any) -> None:
+        given.update(options, batches=list(loader), length=len(loader), training=model.training)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("equipoise.cli.rehearse.rehearse", noted)
+    name = write()
+    rehearse(f"{name}:load", "held_out", "--method", "norm")
+    batches = given.pop("batches")
+    assert given.pop("length") == len(batches)
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert images.shape == (120, 3, 8, 8)
+    assert labels.tolist() == [0] * 60 + [1] * 60
+    assert images[0, 0, 7, 7] == pytest.approx(20 / 255)
+    assert images[60, 0, 7, 7] == pytest.approx(220 / 255)
+    assert given == {
+        "method": "norm",
+        "shifts": 8,
+        "samples": 2000,
+        "batch_size": 50,
+        "seed": 0,
+        "training": False,
+    }
+    rehearse(f"{name}:load", "held_out", "--size", 12)
+    assert given["batches"][0][0].shape[1:] == (3, 12, 12)
+
+
+def test_a_transform_of_ones_own_decides(here: Path, write: Write) -> None:
+    Image.new("RGB", (30, 20)).save(here / "held_out" / "cat" / "wide.png")  # it takes any size
+    Image.new("LA", (30, 20)).save(here / "held_out" / "cat" / "grey.png")
+    name = write(returned="model, transform")
+    result = rehearse(f"{name}:load", "held_out")
+    assert result.exit_code == 0, result.output
+    assert (here / "model.source.safetensors").is_file()
+    refused(rehearse(f"{name}:load", "held_out", "--size", 8), "leave out --size")
+
+
+def test_the_number_of_folders_must_be_that_of_classes(here: Path, write: Write) -> None:
+    result = rehearse(f"{write(classes=5)}:load", "held_out")
+    refused(result, "each of the model's 5 classes, got 2 (cat, dog)")
+    assert not list(here.glob("*.safetensors"))
+
+
+def test_images_of_several_sizes_need_a_size(here: Path, write: Write) -> None:
+    Image.new("RGB", (30, 20)).save(here / "held_out" / "dog" / "wide.png")
+    name = write()
+    refused(rehearse(f"{name}:load", "held_out"), "8x8", "30x20", "wide.png", "--size SIDE")
+    assert rehearse(f"{name}:load", "held_out", "--size", 8).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("attribute", "said"),
+    [
+        ("", "expected module:factory"),
+        (":", "expected module:factory"),
+        (":nothing", "has no attribute 'nothing'"),
+        (":number", "'int' object is not callable"),
+        (":stuck", "RuntimeError: no weights here"),
+    ],
+)
+def test_what_is_no_factory_is_told(attribute: str, said: str, here: Path, write: Write) -> None:
+    refused(rehearse(f"{write()}{attribute}", "held_out"), said)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [("None", "got NoneType"), ("(model, 3)", "got (Sequential, int)"), ("[model]", "got list")],
+)
+def test_a_factory_that_returns_something_else(returned: str, said: str, here: Path, write: Write) -> None:
+    refused(rehearse(f"{write(returned=returned)}:load", "held_out"), "expected a torch.nn.Module", said)
+
+
+def test_other_mistakes_are_told_in_a_line(here: Path, write: Write) -> None:
+    load = f"{write()}:load"
+    refused(rehearse("no_such_module:load", "held_out"), "no module no_such_module", str(here))
+    refused(rehearse(load, "nowhere"), "nowhere: expected a folder")
+    refused(rehearse(load, "held_out/cat"), "it has no folders")
+    refused(rehearse(load, "held_out", "--method", "magic"), "no method 'magic'")
+    refused(rehearse(load, "held_out", "--out", "new/file"), "there is no folder")
+    refused(rehearse(load, "held_out", "--device", "toaster", "--figure", "f.png"), "toaster")
+    (here / "held_out" / "dog" / "bad.png").write_bytes(b"not an image")
+    refused(rehearse(load, "held_out"), "bad.png: not an image")
+    (here / "held_out" / "empty").mkdir()
+    refused(rehearse(load, "held_out"), "no images of this class")
+    assert CliRunner().invoke(app, ["rehearse", load, "held_out", "--shifts", "3"]).exit_code == 2
+
+
+def test_help_has_an_example() -> None:
+    told = CliRunner().invoke(app, ["rehearse", "--help"]).output
+    assert "equipoise rehearse mymodel:load held_out" in " ".join(told.split())
+    assert "def load():" in told
+
+
+def test_ctrl_c_says_so_and_writes_nothing(here: Path, write: Write) -> None:
+    name = write()
+    words = ["rehearse", f"{name}:load", "held_out", "--batch-size", "1", "--device", "cpu"]
+    command = [sys.executable, "-m", "equipoise", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=here)
+    assert process.stderr is not None
+    seen, deadline = b"", time.monotonic() + 60
+    while b"shuffled" not in seen and time.monotonic() < deadline:
+        seen += os.read(process.stderr.fileno(), 4096)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Stopped; nothing was written. the rehearsal was stopped after" in errors
+    assert b"Traceback" not in errors
+    assert not list(here.glob("*.safetensors"))

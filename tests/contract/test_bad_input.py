@@ -1,0 +1,330 @@
+"""Named errors for input, options and states that do not fit, before any state changes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import equipoise as eq
+from tests.support.models import drifted, images, make, same, snapshot
+
+
+@pytest.fixture
+def adapter() -> eq.Adapter:
+    model, source = make()
+    adapter = eq.create("dec", model, source)
+    adapter(drifted(8))
+    return adapter
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "error", "message"),
+    [
+        ((torch.zeros(0, 3, 6, 6),), {}, eq.errors.BatchError, "empty batch"),
+        ((images(4), torch.zeros(4)), {}, eq.errors.BatchTypeError, "without labels"),
+        (([1.0, 2.0],), {}, eq.errors.BatchTypeError, "expected a batch as a torch.Tensor, got list"),
+        ((None,), {}, eq.errors.BatchTypeError, "got NoneType"),
+        (({"input": images(4)},), {}, eq.errors.BatchTypeError, r"adapter\(\*\*batch\)"),
+        ((), {}, eq.errors.BatchTypeError, "got none"),
+        ((), {"flag": True}, eq.errors.BatchTypeError, "got none"),
+        ((torch.tensor(1.0),), {}, eq.errors.BatchError, "single number"),
+    ],
+)
+def test_batches(
+    adapter: eq.Adapter, args: tuple[Any, ...], kwargs: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    before, last = snapshot(adapter), adapter.last
+    for call in (adapter, adapter.predict):
+        with pytest.raises(error, match=message):
+            call(*args, **kwargs)
+    assert same(before, snapshot(adapter))
+    assert adapter.last is last
+
+
+def test_the_errors_are_also_the_built_in_ones() -> None:
+    assert issubclass(eq.errors.BatchTypeError, TypeError)
+    assert issubclass(eq.errors.UnknownOptionError, TypeError)
+    for error in (eq.errors.BatchError, eq.errors.OptionError, eq.errors.ModelError, eq.errors.StateError):
+        assert issubclass(error, ValueError)
+        assert issubclass(error, eq.EquipoiseError)
+
+
+class Returns(nn.Module):
+    """A model that returns a given function of (N, 5) logits."""
+
+    def __init__(self, wrong: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(108, 5)
+        self.wrong = wrong
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrong(self.linear(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda z: z[:, :1], "at least 2 classes, got 1"),
+        (lambda z: z[:, 0], r"shape \(N, C\)"),
+        (lambda z: z[:2], r"shape \(N, C\) with N = 4"),
+        (lambda z: z[:, :, None], r"shape \(N, C\)"),
+        (lambda z: z.argmax(1, keepdim=True).expand(-1, 5), "floating-point"),
+        (lambda z: {"logits": z}, "got dict"),
+        (lambda z: None, "got NoneType"),
+        (lambda z: z[:, :4], "expected 5 classes as in the source statistics, got 4"),
+    ],
+)
+def test_models_that_are_no_classifiers(wrong: Any, message: str) -> None:
+    adapter = eq.DEC(Returns(wrong), eq.SourceStatistics(h0=0.5, kappa=2.0, num_classes=5))
+    before = snapshot(adapter)
+    for call in (adapter, adapter.predict):
+        with pytest.raises(eq.errors.ModelError, match=message):
+            call(images(4))
+    assert same(before, snapshot(adapter))
+    if "source statistics" not in message:
+        with pytest.raises(eq.errors.ModelError, match=message):
+            eq.SourceStatistics.measure(Returns(wrong), [images(4)], progress=False)
+
+
+def test_not_a_module() -> None:
+    not_a_module: Any = len
+    message = r"expected a torch.nn.Module, got builtin_function"
+    with pytest.raises(eq.errors.ModelError, match=message):
+        eq.create("source", not_a_module)
+    with pytest.raises(eq.errors.ModelError, match=message):
+        eq.SourceStatistics.measure(not_a_module, [images(4)], progress=False)
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    model, source = make()
+    with pytest.raises(eq.errors.UnknownMethodError, match=r"no method 'dce'; there are dec, eata, eta"):
+        eq.create("dce", model, source)
+    assert issubclass(eq.errors.UnknownMethodError, KeyError)
+    misspelt: dict[str, Any] = {"tmin": 1.0}
+    message = r"dec has no option tmin; it has learning_rate, .*, t_min, t_max, teacher, "
+    with pytest.raises(eq.errors.UnknownOptionError, match=message):
+        eq.create("dec", model, source, **misspelt)
+    with pytest.raises(eq.errors.UnknownOptionError, match=message):
+        eq.DEC(model, source, **misspelt)
+
+
+@pytest.mark.parametrize("loader", [images(4), None, 3, {"input": images(4)}])
+def test_values_that_are_no_loaders(adapter: eq.Adapter, loader: Any) -> None:
+    with pytest.raises(eq.errors.BatchTypeError, match="expected an iterable of batches"):
+        adapter.adapt(loader, progress=False)
+
+
+def test_an_empty_loader(adapter: eq.Adapter) -> None:
+    with pytest.raises(eq.errors.BatchError, match="empty loader"):
+        adapter.adapt([], progress=False)
+
+
+def test_sample_tempering_cannot_be_detached() -> None:
+    model, source = make()
+    with pytest.raises(eq.errors.OptionError, match="cannot be detached"):
+        eq.DEC(model, source, tempering="sample").detach()
+
+
+def test_damaged_state_files(adapter: eq.Adapter, tmp_path: Path) -> None:
+    model, _ = make()
+    path = tmp_path / "state.safetensors"
+    adapter.save(path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[: len(whole) // 2], whole[:8], b"", b"\x80\x04pickle" * 9):
+        path.write_bytes(damaged)
+        with pytest.raises(eq.errors.StateError, match="not a readable safetensors file"):
+            eq.load(path, model)
+    with pytest.raises(FileNotFoundError):
+        eq.load(tmp_path / "absent.safetensors", model)
+    with pytest.raises(eq.errors.StateError):
+        eq.load(tmp_path, model)
+
+
+def rewritten(path: Path, **changes: str | None) -> Path:
+    opened: Any = safe_open(path, framework="pt")
+    with opened as file:
+        text = {**file.metadata(), **changes}
+    other = path.with_name("rewritten.safetensors")
+    save_file(load_file(path), other, metadata={k: v for k, v in text.items() if v is not None})
+    return other
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": "1"}, "expected version 2 of 'equipoise adapter', got 1"),
+        ({"kind": "something"}, "expected a file of kind"),
+        ({"method": "dce"}, "method 'dce'; there are dec, eata, eta"),
+        ({"method": None}, "damaged header"),
+        ({"options": "{"}, "damaged header"),
+        ({"source": '{"h0": 1}'}, "damaged header"),
+        ({"model_fingerprint": "0" * 40}, "started from another model"),
+        ({"method": "source", "options": "{}"}, "expected the state of 'source', got that of dec"),
+        ({"method": "source"}, "its header does not make a 'source'"),
+        ({"options": "[1]"}, "damaged header"),
+        ({"options": "null"}, "damaged header"),
+        ({"source": ""}, "its header does not make a 'dec'"),
+        ({"options": json.dumps({"reading": "steady"})}, r"does not make a 'dec': .*eq\.Poise\("),
+        ({"options": json.dumps({"optimizer": "adam"})}, "the state lacks dec.memory.optimizer"),
+        ({"options": json.dumps({"tempering": "median"})}, "the state lacks dec.temperature.sketch"),
+    ],
+)
+def test_state_files_of_others(
+    adapter: eq.Adapter, tmp_path: Path, changes: dict[str, str | None], message: str
+) -> None:
+    model, _ = make()
+    path = tmp_path / "state.safetensors"
+    adapter.save(path)
+    with pytest.raises(eq.errors.StateError, match=message):
+        eq.load(rewritten(path, **changes), model)
+
+
+def test_a_state_of_another_model_or_source(adapter: eq.Adapter, tmp_path: Path) -> None:
+    model, source = make()
+    other, other_source = make(seed=1)
+    path = tmp_path / "state.safetensors"
+    adapter.save(path)
+    with pytest.raises(eq.errors.StateError, match="another model"):
+        eq.load(path, other)
+    with pytest.raises(eq.errors.SourceError, match="statistics it was saved with"):
+        eq.load(path, model, other_source)
+    assert eq.load(path, model, source).last is None
+    again = eq.SourceStatistics.measure(model, images(32, seed=7).split(5), progress=False)
+    assert torch.equal(eq.load(path, model, again).predict(images(4)), adapter.predict(images(4)))
+
+
+def test_states_that_do_not_fit_change_nothing(adapter: eq.Adapter) -> None:
+    before = snapshot(adapter)
+    state = adapter.state_dict()
+    key = next(iter(state))
+    for wrong, message in [
+        ({**state, key: state[key][:1]}, "expected torch.float32"),
+        ({**state, key: state[key].double()}, "got torch.float64"),
+        ({**state, key: "text"}, "got str"),
+        ({**state, key: state[key] * torch.nan}, "expected finite values"),
+        ({k: v for k, v in state.items() if k != key}, "the state lacks"),
+        ({**state, "dec.model.extra": state[key]}, "unknown entries: dec.model.extra"),
+        ({f"tent.{k}": v for k, v in state.items()}, "expected the state of 'dec', got that of tent"),
+    ]:
+        adapter(drifted(4))
+        adapter.load_state_dict(state)
+        with pytest.raises(eq.errors.StateError, match=message):
+            adapter.load_state_dict(wrong)
+        assert same(before, snapshot(adapter))
+    with pytest.raises(eq.errors.OptionError, match="taken whole"):
+        adapter.load_state_dict(state, strict=False)
+
+
+def test_saving_where_there_is_no_folder(adapter: eq.Adapter, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        adapter.save(tmp_path / "absent" / "state.safetensors")
+
+
+def test_files_get_the_usual_permissions(adapter: eq.Adapter, tmp_path: Path) -> None:
+    adapter.save(tmp_path / "state.safetensors")
+    (tmp_path / "usual").write_text("")
+    assert (tmp_path / "state.safetensors").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_a_failed_save_leaves_the_old_file(
+    adapter: eq.Adapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.safetensors"
+    adapter.save(path)
+    old = path.read_bytes()
+
+    def half_written(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_bytes", half_written)
+    adapter(drifted(8))
+    with pytest.raises(OSError, match="no space left"):
+        adapter.save(path)
+    assert path.read_bytes() == old
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("method", eq.list_methods())
+def test_options_that_are_numpy_numbers_are_saved_as_plain_ones(method: str, tmp_path: Path) -> None:
+    model, source = make()
+    plain = eq.create(method, model, source).options
+    numbers: dict[str, Any] = {n: np.float32(v) for n, v in plain.items() if isinstance(v, float)}
+    numbers |= {n: np.int64(v) for n, v in plain.items() if isinstance(v, int)}
+    adapter = eq.create(method, model, source, **numbers)
+    adapter.save(tmp_path / "state.safetensors")
+    loaded = eq.load(tmp_path / "state.safetensors", model)
+    assert loaded.options == adapter.options
+    assert all(type(loaded.options[name]) is type(plain[name]) for name in numbers)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": ["adam"]}, "expected optimizer as one of sgd, adam"),
+        ({"optimizer": "rmsprop"}, "expected optimizer as one of sgd, adam, got 'rmsprop'"),
+        ({"momentum": 1.0}, "expected momentum >= 0 and <= 0.9999, got 1.0"),
+        ({"steps": 0}, "expected steps >= 1, got 0"),
+        ({"steps": 1.5}, "expected steps as a whole number, got 1.5"),
+        ({"window": 0}, "expected window >= 1, got 0"),
+        ({"learning_rate": -1.0}, "expected learning_rate >= 0, got -1.0"),
+        ({"parameters": "norms"}, 'expected parameters="all", "norm"'),
+        ({"choice": "all"}, "tent has no option choice"),
+    ],
+)
+def test_options_of_tent_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(eq.errors.OptionError, match=re.escape(message)):
+        eq.create("tent", make()[0], **options)
+
+
+def test_states_that_do_not_fit_the_options() -> None:
+    model, source = make()
+    eta = eq.create("eta", model, source)
+    for name, tensor in {"average": torch.ones(7), "samples.0": torch.zeros(17, 3, 6, 6)}.items():
+        state = {**eta.state_dict(), f"eta.memory.{name}": tensor}
+        with pytest.raises(eq.errors.StateError, match="expected a"):
+            eta.load_state_dict(state)
+
+
+def test_eata_names_the_call_that_measures_its_statistics() -> None:
+    with pytest.raises(eq.errors.SourceError, match=r"eata needs source statistics: .*fisher=True"):
+        eq.create("eata", make()[0])
+
+
+@pytest.mark.parametrize("every", [10, 40])
+def test_a_state_of_another_rhythm(every: int) -> None:
+    model, _ = make()
+    other = eq.create("sotta", model, every=64, confidence=0.0, capacity=8)
+    other(drifted(50))
+    adapter = eq.create("sotta", model, every=every, confidence=0.0, capacity=8)
+    with pytest.raises(
+        eq.errors.StateError, match=f"expected fewer than every={every} samples waiting, got 50"
+    ):
+        adapter.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("state", [[1], {1: torch.zeros(1)}, None])
+def test_a_state_that_is_no_mapping_of_names(state: Any) -> None:
+    with pytest.raises(eq.errors.StateError, match="expected a state as a mapping of names to tensors"):
+        eq.create("tent", make()[0]).load_state_dict(state)
+
+
+def test_a_model_without_weights_yet() -> None:
+    with pytest.raises(eq.errors.ModelError, match="run a batch through it first"):
+        eq.create("tent", nn.Sequential(nn.Flatten(), nn.LazyLinear(5)))
+
+
+def test_a_name_and_a_seed_that_cannot_be() -> None:
+    create: Any = eq.create
+    with pytest.raises(eq.errors.UnknownMethodError, match=r"no method \['tent'\]"):
+        create(["tent"], make()[0])
+    with pytest.raises(eq.errors.OptionError, match="expected seed >= 0"):
+        create("sotta", make()[0], seed=2**70)

@@ -1,0 +1,18 @@
+"""The contract every registered method keeps, on models with batch, layer, group and no normalisation."""
+
+import pytest
+
+import equipoise as eq
+from equipoise.conformance.subject import Subject
+from equipoise.conformance.suite import PROMISES, Promise
+from tests.support.cases import CASES, POSSIBLE
+from tests.support.mean_teacher import MeanTeacher
+
+
+@pytest.mark.parametrize(("case", "kind"), POSSIBLE)
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
+def test_promise(promise: Promise, case: str, kind: str) -> None:
+    method, options = CASES[case]
+    if method == MeanTeacher.name:
+        eq.register(MeanTeacher)  # only for this test: conftest.py takes it out again
+    promise.keep(Subject(method, options, kind))

@@ -1,0 +1,315 @@
+"""Everything that adaptation changes: transactions, fixed addresses, moves, and checks of what is loaded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.core.method import Context, Method, Update
+from equipoise.core.state import NewMemoryError, State, check_state
+from equipoise.errors import StateError
+from tests.support.cases import CASES, build
+from tests.support.models import drifted, make, same, snapshot
+from tests.support.unread import addresses
+
+QUICK: dict[str, Any] = {"confidence": 0.0, "every": 4, "capacity": 4}
+
+
+def sotta(*, batches: int = 2, **options: Any) -> eq.Adapter:
+    """An adapter with weights, statistics, memory, counts, random numbers and a temperature."""
+    model, source = make()
+    adapter = eq.create("sotta", model, source, **{**QUICK, "tempering": "mean", **options})
+    for seed in range(batches):
+        adapter(drifted(6, seed))
+    return adapter
+
+
+def disturb(state: State) -> dict[str, Tensor]:
+    """Write into weights and statistics and draw random numbers, as a step does; returns new memory."""
+    with torch.no_grad():
+        for tensor in state.student.adapting.values():
+            tensor.add_(1)
+    state.random.draw((3,))
+    return {name: tensor + 1 for name, tensor in state.memory.items()}
+
+
+# ---------------------------------------------------------------------- transactions
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_undoes_weights_statistics_and_the_random_state(error: type[BaseException]) -> None:
+    adapter = sotta()
+    state, before = adapter._respond.state, snapshot(adapter)
+    with pytest.raises(error), state.transaction():
+        disturb(state)
+        raise error
+    assert same(before, snapshot(adapter))
+
+
+@pytest.mark.parametrize("host_looks", [True, False])
+def test_a_commit_keeps_everything_where_its_flag_is_true(host_looks: bool) -> None:
+    adapter = sotta()
+    state, there, before = adapter._respond.state, addresses(adapter), snapshot(adapter)
+    with state.transaction() as pending:
+        memory = disturb(state)
+        heat = {name: tensor + 1 for name, tensor in state.temperature.items()}
+        pending.commit(torch.tensor(True), memory, heat, {"waiting": 3}, host_looks=host_looks)
+    assert all(torch.equal(state.memory[name], new) for name, new in memory.items())
+    assert all(torch.equal(state.temperature[name], new) for name, new in heat.items())
+    assert state.counts == {"waiting": 3, "full": 1}
+    after = snapshot(adapter)
+    written = [name for name in before if name.startswith("sotta.model.") or name == "sotta.random"]
+    assert not any(torch.equal(before[name], after[name]) for name in written)
+    assert addresses(adapter) == there
+
+
+def test_a_commit_undoes_everything_where_its_flag_is_false() -> None:
+    adapter = sotta()
+    state, before = adapter._respond.state, snapshot(adapter)
+    with state.transaction() as pending:
+        memory = disturb(state)
+        heat = {name: tensor + 1 for name, tensor in state.temperature.items()}
+        pending.commit(torch.tensor(False), memory, heat, {"waiting": 3}, host_looks=True)
+    assert same(before, snapshot(adapter))
+
+
+def test_counts_and_random_numbers_of_the_host_go_on_where_the_device_decides() -> None:
+    adapter = sotta()
+    state, before = adapter._respond.state, snapshot(adapter)
+    with state.transaction() as pending:
+        memory = disturb(state)
+        heat = {name: tensor + 1 for name, tensor in state.temperature.items()}
+        pending.commit(torch.tensor(False), memory, heat, {"waiting": 3}, host_looks=False)
+    after = snapshot(adapter)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"sotta.counts.waiting", "sotta.random"}
+
+
+def test_memory_of_a_new_name_or_shape_is_for_the_host_to_take_over() -> None:
+    adapter = sotta()
+    state, before = adapter._respond.state, snapshot(adapter)
+    for memory in ({"more": torch.zeros(2)}, {"classes": torch.zeros(2, dtype=torch.long)}):
+        with pytest.raises(NewMemoryError), state.transaction() as pending:
+            disturb(state)
+            pending.commit(torch.tensor(True), memory, {}, {}, host_looks=False)
+        assert same(before, snapshot(adapter))
+
+
+def test_a_trial_undoes_everything() -> None:
+    adapter = sotta()
+    state, there, before = adapter._respond.state, addresses(adapter), snapshot(adapter)
+    with state.trial():
+        adapter(drifted(5, 7))
+        assert not same(before, snapshot(adapter))
+    assert same(before, snapshot(adapter))
+    assert addresses(adapter) == there
+    with pytest.raises(RuntimeError), state.trial():
+        adapter(drifted(5, 7))
+        raise RuntimeError
+    assert same(before, snapshot(adapter))
+
+
+# ---------------------------------------------------------------------- addresses
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_addresses_stay_over_batches_resets_and_loads(case: str) -> None:
+    adapter, _ = build(case, "batch_norm")
+    for seed in range(2):
+        adapter(drifted(8, seed))
+    there, state = addresses(adapter), adapter.state_dict()
+    adapter(drifted(8, 2))
+    adapter(drifted(3, 3))
+    assert addresses(adapter) == there
+    adapter.reset()
+    for seed in range(2):
+        adapter(drifted(8, seed))
+    assert addresses(adapter) == there
+    assert same(state, adapter.state_dict())
+    for _ in range(2):
+        adapter(drifted(8, 5))
+        adapter.load_state_dict(state)
+        assert addresses(adapter) == there
+        assert same(state, adapter.state_dict())
+
+
+def test_named_tensors_are_copies() -> None:
+    adapter = sotta()
+    before = snapshot(adapter)
+    for tensor in adapter._respond.state.named().values():
+        tensor.zero_()
+    assert same(before, snapshot(adapter))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastBatch(Method):
+    """Keeps the last batch as it came: a view of the caller's tensor."""
+
+    name = "last_batch"
+    arrives: ClassVar[tuple[str, ...]] = ("samples.*",)
+
+    def step(self, context: Context) -> Update:
+        samples = {f"samples.{name}": tensor for name, tensor in context.batch.samples().items()}
+        return Update(context.student.frozen(context.batch), samples, idle="nothing is learned")
+
+
+def test_memory_that_arrives_is_a_copy_of_the_callers_batch() -> None:
+    adapter = eq.Adapter(LastBatch(), make()[0])
+    first, second = drifted(4, 0), drifted(4, 1)
+    adapter(first)
+    assert torch.equal(adapter.memory["samples.0"], first)
+    adapter(second)  # is written into the memory, and not into the first batch
+    assert torch.equal(first, drifted(4, 0))
+    second.zero_()
+    assert torch.equal(adapter.memory["samples.0"], drifted(4, 1))
+
+
+@pytest.mark.parametrize("name", ["norm", "tent", "eta", "sotta"])
+def test_samples_in_memory_are_not_the_callers(name: str) -> None:
+    model, source = make()
+    options = QUICK if name == "sotta" else {}
+    one, other = (eq.create(name, model, source, **options) for _ in range(2))
+    for seed in range(3):
+        x = drifted(1, seed)
+        assert torch.equal(one(x), other(drifted(1, seed)))
+        x.fill_(torch.nan)
+    assert same(snapshot(one), snapshot(other))
+
+
+# ---------------------------------------------------------------------- beside, moves
+
+
+def test_a_state_beside_another_has_a_temperature_of_its_own() -> None:
+    adapter = sotta()
+    state = adapter._respond.state
+    other = state.beside({"count": torch.tensor(7)})
+    assert other.memory is state.memory
+    assert other.counts is state.counts
+    assert other.random is state.random
+    assert {name: int(t) for name, t in other.temperature.items()} == {"count": 7}
+    before = dict(state.named())
+    other.write({}, {"count": torch.tensor(9)}, None)
+    assert same(before, state.named())
+    other.forget_temperature()
+    assert int(other.temperature["count"]) == 7
+    assert {name for name in other.named() if name.startswith("temperature")} == {"temperature.count"}
+    adapter(drifted(6, 4))
+    assert same(
+        {n: t for n, t in state.named().items() if not n.startswith("temperature")},
+        {n: t for n, t in other.named().items() if not n.startswith("temperature")},
+    )
+
+
+def test_a_move_leaves_samples_counts_and_observations_as_they_are() -> None:
+    adapter = sotta()
+    before = adapter.state_dict()
+    adapter.double()
+    kinds = {name: tensor.dtype for name, tensor in adapter.state_dict().items()}
+    for name, kind in kinds.items():
+        wide = before[name].dtype == torch.float32 and "samples." not in name
+        assert kind == (torch.float64 if wide else before[name].dtype), name
+    assert kinds["sotta.memory.optimizer.mean.1.weight"] == torch.float64
+    assert kinds["sotta.memory.samples.0"] == torch.float32
+    assert kinds["sotta.memory.classes"] == kinds["sotta.memory.optimizer.steps"] == torch.int64
+    after = adapter.state_dict()
+    assert all(torch.equal(before[name].double(), tensor.double()) for name, tensor in after.items())
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
+def test_a_move_to_half_precision_leaves_memory_in_single(narrow: torch.dtype) -> None:
+    adapter = sotta()
+    before = adapter.memory
+    adapter.to(narrow)
+    assert all(p.dtype == narrow for p in adapter.learned.values())
+    assert all(torch.equal(before[name], tensor) for name, tensor in adapter.memory.items())
+    assert all(before[name].dtype == tensor.dtype for name, tensor in adapter.memory.items())
+
+
+# ---------------------------------------------------------------------- files
+
+
+def test_states_of_version_1_are_refused(tmp_path: Path) -> None:
+    adapter, path = sotta(), tmp_path / "state.safetensors"
+    adapter.save(path)
+    opened: Any = safe_open(path, framework="pt")
+    with opened as file:
+        text = {**file.metadata(), "version": "1", "equipoise": "0.5.0"}
+    save_file(load_file(path), path, metadata=text)
+    message = r"expected version 2 of 'equipoise adapter', got 1 \(written by equipoise 0\.5\.0, this is "
+    with pytest.raises(StateError, match=message):
+        eq.load(path, make()[0])
+
+
+WEIGHT, MEMORY = "sotta.model.1.weight", "sotta.memory.optimizer.mean.1.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("sotta.model.extra", lambda _: torch.zeros(1), "unknown entries: sotta.model.extra"),
+        ("sotta.memory.extra", lambda _: torch.zeros(1), "unknown entries: sotta.memory.extra"),
+        ("sotta.counts.extra", lambda _: torch.tensor(1), "unknown entries: sotta.counts.extra"),
+        ("sotta.temperature.extra", lambda _: torch.tensor(1), "unknown entries: sotta.temperature.extra"),
+        (WEIGHT, lambda _: None, f"the state lacks {WEIGHT}"),
+        (MEMORY, lambda _: None, f"the state lacks {MEMORY}"),
+        ("sotta.counts.waiting", lambda _: None, r"the state lacks sotta\.counts\.waiting"),
+        ("sotta.temperature.sum", lambda _: None, r"the state lacks sotta\.temperature\.sum"),
+        (WEIGHT, lambda t: t[:2], rf"{WEIGHT}: expected torch.float32 \(4,\), got torch.float32 \(2,\)"),
+        (MEMORY, lambda t: t.double(), rf"{MEMORY}: expected torch.float32 \(4,\), got torch.float64"),
+        (
+            "sotta.counts.waiting",
+            lambda t: t.reshape(1),
+            r"expected torch.int64 \(\), got torch.int64 \(1,\)",
+        ),
+        (WEIGHT, lambda t: t * torch.nan, f"{WEIGHT}: expected finite values"),
+        (MEMORY, lambda t: t + torch.inf, f"{MEMORY}: expected finite values"),
+        ("sotta.memory.samples.0", lambda t: t * torch.nan, "samples.0: expected finite values"),
+        (WEIGHT, lambda t: t.tolist(), f"{WEIGHT}: expected a tensor, got list"),
+        ("sotta.counts.waiting", lambda t: t + 4, "expected fewer than every=4 samples waiting, got"),
+        ("sotta.memory.samples.0", lambda t: t[:3], r"expected a memory of 4 samples, got \[3\]"),
+        ("sotta.memory.classes", lambda t: t + 9, "classes that the model does not have"),
+        ("sotta.random", lambda t: t[:-1], "the random state is damaged"),
+        ("sotta.random", lambda t: t.float(), "the random state is damaged"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_before_anything_changes(
+    name: str, change: Callable[[Tensor | None], object], message: str
+) -> None:
+    adapter = sotta()
+    state, before, last = dict(adapter.state_dict()), snapshot(adapter), adapter.last
+    changed = change(state.pop(name, None))
+    wrong = state if changed is None else {**state, name: changed}
+    with pytest.raises(StateError, match=message):
+        adapter.load_state_dict(wrong)
+    assert same(before, snapshot(adapter))
+    assert adapter.last is last
+
+
+def test_a_state_from_before_the_first_batch_has_no_arriving_memory() -> None:
+    adapter, fresh = sotta(), sotta(batches=0)
+    state = fresh.state_dict()
+    assert "sotta.random" not in state
+    assert not any("samples" in name for name in state)
+    adapter.load_state_dict(state)
+    assert same(snapshot(adapter), snapshot(fresh))
+    for seed in range(3):
+        assert torch.equal(adapter(drifted(6, seed)), fresh(drifted(6, seed)))
+    assert same(snapshot(adapter), snapshot(fresh))
+
+
+def test_check_state_allows_optional_names_in_any_shape() -> None:
+    expected = {"a": torch.zeros(2)}
+    check_state(expected, {"a": torch.ones(2), "more.x": torch.ones(3)}, ("more.*",))
+    check_state(expected, {"a": torch.ones(2)}, ("more.*",))
+    with pytest.raises(StateError, match=r"unknown entries: less\.x"):
+        check_state(expected, {"a": torch.ones(2), "less.x": torch.ones(3)}, ("more.*",))
+    many = {str(number): torch.zeros(1) for number in range(7)}
+    with pytest.raises(StateError, match="lacks 0, 1, 2, 3, 4 and 2 more; other options, another model"):
+        check_state(many, {}, ())

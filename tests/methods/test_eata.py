@@ -1,0 +1,267 @@
+"""EATA against formulas written out here and in `byhand`."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from tests.support.byhand import (
+    CLASSES,
+    Adam,
+    ByHand,
+    Descent,
+    Momentum,
+    assert_alike,
+    close,
+    conv_model,
+    entropy,
+    flat_model,
+    layer_norm_model,
+    softmax,
+    stream,
+)
+from tests.support.models import drifted, images, make, same, snapshot
+
+MARGIN, EPSILON = 0.6, 0.8
+SINGLE = 1e-6  # the Fisher diagonal is kept in single precision
+NORM = ("norm.weight", "norm.bias")
+
+
+def source_batches(model: nn.Sequential) -> list[Tensor]:
+    """Of uneven sizes: each batch counts the same."""
+    (whole,) = stream(1, rows=21, like=model, seed=9)
+    return [whole[:4], whole[4:12], whole[12:]]
+
+
+def measured(model: nn.Sequential, fisher: Any = True) -> eq.SourceStatistics:
+    return eq.SourceStatistics.measure(model, source_batches(model), fisher=fisher, progress=False)
+
+
+def fisher_of(model: nn.Sequential, learned: Iterable[str] = NORM) -> dict[str, Tensor]:
+    """The mean over batches of the square of the mean gradient of −ln p(argmax)."""
+    hand = ByHand(model, learned)
+    total = {name: torch.zeros_like(hand.weights[name]) for name in hand.learned}
+    batches = source_batches(model)
+    for x in batches:
+        hand.watch()
+        p = softmax(hand.forward(x))
+        largest = p.max(1).values
+        for name, gradient in hand.slope(-largest.log().sum() / len(x)).items():
+            total[name] += gradient**2
+    return {name: value / len(batches) for name, value in total.items()}
+
+
+class Anchored:
+    """EATA's steps: those on the samples that are reliable and new, held back by the penalty."""
+
+    def __init__(
+        self, model: nn.Sequential, descent: Descent, alpha: float, learned: Iterable[str] = NORM
+    ) -> None:
+        self.hand = ByHand(model, learned)
+        self.fisher = fisher_of(model, learned)
+        self.descent, self.alpha = descent, alpha
+        self.average: Tensor | None = None
+        self.penalties: list[float] = []
+
+    def step(self, x: Tensor) -> Tensor:
+        self.hand.watch()
+        z = self.hand.forward(x)
+        h, p, limit = entropy(z), softmax(z).detach(), MARGIN * math.log(CLASSES)
+        kept = h.detach() < limit
+        if self.average is not None:
+            norms = (p * p).sum(1).sqrt() * (self.average * self.average).sum().sqrt()
+            kept &= ((p * self.average).sum(1) / norms).abs() < EPSILON
+        if kept.any():
+            mean = p[kept].sum(0) / kept.sum()
+            self.average = mean if self.average is None else 0.9 * self.average + 0.1 * mean
+            selected = ((limit - h.detach()).exp() * h)[kept].sum() / kept.sum()
+            penalty = torch.zeros((), dtype=torch.float64)
+            for name, fisher in self.fisher.items():
+                penalty = penalty + (fisher * (self.hand.weights[name] - self.hand.source[name]) ** 2).sum()
+            self.penalties.append(self.alpha * float(penalty.detach()))
+            self.hand.descend(selected + self.alpha * penalty, self.descent)
+        return z.detach()
+
+
+@pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])
+def test_the_fisher_diagonal_is_exact(build: Any) -> None:
+    model = build()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    source, expected = measured(model), fisher_of(model)
+    assert source.fisher.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(source.fisher[name].double(), value, rtol=SINGLE, atol=0), name
+    assert same(before, model.state_dict())
+
+
+@pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "alpha"), [("sgd", 0.02, 3.0), ("sgd", 2.5e-4, 2000.0), ("adam", 0.02, 50.0)]
+)
+def test_batches_are_exact(build: Any, optimizer: str, rate: float, alpha: float) -> None:
+    model = build()
+    source = measured(model)
+    options: dict[str, Any] = {"margin": MARGIN, "epsilon": EPSILON, "optimizer": optimizer}
+    adapter = eq.create("eata", model, source, learning_rate=rate, fisher_alpha=alpha, **options)
+    descent: Descent = Adam(rate) if optimizer == "adam" else Momentum(rate)
+    expected = Anchored(model, descent, alpha)
+    for x in stream(5, like=model):
+        assert close(adapter(x), expected.step(x), SINGLE)
+    assert_alike(adapter, expected.hand, SINGLE)
+    assert expected.penalties[0] == 0
+    assert len(expected.penalties) == 5
+    assert min(expected.penalties[1:]) > 0
+
+
+def test_the_defaults_are_the_authors() -> None:
+    model = flat_model()
+    options = eq.create("eata", model, measured(model)).options
+    names = ("optimizer", "learning_rate", "momentum", "margin", "epsilon", "fisher_alpha")
+    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 0.4, 0.05, 2000.0)
+
+
+def test_the_loss_on_record_has_the_penalty_in_it() -> None:
+    model = flat_model()
+    options: dict[str, Any] = {"margin": 1.0, "epsilon": 2.0, "learning_rate": 0.02}
+    held = eq.create("eata", model, measured(model), fisher_alpha=5.0, **options)
+    free = eq.create("eta", model, **options)
+    first, second = stream(2)
+    for adapter in (held, free):
+        adapter(first)
+    moved = {name: p - model.get_parameter(name) for name, p in held.student.named_parameters()}
+    penalty = sum(
+        float((fisher * moved[name].detach() ** 2).sum()) for name, fisher in fisher_of(model).items()
+    )
+    assert penalty > 0
+    for adapter in (held, free):
+        adapter(second)
+    assert held.last is not None
+    assert free.last is not None
+    assert held.last.loss is not None
+    assert free.last.loss is not None
+    assert held.last.loss - free.last.loss == pytest.approx(5 * penalty)
+
+
+def test_without_the_penalty_it_is_eta() -> None:
+    model = flat_model()
+    options: dict[str, Any] = {"margin": MARGIN, "epsilon": EPSILON, "learning_rate": 0.02}
+    adapters = (
+        eq.create("eata", model, measured(model), fisher_alpha=0, **options),
+        eq.create("eta", model, **options),
+    )
+    for x in stream(3):
+        left, right = (adapter(x) for adapter in adapters)
+        assert torch.equal(left, right)
+
+
+def test_where_nothing_is_kept_it_does_not_go_back_to_the_source_either() -> None:
+    model = flat_model()
+    adapter = eq.create("eata", model, measured(model), margin=0.9, epsilon=0.0, learning_rate=0.02)
+    first, second = stream(2)
+    adapter(first)
+    weights = {name: p.detach().clone() for name, p in adapter.student.named_parameters()}
+    assert not torch.equal(weights["norm.weight"], model.get_parameter("norm.weight"))
+    adapter(second)
+    assert adapter.last is not None
+    assert not adapter.last.updated
+    assert "none of 7" in adapter.last.reason
+    assert all(torch.equal(p, weights[name]) for name, p in adapter.student.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("patterns", "learned"),
+    [
+        (["norm.weight"], ("norm.weight",)),
+        (["head"], ("head.weight", "head.bias")),
+        (["*.bias", "head.weight"], ("first.bias", "norm.bias", "head.weight", "head.bias")),
+    ],
+)
+def test_the_parameters_named_are_those_measured_and_those_held(
+    patterns: list[str], learned: tuple[str, ...]
+) -> None:
+    model = flat_model()
+    source, fisher = measured(model, patterns), fisher_of(model, learned)
+    assert source.fisher.keys() == set(learned)
+    for name, value in fisher.items():
+        assert torch.allclose(source.fisher[name].double(), value, rtol=SINGLE, atol=1e-12), name
+    options: dict[str, Any] = {
+        "margin": MARGIN,
+        "epsilon": EPSILON,
+        "learning_rate": 0.02,
+        "fisher_alpha": 2.0,
+    }
+    adapter = eq.create("eata", model, source, parameters=patterns, **options)
+    expected = Anchored(model, Momentum(0.02), 2.0, learned)
+    for x in stream(4):
+        assert close(adapter(x), expected.step(x), SINGLE)
+    assert_alike(adapter, expected.hand, SINGLE)
+    assert max(expected.penalties) > 0
+
+
+def test_the_fisher_diagonal_is_saved_with_the_statistics(tmp_path: Path) -> None:
+    model = flat_model()
+    source = measured(model)
+    source.save(tmp_path / "source.safetensors")
+    loaded = eq.SourceStatistics.load(tmp_path / "source.safetensors")
+    assert loaded == source
+    assert same(dict(loaded.fisher), dict(source.fisher))
+    left, right = (eq.create("eata", model, s, margin=0.9, learning_rate=0.02) for s in (source, loaded))
+    for x in stream(3):
+        assert torch.equal(left(x), right(x))
+    assert same(snapshot(left), snapshot(right))
+
+
+def test_without_the_fisher_diagonal_the_error_says_how_to_measure_it() -> None:
+    model = flat_model()
+    with pytest.raises(eq.errors.SourceError, match=r"measure\(model, source_loader, fisher=True\)"):
+        eq.create("eata", model, measured(model, fisher=False))
+    with pytest.raises(eq.errors.SourceError, match=r"SourceStatistics\.measure"):
+        eq.create("eata", model)
+
+
+def test_a_fisher_diagonal_of_other_parameters_will_not_do() -> None:
+    model = flat_model()
+    with pytest.raises(eq.errors.SourceError, match=r"2 of 4 parameters, head\.weight among them.*fisher="):
+        eq.create("eata", model, measured(model), parameters=["norm", "head"])
+    with pytest.raises(eq.errors.SourceError, match=r"1 of 2 parameters, norm\.bias among them"):
+        eq.create("eata", model, measured(model, ["norm.weight"]))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("kind", ["batch_norm", "layer_norm"])
+def test_a_loaded_adapter_goes_on_bit_for_bit(tmp_path: Path, kind: str, optimizer: str) -> None:
+    model, source = make(kind)
+    options: dict[str, Any] = {
+        "margin": 0.99,
+        "epsilon": 0.999,
+        "optimizer": optimizer,
+        "learning_rate": 0.02,
+    }
+    adapter = eq.create("eata", model, source, **options)
+    for seed in range(3):
+        adapter(drifted(8, seed))
+    assert "average" in adapter.memory
+    adapter.save(tmp_path / "adapter.safetensors")
+    loaded = eq.load(tmp_path / "adapter.safetensors", model)
+    assert same(snapshot(loaded), snapshot(adapter))
+    for seed in range(3, 6):
+        assert torch.equal(loaded(drifted(8, seed)), adapter(drifted(8, seed)))
+        assert loaded.last == adapter.last
+        assert adapter.last is not None
+        assert adapter.last.updated
+    assert same(snapshot(loaded), snapshot(adapter))
+    assert torch.equal(loaded.predict(images(4)), adapter.predict(images(4)))
+
+
+def test_the_anchor_stays_at_the_source_through_a_reset() -> None:
+    model = flat_model()
+    adapter = eq.create("eata", model, measured(model), margin=0.9, epsilon=2.0, learning_rate=0.02)
+    first = [adapter(x) for x in stream(4)]
+    adapter.reset()
+    again = [adapter(x) for x in stream(4)]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

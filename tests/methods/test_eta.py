@@ -1,0 +1,296 @@
+"""ETA against formulas written out here and in `byhand`."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from tests.support.byhand import (
+    CLASSES,
+    Adam,
+    ByHand,
+    Descent,
+    Momentum,
+    Scale,
+    assert_alike,
+    close,
+    conv_model,
+    entropy,
+    flat_model,
+    layer_norm_model,
+    softmax,
+    stream,
+)
+
+SURE = [800.0, 0.0]  # probabilities 1 and 0, to the last bit
+
+
+class Oracle:
+    """ETA on `Scale`, one sample after the other, in Python's numbers."""
+
+    def __init__(self, classes: int, margin: float, epsilon: float, rate: float) -> None:
+        self.limit, self.epsilon, self.rate = margin * math.log(classes), epsilon, rate
+        self.weight, self.velocity = [1.0] * classes, [0.0] * classes
+        self.average: list[float] | None = None
+
+    def answer(self, x: list[float]) -> tuple[list[float], list[float], float]:
+        """Logits, probabilities and entropy of a sample."""
+        z = [value * w for value, w in zip(x, self.weight, strict=True)]
+        exps = [math.exp(value) for value in z]
+        p = [value / sum(exps) for value in exps]
+        return z, p, -sum(value * math.log(value) for value in p)
+
+    def redundant(self, p: list[float]) -> bool:
+        if self.average is None:
+            return False
+        inner = sum(a * b for a, b in zip(self.average, p, strict=True))
+        norms = math.sqrt(sum(a * a for a in self.average)) * math.sqrt(sum(b * b for b in p))
+        return abs(inner / norms) >= self.epsilon
+
+    def step(self, batch: list[list[float]]) -> tuple[list[list[float]], int]:
+        """The logits of before the step, and how many samples were kept."""
+        answers = [self.answer(x) for x in batch]
+        kept = [
+            (x, p, h)
+            for x, (_, p, h) in zip(batch, answers, strict=True)
+            if h < self.limit and not self.redundant(p)
+        ]
+        if kept:
+            mean = [sum(column) / len(kept) for column in zip(*(p for _, p, _ in kept), strict=True)]
+            before = self.average or mean
+            self.average = [0.9 * old + 0.1 * new for old, new in zip(before, mean, strict=True)]
+            for c in range(len(self.weight)):
+                gradient = 0.0
+                for x, p, h in kept:  # dH/dz = −p (ln p + H)
+                    gradient += math.exp(self.limit - h) * -p[c] * (math.log(p[c]) + h) * x[c] / len(kept)
+                self.velocity[c] = 0.9 * self.velocity[c] + gradient
+            self.weight = [w - self.rate * v for w, v in zip(self.weight, self.velocity, strict=True)]
+        return [z for z, _, _ in answers], len(kept)
+
+
+def random_batches(count: int, rows: int, classes: int, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (rows, classes)
+    return [2.5 * torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(count)]
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("margin", "epsilon"), [(0.4, 0.5), (0.6, 0.7), (0.9, 0.9), (0.4, 0.05), (2.0, 2.0)])
+def test_a_stream_of_random_logits_is_replayed_sample_by_sample(
+    classes: int, steps: int, margin: float, epsilon: float
+) -> None:
+    options: dict[str, Any] = {"margin": margin, "epsilon": epsilon, "learning_rate": 0.02, "steps": steps}
+    adapter = eq.create("eta", Scale(classes), parameters="all", **options)
+    oracle = Oracle(classes, margin, epsilon, 0.02)
+    for x in random_batches(8, 6, classes):
+        for _ in range(steps):
+            z, kept = oracle.step(x.tolist())
+            if kept == 0:
+                break
+        assert close(adapter(x), torch.tensor(z, dtype=torch.float64))
+        assert adapter.last is not None
+        assert adapter.last.used == kept or steps == 2
+        assert close(
+            adapter.student.get_parameter("weight"), torch.tensor(oracle.weight, dtype=torch.float64)
+        )
+        if oracle.average is None:
+            assert "average" not in adapter.memory
+        else:
+            assert close(adapter.memory["average"], torch.tensor(oracle.average, dtype=torch.float64))
+
+
+def learn(
+    expected: ByHand, average: Tensor | None, x: Tensor, margin: float, epsilon: float, descent: Descent
+) -> tuple[Tensor, Tensor | None, int]:
+    """A step on the samples that are reliable and new: logits, moving average, and how many were kept."""
+    expected.watch()
+    z = expected.forward(x)
+    h, p, limit = entropy(z), softmax(z).detach(), margin * math.log(CLASSES)
+    kept = h.detach() < limit
+    if average is not None:
+        cosine = (p * average).sum(1) / ((p * p).sum(1) * (average * average).sum()).sqrt()
+        kept &= cosine.abs() < epsilon
+    if not kept.any():
+        return z.detach(), average, 0
+    weight = 1 / (h.detach() - limit).exp()
+    expected.descend((weight * h)[kept].sum() / kept.sum(), descent)
+    mean = p[kept].sum(0) / kept.sum()
+    return z.detach(), mean if average is None else 0.9 * average + 0.1 * mean, int(kept.sum())
+
+
+@pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])
+@pytest.mark.parametrize(
+    ("options", "descent"),
+    [
+        ({}, lambda: Momentum(2.5e-4)),
+        ({"optimizer": "adam"}, lambda: Adam(1e-3)),
+        ({"learning_rate": 0.02}, lambda: Momentum(0.02)),
+    ],
+)
+def test_batches_of_a_normalised_model_are_exact(build: Any, options: dict[str, Any], descent: Any) -> None:
+    model = build()
+    adapter = eq.create("eta", model, margin=0.6, epsilon=0.8, **options)
+    expected, optimiser, average = ByHand(model), descent(), None
+    kept = []
+    for x in stream(4, rows=9, like=model):
+        z, average, count = learn(expected, average, x, 0.6, 0.8, optimiser)
+        assert close(adapter(x), z)
+        assert adapter.last is not None
+        assert adapter.last.used == count
+        kept.append(count)
+    assert 0 < kept[0] < 9
+    assert 0 < sum(kept[1:]) < 27
+    assert_alike(adapter, expected)
+    assert average is not None
+    assert close(adapter.memory["average"], average)
+
+
+def test_the_defaults_are_the_authors() -> None:
+    options = eq.create("eta", flat_model()).options
+    names = ("optimizer", "learning_rate", "momentum", "steps", "margin", "epsilon")
+    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 1, 0.4, 0.05)
+
+
+def peaked(classes: int, nats: float) -> list[float]:
+    """Logits whose first stands out, of the entropy asked for; found by halving."""
+    low, high = 0.0, 60.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = math.exp(middle) + classes - 1
+        p, q = math.exp(middle) / total, 1 / total
+        h = -p * math.log(p) - (classes - 1) * q * math.log(q)
+        low, high = (middle, high) if h > nats else (low, middle)
+    return [low] + [0.0] * (classes - 1)
+
+
+@pytest.mark.parametrize("classes", [2, 7, 10, 65, 200, 1000])
+@pytest.mark.parametrize("options", [{}, {"margin": 0.25}])
+def test_the_margin_scales_with_the_classes(classes: int, options: dict[str, Any]) -> None:
+    limit = options.get("margin", 0.4) * math.log(classes)
+    adapter = eq.create("eta", Scale(classes), parameters="all", **options)
+    x = torch.tensor(
+        [peaked(classes, limit * f) for f in (0.5, 1 - 1e-6, 1 + 1e-6, 1.5)], dtype=torch.float64
+    )
+    adapter(x)
+    assert adapter.last is not None
+    assert adapter.last.used == 2
+    h = entropy(x[:2])
+    assert adapter.last.loss == pytest.approx(float(((limit - h).exp() * h).sum() / 2))
+
+
+@pytest.mark.parametrize(
+    ("x", "margin"), [([0.0, 0.0], 1.0), ([0.0, 0.0, 0.0, 0.0], 1.0), (SURE, 0.0)], ids=["2", "4", "sure"]
+)
+def test_an_entropy_at_the_margin_is_not_reliable(x: list[float], margin: float) -> None:
+    adapter = eq.create("eta", Scale(len(x)), parameters="all", margin=margin)
+    adapter(torch.tensor([x, x], dtype=torch.float64))
+    assert adapter.last is not None
+    assert "none of 2" in adapter.last.reason
+
+
+@pytest.mark.parametrize(
+    ("then", "epsilon"),
+    [(SURE, 1.0), (SURE[::-1], 0.0)],
+    ids=["the same answer, cosine 1", "another answer, cosine 0"],
+)
+def test_a_cosine_at_epsilon_is_not_new(then: list[float], epsilon: float) -> None:
+    adapter = eq.create("eta", Scale(2), parameters="all", epsilon=epsilon, learning_rate=0.0)
+    adapter(torch.tensor([SURE, SURE], dtype=torch.float64))
+    assert adapter.memory["average"].tolist() == [1.0, 0.0]
+    adapter(torch.tensor([then, then], dtype=torch.float64))
+    assert adapter.last is not None
+    assert "none of 2" in adapter.last.reason
+    assert adapter.memory["average"].tolist() == [1.0, 0.0]
+
+
+def test_a_cosine_below_epsilon_is_new() -> None:
+    adapter = eq.create("eta", Scale(2), parameters="all", epsilon=1e-6, learning_rate=0.0)
+    adapter(torch.tensor([SURE, SURE], dtype=torch.float64))
+    adapter(torch.tensor([SURE, SURE[::-1]], dtype=torch.float64))
+    assert adapter.memory["average"].tolist() == pytest.approx([0.9, 0.1])
+
+
+def test_the_first_batch_is_not_asked_to_be_new() -> None:
+    adapter = eq.create("eta", Scale(3), parameters="all", epsilon=0.0)
+    unsure, sure = [0.0, 0.1, 0.0], [5.0, 0.0, 1.0]
+    adapter(torch.tensor([unsure, unsure], dtype=torch.float64))
+    assert adapter.last is not None
+    assert adapter.last.used == 0
+    adapter(torch.tensor([sure, unsure, sure], dtype=torch.float64))
+    assert adapter.last.used == 2
+    assert close(adapter.memory["average"], softmax(torch.tensor([sure], dtype=torch.float64))[0])
+    adapter(torch.tensor([sure, unsure, sure], dtype=torch.float64))
+    assert adapter.last.used == 0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_where_nothing_is_kept_only_the_statistics_follow(optimizer: str) -> None:
+    model = flat_model()
+    adapter = eq.create("eta", model, margin=0.9, epsilon=0.0, optimizer=optimizer, learning_rate=0.05)
+    first, second = stream(2)
+    adapter(first)
+    assert adapter.last is not None
+    assert adapter.last.updated
+    weights = {name: p.detach().clone() for name, p in adapter.student.named_parameters()}
+    kept = dict(adapter.memory)
+    expected = ByHand(model)
+    expected.weights = weights
+    expected.forward(first)
+    assert close(adapter(second), expected.forward(second))
+    assert_alike(adapter, expected)
+    assert all(torch.equal(p, weights[name]) for name, p in adapter.student.named_parameters())
+    assert kept.keys() == adapter.memory.keys()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in adapter.memory.items())
+    assert (adapter.last.updated, adapter.last.used) == (False, 0)
+    assert adapter.last.reason == "none of 7 samples is reliable and new"
+
+
+def test_the_record_tells_of_a_step_though_the_next_kept_nothing() -> None:
+    adapter = eq.create("eta", Scale(3), parameters="all", steps=2, learning_rate=0.1)
+    adapter(torch.tensor([[4.0, 0.0, 0.0], [3.0, 0.0, 0.5]], dtype=torch.float64))
+    moved = not torch.equal(adapter.student.get_parameter("weight"), torch.ones(3, dtype=torch.float64))
+    assert adapter.last is not None
+    assert (adapter.last.updated, moved) == (True, True)
+
+
+def test_a_sample_left_out_has_no_part_in_the_loss() -> None:
+    sure, unsure = [5.0, 0.0, 1.0], [0.3, 0.1, 0.0]
+    alone, together = (eq.create("eta", Scale(3), parameters="all", learning_rate=0.1) for _ in range(2))
+    alone(torch.tensor([sure, sure], dtype=torch.float64))
+    together(torch.tensor([unsure, sure, unsure, sure], dtype=torch.float64))
+    assert close(together.student.get_parameter("weight"), alone.student.get_parameter("weight"))
+    assert close(together.memory["average"], alone.memory["average"])
+
+
+def test_a_reset_forgets_the_moving_average() -> None:
+    adapter = eq.create("eta", flat_model(), margin=0.6, epsilon=0.6, learning_rate=0.05)
+    first = [(adapter(x), adapter.last) for x in stream(3)]
+    assert "average" in adapter.memory
+    adapter.reset()
+    assert "average" not in adapter.memory
+    again = [(adapter(x), adapter.last) for x in stream(3)]
+    assert all(torch.equal(a, b) and one == two for (a, one), (b, two) in zip(first, again, strict=True))
+
+
+def test_lone_samples_are_selected_in_their_window() -> None:
+    model = flat_model()
+    adapter = eq.create("eta", model, margin=0.6, epsilon=0.7, window=3, learning_rate=0.05)
+    expected, descent, average, used = ByHand(model), Momentum(0.05), None, []
+    samples = stream(9, rows=1)
+    for place, x in enumerate(samples):
+        window = torch.cat(samples[max(0, place - 2) : place + 1])
+        count = 0
+        if place % 3 == 2:
+            z, average, count = learn(expected, average, window, 0.6, 0.7, descent)
+        else:
+            z = expected.forward(window) if place else expected.predict(x)
+        assert close(adapter(x), z[-1:]), place
+        assert adapter.last is not None
+        assert adapter.last.used == count
+        used.append(count)
+    assert_alike(adapter, expected)
+    assert any(0 < count < 3 for count in used)

@@ -1,0 +1,58 @@
+"""Cases of the tests that are for all methods: each with its options, and the models that it can adapt."""
+
+from typing import Any
+
+from torch import nn
+
+import equipoise as eq
+from tests.support.mean_teacher import MeanTeacher
+from tests.support.models import MODELS, make, rehearsed
+
+# Every method as it comes, and with options under which much happens in a short stream.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in eq.list_methods()},
+    "source, each tempered": ("source", {"tempering": "median"}),
+    "norm, blended": ("norm", {"prior": 4.0, "tempering": "mean"}),
+    "tent, lively": ("tent", {"optimizer": "sgd", "learning_rate": 0.05, "steps": 2, "window": 3}),
+    "eta, lively": ("eta", {"margin": 1.0, "epsilon": 2.0, "learning_rate": 0.05, "tempering": "median"}),
+    "eata, lively": ("eata", {"margin": 1.0, "epsilon": 0.99, "optimizer": "adam", "window": 2}),
+    "t3a, lively": ("t3a", {"supports": 2, "tempering": "mean"}),
+    "sotta, lively": ("sotta", {"confidence": 0.0, "every": 3, "capacity": 4, "tempering": "median"}),
+    "sotta, all": ("sotta", {"confidence": 0.2, "every": 2, "parameters": "all", "steps": 2}),
+    "poise, rehearsed": ("poise", {"tempering": "rehearsed"}),
+    "tent, rehearsed": ("tent", {"tempering": "rehearsed"}),
+    "dec, released": ("dec", {"reading": "released", "tempering": "median"}),
+    "dec, lively": (
+        "dec",
+        {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
+    ),
+    "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
+}
+ON_NORMS = ("tent", "eta", "eata", "sotta", MeanTeacher.name)
+
+
+def impossible(case: str, kind: str) -> bool:
+    """Whether the method cannot work on the model, by what it needs."""
+    method, options = CASES[case]
+    if method == "norm":
+        return kind != "batch_norm"
+    return method in ON_NORMS and kind == "norm_free" and "parameters" not in options
+
+
+POSSIBLE = [(case, kind) for case in CASES for kind in MODELS if not impossible(case, kind)]
+
+
+def create(case: str, model: nn.Module, source: eq.SourceStatistics, **more: Any) -> eq.Adapter:
+    """The adapter of a case, with a rehearsal where it needs one."""
+    method, options = CASES[case]
+    if method == MeanTeacher.name:
+        eq.register(MeanTeacher)  # only for this test: conftest.py takes it out again
+    if options.get("tempering") == "rehearsed":
+        source = rehearsed(source, method)
+    return eq.create(method, model, source, **{**options, **more})
+
+
+def build(case: str, kind: str, **more: Any) -> tuple[eq.Adapter, nn.Module]:
+    """The adapter of a case on a small model, and the model."""
+    model, source = make(kind)
+    return create(case, model, source, **more), model

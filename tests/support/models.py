@@ -1,0 +1,54 @@
+"""The small classifiers and images of the conformance suite, and what only tests need with them."""
+
+from torch import Tensor, nn
+
+from equipoise.conformance.models import (
+    NUM_CLASSES as CLASSES,
+)
+from equipoise.conformance.models import (
+    SMALL_MODELS as MODELS,
+)
+from equipoise.conformance.models import (
+    WithLogits,
+    batch_norm_model,
+    drifted,
+    images,
+    make,
+    measured,
+    rehearsed,
+)
+from equipoise.conformance.subject import snapshot
+
+__all__ = [
+    "CLASSES",
+    "MODELS",
+    "Counting",
+    "WithLogits",
+    "batch_norm_model",
+    "drifted",
+    "images",
+    "make",
+    "measured",
+    "rehearsed",
+    "same",
+    "snapshot",
+]
+
+
+class Counting(nn.Module):
+    """Counts the forwards of itself and of all its copies."""
+
+    forwards = 0
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counting.forwards += 1
+        logits: Tensor = self.inner(x)
+        return logits
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(left[key].equal(right[key]) for key in left)
