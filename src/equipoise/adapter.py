@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +17,7 @@ from equipoise.core.footprint import Footprint, measure_footprint
 from equipoise.core.method import Method
 from equipoise.core.record import Record, Step
 from equipoise.core.respond import Responder
+from equipoise.core.state import state_of
 from equipoise.distributed.group import Ranks
 from equipoise.engine import eager
 from equipoise.engine.captured import CapturedSteps
@@ -28,12 +28,12 @@ from equipoise.engine.choice import (
     check_engine,
     describe_engine,
 )
-from equipoise.errors import OptionError, StateError
+from equipoise.errors import OptionError
 from equipoise.files import write_tensors
 from equipoise.network.batch import Batch, batches
-from equipoise.network.layout import Layout, MemoryFormat, Precision
+from equipoise.network.layout import Layout, MemoryFormat, Precision, fresh_autocast_cache
 from equipoise.network.modules import check_module, device_of
-from equipoise.network.named_tensors import part, prefixed
+from equipoise.network.named_tensors import prefixed
 from equipoise.network.student import source_copy
 from equipoise.network.teacher import Residence
 
@@ -57,11 +57,8 @@ class Adapter(nn.Module):
         method: the method with its options.
         model: the classifier to adapt; returns (N, C) logits, or an object with `.logits`.
         source: its statistics on the source domain, where the method or its tempering needs them.
-        tempering: the divisor of the logits: the "mean" of the certainty regulariser tau over the batch (over
-            all samples since the last reset in `predict`), its "median", each "sample"'s own, the temperature
-            of "agreement" with the source model (`agreement.agreement_temperature`), that of a rehearsal of
-            the method for the recent stream, "rehearsed" (`equipoise.rehearse`), or "none". None: the
-            method's default.
+        tempering: the divisor of the logits (`calibration.temper.Tempering`): "mean", "median", "sample",
+            "agreement", "rehearsed" or "none"; None: the method's default.
         t_min: lower end of the regulariser's range of t.
         t_max: its upper end.
         teacher: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
@@ -72,12 +69,6 @@ class Adapter(nn.Module):
         memory_format: "contiguous", "channels_last", or None for the fastest by measurement.
         distributed: where torch.distributed is initialised with several processes, adapt as one with them:
             all call at once, each with its part of a batch.
-
-    Attributes:
-        student: the network that adapts.
-        method: the method.
-        source: the statistics of the source domain.
-        model_fingerprint: a hash of the source model's weights.
     """
 
     def __init__(
@@ -125,16 +116,16 @@ class Adapter(nn.Module):
 
         Takes the model's arguments: one batch of inputs, keyword inputs, or both; never labels. A sample with
         non-finite values is set aside (its logits come back NaN) and the others learn as if it had not been
-        there; -inf is allowed in all inputs but the first, as attention masks use it. If the model raises,
-        the error passes through and the adapter is as it was. A step that runs as a CUDA graph learns nothing
-        from a batch with such a sample, and the next ones run eagerly (`engine.captured.CapturedSteps`).
+        there; -inf is allowed in all inputs but the first, as attention masks use it. A step that runs as a
+        CUDA graph learns nothing from a batch with such a sample, and the next batches run eagerly. If the
+        model raises, the error passes through and the adapter is as it was.
         """
         respond = self._respond
         with (
             respond.student.ranks.together(),
             torch.inference_mode(False),
             torch.enable_grad(),
-            _fresh_autocast_cache(),
+            fresh_autocast_cache(),
         ):
             batch = Batch.of(args, kwargs).learnable()
             for parameter in respond.student.learned.values():
@@ -333,13 +324,7 @@ class Adapter(nn.Module):
         """
         if not strict or assign:
             raise OptionError("expected strict=True and assign=False: an adapter's state is taken whole")
-        if not isinstance(state_dict, Mapping) or not all(isinstance(name, str) for name in state_dict):
-            raise StateError(
-                f"expected a state as a mapping of names to tensors, got {type(state_dict).__name__}"
-            )
-        if others := sorted({name.split(".")[0] for name in state_dict} - {self.name}):
-            raise StateError(f"expected the state of {self.name!r}, got that of {', '.join(others)}")
-        self._respond.state.load(part(state_dict, f"{self.name}."))
+        self._respond.state.load(state_of(self.name, state_dict))
         self._last = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -366,13 +351,3 @@ class Adapter(nn.Module):
         self._respond.state.move(fn)
         self._captured = CapturedSteps()  # the graphs of before hold tensors on the device of before
         return self
-
-
-@contextmanager
-def _fresh_autocast_cache() -> Iterator[None]:
-    """Under autocast, cast the weights anew: its cache would answer with those of before the update."""
-    torch.clear_autocast_cache()
-    try:
-        yield
-    finally:
-        torch.clear_autocast_cache()

@@ -243,6 +243,15 @@ def _moved(name: str, tensor: Tensor, fn: Any) -> Tensor:
     return tensor.to(moved.device) if narrowed or name.startswith(SAMPLES) else moved
 
 
+def state_of(method: str, state: Any) -> dict[str, Any]:
+    """The entries of a state dict without the name of the method; StateError if it is that of another."""
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise StateError(f"expected a state as a mapping of names to tensors, got {type(state).__name__}")
+    if others := sorted({name.split(".")[0] for name in state} - {method}):
+        raise StateError(f"expected the state of {method!r}, got that of {', '.join(others)}")
+    return part(state, f"{method}.")
+
+
 def check_state(expected: Memory, came: Mapping[str, Any], optional: tuple[str, ...]) -> None:
     """Raise StateError unless `came` has the names, shapes and types of `expected`, and finite values.
 

@@ -1,7 +1,7 @@
 """Precision of the forwards, and the memory format of convolution weights."""
 
-from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -94,6 +94,16 @@ class Layout:
         if self.precision == "bf16":
             words.append("bf16" if _has_bf16(device) else "fp32, as this device is slow in bf16")
         return ", ".join(words)
+
+
+@contextmanager
+def fresh_autocast_cache() -> Iterator[None]:
+    """Under autocast, cast the weights anew: its cache would answer with those of before the update."""
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 def needs_contiguous(model: nn.Module, device: torch.device) -> bool:
