@@ -105,8 +105,7 @@ class Adapter(nn.Module):
         check_rehearsed(self.temper, self.name, self.rehearsed_options)
 
     def _assemble(self, respond: Responder) -> None:
-        self._respond = respond
-        self._captured = CapturedSteps()
+        self._respond, self._captured = respond, CapturedSteps()
         self._last: Record | Step | None = None
 
     # ------------------------------------------------------------------ answer
@@ -234,8 +233,8 @@ class Adapter(nn.Module):
     @property
     def rehearsed_options(self) -> dict[str, Any]:
         """The options that a rehearsal depends on."""
-        tau = () if self.method.asks_source else ("t_min", "t_max")  # else the method learns by it
-        return {name: v for name, v in self.options.items() if name not in (*UNREHEARSED, *tau)}
+        left_out = (*UNREHEARSED, *(() if self.method.asks_source else ("t_min", "t_max")))
+        return {name: value for name, value in self.options.items() if name not in left_out}
 
     @property
     def execution(self) -> str:
@@ -266,8 +265,7 @@ class Adapter(nn.Module):
 
         Before the first batch it is that of the source data. None unless tempering="rehearsed".
         """
-        own, theirs = self._estimates
-        return theirs if self._respond.source_answers else own
+        return self._estimates[1 if self._respond.source_answers else 0]
 
     @property
     def source_accuracy(self) -> Estimate | None:

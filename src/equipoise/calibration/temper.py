@@ -16,9 +16,9 @@ from equipoise.functional import certainty_regularizer, check_range
 from equipoise.options import number, one_of
 
 Tempering: TypeAlias = Literal["mean", "median", "sample", "agreement", "rehearsed", "none"]
-"""The divisor of logits: the mean of the certainty regulariser tau over the batch (the paper; over all samples
-since the last reset in `predict`), its median, each sample's own tau, the temperature of agreement with the source
-model (`agreement_temperature`), that of a rehearsal of the method for the recent stream, or none."""
+"""The divisor of logits: the mean of the certainty regulariser tau over the batch (the paper; over all
+samples since the last reset in `predict`), its median, each sample's own tau, the temperature of agreement
+with the source model (`agreement_temperature`), that of a rehearsal for the recent stream, or none."""
 
 OF_TAU: tuple[Tempering, ...] = ("mean", "median", "sample", "agreement")
 """The temperings that need the source model's logits for each batch."""
