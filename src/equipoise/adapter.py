@@ -28,13 +28,12 @@ from equipoise.engine.choice import (
     check_engine,
     describe_engine,
 )
-from equipoise.errors import OptionError
+from equipoise.errors import ModelError, OptionError
 from equipoise.files import write_tensors
 from equipoise.network.batch import Batch, batches
 from equipoise.network.layout import Layout, MemoryFormat, Precision, fresh_autocast_cache
 from equipoise.network.modules import check_module, device_of
 from equipoise.network.named_tensors import prefixed
-from equipoise.network.student import source_copy
 from equipoise.network.teacher import Residence
 
 UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "teacher", "falls_back", "seed", "head")
@@ -88,6 +87,8 @@ class Adapter(nn.Module):
     ) -> None:
         super().__init__()
         check_module(model)
+        if isinstance(model, Adapter):
+            raise ModelError("expected a model, got an adapter: adapt the model that it was made from")
         check_engine(engine, device_of(model))
         layout = Layout.checked(precision, memory_format, as_given=engine == "eager")
         residence = teacher or method.default_teacher
@@ -170,7 +171,6 @@ class Adapter(nn.Module):
             if plainer is None:
                 raise
         student.lay_out(plainer)
-        self._captured = CapturedSteps()
         return answer()
 
     # ------------------------------------------------------------------ facts
@@ -301,7 +301,7 @@ class Adapter(nn.Module):
                 "use another one"
             )
         if respond.source_answers:
-            adapted = source_copy(respond.student)
+            adapted = respond.student.export(respond.student.source_values(respond.student.adapting))
         else:
             adapted = respond.method.export(respond.student, respond.state.memory)
         return with_temperature(adapted, self.temperature)
@@ -344,8 +344,8 @@ class Adapter(nn.Module):
         return self
 
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
-        nn.Module._apply(self, fn, recurse)
-        self._respond.student.moved()
-        self._respond.state.move(fn)
-        self._captured = CapturedSteps()  # the graphs of before hold tensors on the device of before
+        with torch.inference_mode(False):
+            nn.Module._apply(self, fn, recurse)
+            self._respond.student.moved()
+            self._respond.state.move(fn)
         return self

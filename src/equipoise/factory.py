@@ -11,8 +11,8 @@ from torch import nn
 from equipoise.adapter import STATE_KIND, STATE_VERSION, Adapter
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Method
-from equipoise.engine.choice import EngineName
-from equipoise.errors import EquipoiseError, SourceError, StateError, UnknownOptionError
+from equipoise.engine.choice import MACHINE_OPTIONS, EngineName
+from equipoise.errors import EquipoiseError, OptionError, SourceError, StateError, UnknownOptionError
 from equipoise.files import read_tensors
 from equipoise.network.modules import fingerprint
 from equipoise.registry import list_methods, method_class
@@ -36,6 +36,8 @@ def _made(name: str, options: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
     if unknown := sorted(set(options) - set(known)):
         raise UnknownOptionError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
     own = {field.name for field in fields(method)}
+    if taken := sorted(own & set(inspect.signature(Adapter.__init__).parameters)):
+        raise OptionError(f"{name}: expected fields of other names than every adapter's options, got {taken}")
     shared = {name: value for name, value in options.items() if name not in own}
     return method(**{name: value for name, value in options.items() if name in own}), shared
 
@@ -82,6 +84,8 @@ def load(
         method, options = text["method"], dict(json.loads(text["options"]))
         saved = SourceStatistics.from_parts(text["source"], tensors) if text["source"] else None
         expected = text["model_fingerprint"]
+        if surplus := sorted(set(options) & {*MACHINE_OPTIONS, "name", "model", "source"}):
+            raise ValueError(f"options {', '.join(surplus)}")
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"{path}: damaged header: {error}") from error
     if method not in list_methods():

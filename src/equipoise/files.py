@@ -67,6 +67,7 @@ def read_tensors(
     if text.get("version") != str(version):
         raise StateError(
             f"{source}: expected version {version} of {kind!r}, got {text.get('version')} "
-            f"(written by equipoise {text.get('equipoise')}, this is {__version__})"
+            f"(written by equipoise {text.get('equipoise')}, this is {__version__}): files of other versions "
+            "cannot be read, make it anew"
         )
     return tensors, text

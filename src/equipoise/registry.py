@@ -17,8 +17,15 @@ def register(method: _Class) -> _Class:
     """Add a method under its name; a decorator of the class."""
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise OptionError(f"expected a subclass of equipoise.Method, got {method!r}")
-    if _METHODS.get(method.name, method) is not method:
-        raise ValueError(f"the name {method.name!r} is taken by {_METHODS[method.name].__qualname__}")
+    if "__dataclass_fields__" not in vars(method) or not isinstance(getattr(method, "name", None), str):
+        raise OptionError(
+            f'{method.__qualname__}: expected name = "..." in a class with @dataclass(frozen=True, kw_only='
+            "True) under @register: its annotated fields are the options"
+        )
+    taken = _METHODS.get(method.name, method)
+    # A notebook cell may run twice.
+    if (taken.__module__, taken.__qualname__) != (method.__module__, method.__qualname__):
+        raise OptionError(f"the name {method.name!r} is taken by {taken.__module__}.{taken.__qualname__}")
     _METHODS[method.name] = method
     return method
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from equipoise.adapter import Adapter
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.assembly import check_rehearsed
+from equipoise.core.record import Record, Step
 from equipoise.core.respond import Responder
-from equipoise.engine.captured import CapturedSteps
 from equipoise.errors import OptionError, SourceError
 
 _Self = TypeVar("_Self", bound="Tempered")
@@ -78,19 +78,21 @@ class Tempered(Adapter):
         self._assemble(Responder(inner.student, method, temper, state, source))
         check_rehearsed(temper, self.name, self.rehearsed_options)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Calibrated logits of a batch; the adapter learns from it as it answers."""
-        answer = super().forward(*args, **kwargs)
-        self.adapter._last = self._last
-        return answer
+    @property
+    def _last(self) -> Record | Step | None:
+        """The record of the last batch, of both."""
+        return self.adapter._last
+
+    @_last.setter
+    def _last(self, last: Record | Step | None) -> None:
+        self.adapter._last = last
 
     def reset(self) -> None:
         """Go back, bit for bit, to the source model, and forget both temperatures."""
         self.adapter.reset()
-        super().reset()
+        self._respond.state.forget_temperature()
 
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
         self.adapter._apply(fn, recurse)
         self._respond.state.move_temperature()
-        self._captured = CapturedSteps()
         return self

@@ -165,7 +165,7 @@ class Temper:
         one_of("tempering", kind, get_args(Tempering))
         self.kind, self.source = kind, source
         self.rehearsed = None if rehearsal is None else RehearsedTemperature(rehearsal, compares)
-        self.compares = rehearsal is not None and compares
+        self.compares = self.rehearsed is not None and self.rehearsed.compares
         self._of_tau = TauTemperature(kind)
         self.t_min, self.t_max = number("t_min", t_min), number("t_max", t_max)
         check_range(self.t_min, self.t_max)

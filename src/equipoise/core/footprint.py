@@ -70,6 +70,7 @@ def measure_footprint(respond: Responder) -> Footprint:
     rest = [tensor for name, tensor in memory.items() if not name.startswith((SAMPLES, SUPPORTS))]
     rest += [*respond.constants.values(), *respond.state.temperature.values()]
     rest += [] if respond.state.random.state is None else [respond.state.random.state]
+    rest += respond.state.cleared()
     parameters = Amount.of(student.model.parameters()) + Amount.of(
         tensor for name, tensor in second.items() if name in weights
     )

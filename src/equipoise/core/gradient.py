@@ -113,6 +113,8 @@ class GradientMethod(Method):
         if host_knows(finite.holds) is False:
             return Update(logits, checks=(*earlier, finite))
         loss = self.loss(logits, context)
+        if isinstance(loss.used, Tensor) and not loss.checks:
+            loss = loss._replace(checks=(Check(loss.used > 0, "no sample to learn from", undoes=False),))
         value = loss.value.detach()
         if self.learning_rate == 0:
             checks = (*earlier, *loss.checks)

@@ -17,7 +17,6 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Tempering
 from equipoise.network.batch import Batch
 from equipoise.network.flags import Check
-from equipoise.network.modules import frozen_copy
 from equipoise.network.parameters import Parameters
 from equipoise.network.student import Student
 from equipoise.network.teacher import Residence
@@ -42,11 +41,11 @@ class Plan(NamedTuple):
     """The decisions of the host about a batch, made from shapes and counts before anything runs.
 
     Attributes:
-        course: hashable; all that decides which kernels `Method.step` runs besides the shapes: batches
-            of one shape and course can share a CUDA graph.
+        course: a hashable key: batches with equal shapes and equal course run the same kernels and may share
+            a CUDA graph.
         counts: the method's `counters` after this batch.
         idle: the reason why nothing is going to be learned; empty otherwise.
-        captured: whether the step can be a CUDA graph: its memory has the shapes that it keeps.
+        captured: whether this step may be captured; false while memory still changes names or shapes.
     """
 
     course: tuple[Any, ...] = ()
@@ -68,7 +67,7 @@ class Context(NamedTuple):
         constants: `Method.constants`, on the student's device.
         source: the statistics of the source domain, if there are any.
         host_looks: whether the host may read tensors; not in a step that is captured.
-        uniform: draws random numbers of a shape; `rand` is the way to call it.
+        uniform: draws random numbers of a shape, the same on all processes: for `rand` and `rand_like`.
     """
 
     student: Student
@@ -86,13 +85,20 @@ class Context(NamedTuple):
         """Uniform random numbers from 0 to 1, (N, *shape): a row for each sample of the batch.
 
         Repeatable: reset, undo, save and load, CUDA graphs and several processes keep track of the generator,
-        which is the CPU's (the same numbers on every device); a few numbers for each sample cost nothing.
+        which is the CPU's (the same numbers on every device, at some 5 ns each).
         """
+        student, rows = self.student, self.batch.rows
+        drawn = student.local(self._drawn((student.all_rows(self.batch), *shape)))
+        return drawn if len(drawn) == rows else torch.zeros(rows, *shape, device=drawn.device)
+
+    def rand_like(self, weight: Tensor) -> Tensor:
+        """Uniform random numbers of the shape and type of a weight, the same on all processes."""
+        return self._drawn(tuple(weight.shape)).to(weight)
+
+    def _drawn(self, shape: tuple[int, ...]) -> Tensor:
         if self.uniform is None:
             raise RuntimeError("random numbers are drawn in `step` only")
-        student, rows = self.student, self.batch.rows
-        drawn = student.local(self.uniform((student.all_rows(self.batch), *shape)))
-        return drawn if len(drawn) == rows else torch.zeros(rows, *shape, device=drawn.device)
+        return self.uniform(shape)
 
     def randn(self, *shape: int) -> Tensor:
         """Normal random numbers, as `rand`."""
@@ -119,7 +125,7 @@ class Update(NamedTuple):
         memory: new values of memory; entries not named stay as they are.
         used: the number of samples learned from.
         loss: of the gradient step, if there was one.
-        checks: conditions for all this.
+        checks: conditions for keeping the step (`flags.Check`).
         idle: the reason why nothing is learned; empty otherwise.
         source_logits: the source model's logits for the batch, if the step computed them anyway.
     """
@@ -145,7 +151,7 @@ class Method:
         moves_statistics: whether running statistics of normalisation layers follow the stream.
         stores_samples: whether samples are kept as they came.
         counters: names of the integers that `plan` counts on the host; they start at 0.
-        arrives: patterns of the names of memory that the first batches bring, in addition to `initial`.
+        arrives: name patterns of memory that `initial` lacks and a later step creates.
         default_tempering: the tempering; None: "rehearsed" where the statistics hold a rehearsal, or "none".
         default_teacher: where the source model is kept.
         measuring: the call that makes the source statistics that the method needs.
@@ -184,7 +190,7 @@ class Method:
 
     def export(self, student: Student, memory: Memory) -> nn.Module:
         """A plain module that answers as `answer` does."""
-        return frozen_copy(student.model)
+        return student.export()
 
     def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
         """Tensors that never change, made once for each device."""
@@ -203,7 +209,7 @@ class Method:
 
     @property
     def compares(self) -> bool:
-        """Whether a rehearsal compares the method with the source model, which may then answer.
+        """Whether a rehearsed adapter may answer by the source model where that is estimated to be better.
 
         A method that does has an option `falls_back` to turn it off.
         """

@@ -25,7 +25,7 @@ class HostInputs(NamedTuple):
     Attributes:
         counts: the counts before the batch, on the student's device.
         uniform: draws random numbers of a shape, onto the student's device.
-        looks: whether the host may read tensors, and decide instead of the device.
+        looks: whether the host may wait for and read tensors; not inside a CUDA graph.
     """
 
     counts: Memory
@@ -90,8 +90,9 @@ class Responder:
     def __call__(self, batch: Batch, host: HostInputs | None = None) -> tuple[Tensor, Record]:
         """Answer a batch and learn from it; if a check fails, or an error is raised, nothing has changed.
 
-        Where a sample cannot be judged, another takes its place so that shapes stay, its answer is NaN (zeros
-        where the source model's logits are zero), and nothing is learned from the batch.
+        A sample that cannot be judged is replaced by a good one, to keep shapes. Its answer is NaN, or zeros
+        where the source model is silent (logits of zero). Nothing is learned from such a batch; the eager
+        engine leaves bad samples out before.
         """
         host, student = host or self.host_inputs(), self.student
         with self.state.transaction() as pending:
@@ -103,8 +104,9 @@ class Responder:
             checks = (student.finite_statistics(), *update.checks)
             tempered, tau = self._temper(update.logits.detach(), view, good)
             stands = all_hold([Check(permitted, ""), *(check for check in checks if check.undoes)])
+            memory = self.state.staged(update.memory)
             pending.commit(
-                student.agree(stands), update.memory, tempered.observed, plan.counts, host_looks=host.looks
+                student.agree(stands), memory, tempered.observed, plan.counts, host_looks=host.looks
             )
         fill = torch.where(silent, 0.0, torch.nan).to(tempered.logits.dtype).unsqueeze(1)
         answer = student.local(torch.where(good.unsqueeze(1), tempered.logits, fill))
@@ -119,11 +121,11 @@ class Responder:
             permitted=permitted,
             set_aside=(~good).sum(),
             silent=silent.sum(),
-            used=update.used,
+            used=update.used.detach() if isinstance(update.used, Tensor) else update.used,
             idle=plan.idle or update.idle,
             checks=checks,
             captured=not host.looks,
-            loss=update.loss,
+            loss=None if update.loss is None else update.loss.detach(),
             tau=tau,
             temperature=tempered.temperature,
             rehearsal=rehearsal,
@@ -153,11 +155,18 @@ class Responder:
         plan = self.method.plan(context)
         self.student.permission = permitted
         try:
-            return plan, self.method.step(
+            update = self.method.step(
                 context._replace(view=view, plan=plan, counts=host.counts, uniform=host.uniform)
             )
         finally:
             self.student.permission = None
+        rows = self.student.all_rows(batch)
+        if not isinstance(update, Update) or len(update.logits) != rows:
+            came = f"{len(update.logits)} rows" if isinstance(update, Update) else type(update).__name__
+            raise TypeError(
+                f"{self.method.name}: expected `step` to return an Update of {rows} rows, got {came}"
+            )
+        return plan, update
 
     def _temper(
         self, logits: Tensor, view: SourceView | None, good: Tensor

@@ -42,15 +42,14 @@ class State:
         self.counts: dict[str, int] = {}
         self.random = HostRandom(method.random_seed)
         self.temperature: dict[str, Tensor] = {}
-        # The tensors at fixed addresses: also those that a reset has removed and a batch will bring again.
+        # The tensors at fixed addresses; on a GPU also those that a reset has cleared, for its graphs.
         self._homes: dict[str, Tensor] = {}
         self._no_observations = dict(temperature)
         self._start()
 
     def _start(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
-            self.memory.clear()
-            self._remember(self._method.initial(self.student, self._source))
+            self._replace({n: t.clone() for n, t in self._method.initial(self.student, self._source).items()})
         self.counts.update(dict.fromkeys(self._method.counters, 0))
         self.random.state = None
         self.forget_temperature()
@@ -60,11 +59,15 @@ class State:
         self._observe(self._no_observations)
 
     def beside(self, temperature: Memory) -> "State":
-        """The same state with the observations of another temper."""
+        """A state that shares weights and memory with this one, with the observations of another temper."""
         other = copy(self)
         other.temperature, other._no_observations = {}, dict(temperature)
         other.forget_temperature()
         return other
+
+    def cleared(self) -> list[Tensor]:
+        """Tensors that are held at their addresses for CUDA graphs, and hold nothing now."""
+        return [tensor for name, tensor in self._homes.items() if name not in self.memory]
 
     @property
     def _device(self) -> torch.device:
@@ -94,13 +97,37 @@ class State:
         finally:
             pending.undo()
             self.counts.update(counts)
-            self.memory.clear()
-            self.write(memory, temperature, None)
+            self._replace(memory)
+            self._observe(temperature)
+
+    def staged(self, memory: Memory) -> Memory:
+        """New memory, ready to be written: everything that may fail, such as a copy, is done here.
+
+        An entry that gets a new address, or refers to a tensor of the state, is a copy: the one may be a view
+        of the caller's batch, and the other would change while the state is written.
+        """
+        arrives = self._method.arrives
+        for name in (name for name in memory if name not in self.memory):
+            if not any(fnmatchcase(name, pattern) for pattern in arrives):
+                raise RuntimeError(
+                    f"{self._method.name}: Update.memory has {name!r}, which is neither in `initial` nor in "
+                    f"`arrives`, {arrives}"
+                )
+        held = {tensor.untyped_storage().data_ptr() for tensor in self._homes.values()}
+        news = {name: new.detach() for name, new in memory.items() if new is not self.memory.get(name)}
+        return {
+            name: new.clone()
+            if new.untyped_storage().data_ptr() in held or not self._fits(name, new)
+            else new
+            for name, new in news.items()
+        }
+
+    def _fits(self, name: str, value: Tensor) -> bool:
+        return name in self._homes and _kind(self._homes[name]) == _kind(value)
 
     def write(self, memory: Memory, temperature: Memory, stands: Tensor | None) -> None:
-        """Take over new memory and observations where a flag on the device is true; None: in any case."""
+        """Take over staged memory and observations where a flag on the device is true; None: in any case."""
         with torch.no_grad():
-            memory = {name: new for name, new in memory.items() if new is not self.memory.get(name)}
             if stands is None:
                 self._remember(memory)
                 self._observe(temperature)
@@ -112,15 +139,20 @@ class State:
             copy_unless(~stands, self.temperature, temperature)
 
     def _remember(self, memory: Memory) -> None:
-        """Copy memory to the fixed addresses of its names; one of a new name or kind gets a new address."""
-        for name, value in memory.items():
-            home = self._homes.get(name)
-            if home is None or _kind(home) != _kind(value):
-                # A copy: the value may be a view of the caller's batch, and this tensor is written into.
-                home = self._homes[name] = value.detach().clone()
-            else:
-                home.copy_(value)
-            self.memory[name] = home
+        """Copy staged memory to the fixed addresses of its names, or take over its own for a new kind."""
+        copy_into(self._homes, {name: value for name, value in memory.items() if self._fits(name, value)})
+        self._homes.update({name: value for name, value in memory.items() if not self._fits(name, value)})
+        self.memory.update({name: self._homes[name] for name in memory})
+
+    def _replace(self, memory: Memory) -> None:
+        """Take over memory in place of all that there is; nothing of the old values is kept."""
+        self.memory.clear()
+        self._remember(memory)
+        for name in [name for name in self._homes if name not in memory]:
+            if self._homes[name].device.type == "cpu":
+                del self._homes[name]
+            else:  # graphs may write to this address again
+                self._homes[name].zero_()
 
     def _observe(self, temperature: Memory) -> None:
         with torch.inference_mode(False), torch.no_grad():
@@ -133,18 +165,18 @@ class State:
 
     def reset(self) -> None:
         """Go back to the source model and to the state before the first batch."""
-        self._load_model(self.student.source_values(self.student.adapting))
         self._start()
+        self._load_model(self.student.source_values(self.student.adapting))
 
     def move(self, fn: Any) -> None:
         """Move with the module, by the function of `nn.Module._apply`.
 
         Samples keep their type, and nothing gets half precision.
         """
-        moved = {name: _moved(name, tensor, fn) for name, tensor in self.memory.items()}
-        self._homes.clear()
         with torch.inference_mode(False), torch.no_grad():
-            self._remember(moved)
+            moved = {name: _moved(name, tensor, fn).clone() for name, tensor in self.memory.items()}
+            self._homes.clear()
+            self._replace(moved)
         self.move_temperature()
 
     def move_temperature(self) -> None:
@@ -178,9 +210,9 @@ class State:
         if _RANDOM in named:
             check_generator_state(named[_RANDOM])
         with torch.inference_mode(False), torch.no_grad():
+            moved = {name: t.detach().to(self.student.device, copy=True) for name, t in memory.items()}
             self._load_model(part(named, "model."))
-            self.memory.clear()
-            self._remember({n: tensor.detach().to(self.student.device) for n, tensor in memory.items()})
+            self._replace(moved)
         self._observe(temperature)
         self.counts.update(counts)
         self.random.state = named[_RANDOM].cpu().clone() if _RANDOM in named else None
@@ -219,8 +251,8 @@ class Pending:
     ) -> None:
         """Keep everything where `stands` is true, nothing where it is not.
 
-        A host that may read the flag decides itself; else masks on the device do. The counts of the host go
-        on then in any case.
+        A host that may read the flag decides itself; else masks on the device do, and the host's counts
+        advance even if the batch is undone.
         """
         if not host_looks:
             copy_unless(stands, self._state.student.adapting, self._before)

@@ -19,6 +19,7 @@ from equipoise.engine import eager
 from equipoise.network.batch import Batch
 from equipoise.network.compiled import COMPILED_AT
 from equipoise.network.flags import Check, all_hold
+from equipoise.network.named_tensors import prefixed
 
 CAPTURED_AT = 2
 """The sighting of a shape at which it is captured: a ragged last batch is never worth it."""
@@ -43,7 +44,11 @@ class CapturedSteps:
     """
 
     def __init__(self) -> None:
+        self._start(generation=0)
+
+    def _start(self, generation: int) -> None:
         self.refusal = ""
+        self._generation = generation
         self._graphs: OrderedDict[Hashable, _Captured] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
         self._pool: Any = None
@@ -64,6 +69,8 @@ class CapturedSteps:
 
     def run(self, respond: Responder, batch: Batch) -> tuple[Tensor, Record]:
         """Answer a batch and learn from it."""
+        if self._generation != respond.student.generation:  # tensors have moved: nothing captured is valid
+            self._start(respond.student.generation)
         rang = self._alarm is not None and self._alarm.rang()
         plan = respond.method.plan(respond.context(batch, looks=False))
         key = None if self.refusal or rang else _key(respond, batch, plan)
@@ -73,7 +80,7 @@ class CapturedSteps:
             return self._replay(respond, batch, plan, self._graphs[key])
         answer, record = eager.run(respond, batch)
         self.refusal = self.refusal or obstacle  # if the batch itself was at fault, there is no answer
-        if self._alarm is not None and rang and not int(record.set_aside):
+        if self._alarm is not None and rang and not int(record.set_aside) and bool(all_hold(_grave(record))):
             self._alarm.rearm()
         return answer, record
 
@@ -111,8 +118,7 @@ class CapturedSteps:
 
         def step() -> tuple[Tensor, Record]:
             answer, record = respond(inputs, feed.given())
-            grave = [check for check in record.checks if check.undoes or check.alarms]
-            alarm.watch(all_hold([Check(record.good.all(), ""), *grave]))
+            alarm.watch(all_hold([Check(record.good.all(), ""), *_grave(record)]))
             return answer, record
 
         counts = dict(state.counts)
@@ -225,6 +231,11 @@ class _Alarm:
         self._seen.fill_(True)
 
 
+def _grave(record: Record) -> list[Check]:
+    """The checks that hand the next batches to the eager engine."""
+    return [check for check in record.checks if check.undoes or check.alarms]
+
+
 def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:
     """The values that must be equal for two batches to share a graph; None: this one is not for a graph.
 
@@ -238,10 +249,10 @@ def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:
     kind = student.device.type
     cast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-    addresses = tuple((name, tensor.data_ptr()) for name, tensor in respond.state.memory.items())
-    observed = tuple(tensor.data_ptr() for tensor in respond.state.temperature.values())
-    inputs = (shapes, tuple(batch.kwargs), tuple(rest.items()), cast)
-    return (plan.course, inputs, student.generation, addresses, observed)
+    state = {**prefixed("memory.", respond.state.memory), **respond.state.temperature}
+    places = tuple((name, t.data_ptr(), t.shape, t.dtype) for name, t in state.items())
+    named = tuple((name, type(value), value) for name, value in rest.items())  # True, 1 and 1.0 are equal
+    return (plan.course, shapes, tuple(batch.kwargs), named, cast, places)
 
 
 @contextmanager

@@ -94,5 +94,9 @@ class WindowedMethod(GradientMethod):
         return update._replace(logits=update.logits[-1:], memory={**update.memory, **samples})
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse a window of another size."""
+        """Refuse a window of another size, and a count of a step long due."""
         check_window(memory, self.window)
+        if not 0 <= counts[WAITING] < self.window:
+            raise StateError(
+                f"expected fewer than window={self.window} samples waiting, got {counts[WAITING]}"
+            )

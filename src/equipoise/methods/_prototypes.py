@@ -8,7 +8,6 @@ from equipoise.errors import StateError
 from equipoise.functional import at_least_single, entropy
 from equipoise.methods._supports import CLASS_SUMS, head_supports, join, prototypes
 from equipoise.network.head import WatchedHead, linear_layer, with_head
-from equipoise.network.modules import frozen_copy
 from equipoise.network.student import Student
 
 SPREAD_TOTALS = "spread_totals"
@@ -38,6 +37,8 @@ def _learned(memory: Memory, head: nn.Linear, features: Tensor, logits: Tensor) 
     features = torch.where(good.unsqueeze(1), features, 0.0)
     logits = torch.where(good.unsqueeze(1), logits, 0.0)
     if CLASS_SUMS in memory:
+        if memory[CLASS_SUMS].shape != head.weight.shape:
+            raise StateError("the state's prototypes are not those of this model's head")
         sums, tally = {CLASS_SUMS: memory[CLASS_SUMS]}, memory[SPREAD_TOTALS]
     else:
         sums = head_supports(head, None)
@@ -66,7 +67,7 @@ def blend(memory: Memory, head: WatchedHead, logits: Tensor) -> Tensor:
 def export_blended(student: Student, memory: Memory) -> nn.Module:
     """A copy of the network whose one linear head answers as `blend` does."""
     if CLASS_SUMS not in memory:
-        return frozen_copy(student.model)
+        return student.export()
     if student.head is None:
         raise StateError("poise finds the head in a forward: answer a batch before detach()")
     layer, share = linear_layer(student.model, student.head), _share(memory)

@@ -53,6 +53,8 @@ class Eta(WindowedMethod):
         limit = self.margin * math.log(logits.shape[1])
         # Zeros: no average yet.
         average = context.memory.get("average", torch.zeros_like(probabilities[0])).to(probabilities)
+        if len(average) != logits.shape[1]:
+            raise StateError(f"expected an average of {logits.shape[1]} classes, got {len(average)}")
         first = ~average.any()
         similar = cosine_similarity(average.unsqueeze(0), probabilities).abs()
         kept = (entropies.detach() < limit) & ((similar < self.epsilon) | first)

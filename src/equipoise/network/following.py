@@ -69,7 +69,7 @@ class Followed:
 
 @contextmanager
 def following_statistics(
-    model: nn.Module, momentum: float, measure: Measure = moments, jumps: Jumps | None = None
+    model: nn.Module, momentum: float | Tensor, measure: Measure = moments, jumps: Jumps | None = None
 ) -> Iterator[Followed]:
     """Normalise with the running statistics, which the batch has joined just before.
 
@@ -91,7 +91,7 @@ def following_statistics(
     known: dict[str, Tensor] = {}
 
     def share_of(layer: _BatchNorm, rows: int, centre: Tensor, fresh: Tensor) -> Tensor | float:
-        slow: float = 1 - (1 - momentum) ** (rows / REFERENCE_BATCH)
+        slow = 1 - (1 - momentum) ** (rows / REFERENCE_BATCH)
         if jumps is None or momentum == 0:  # statistics that shall stay as they are do so in a jump, too
             return slow
         place = places[id(layer)]

@@ -164,7 +164,7 @@ def _standardised(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 def pooled_statistics(
     model: nn.Module, momentum: float, ranks: Ranks, counts: Sequence[int]
 ) -> Iterator[None]:
-    """`layers.batch_statistics` where the batch is that of all ranks, `counts` their numbers of rows.
+    """`normalisation.batch_statistics` where the batch is that of all ranks, `counts` their numbers of rows.
 
     A batch of one row on all ranks together is normalised by the running statistics, which stay.
     """
@@ -174,7 +174,11 @@ def pooled_statistics(
 
 @contextmanager
 def pooled_following(
-    model: nn.Module, momentum: float, ranks: Ranks, counts: Sequence[int], jumps: Jumps | None = None
+    model: nn.Module,
+    momentum: float | Tensor,
+    ranks: Ranks,
+    counts: Sequence[int],
+    jumps: Jumps | None = None,
 ) -> Iterator[Followed]:
     """`following.following_statistics` where the batch is that of all ranks, `counts` their rows."""
     measure = _measure(ranks, counts)
@@ -194,7 +198,7 @@ def pooled_blend(
     ranks: Ranks,
     counts: Sequence[int],
 ) -> Iterator[None]:
-    """`layers.blended_statistics` where the batch is that of all ranks, `counts` their numbers of rows."""
+    """`normalisation.blended_statistics` where the batch is that of all ranks, `counts` their rows."""
     measure = _measure(ranks, counts)
     with blended_statistics(model, source, prior, momentum, measure), _pooled(model, ranks, counts):
         yield

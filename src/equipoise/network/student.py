@@ -36,13 +36,13 @@ class Student:
         model: the network that adapts.
         learned: its parameters that learn, by name.
         statistics: its running statistics, by name, where they follow the stream.
-        adapting: both.
+        adapting: `learned` and `statistics` together.
         teacher: the source model.
         classes: the number of classes, where it is known before the first forward.
         fingerprint: a hash of the source model's weights.
         head: the name of the linear head, once a watched forward has found it.
         head_is_output: whether its output is the model's.
-        permission: during a step, whether it may write: a flag on the device.
+        permission: a flag on the device, false where the batch must not change weights; None outside a step.
         generation: a number that changes when tensors move to other addresses.
     """
 
@@ -117,12 +117,18 @@ class Student:
             return self._forward(batch)
 
     def on_running_statistics(
-        self, batch: Batch, momentum: float, limits: Tensor | None, age: Tensor | None
+        self, batch: Batch, momentum: float | Tensor, limits: Tensor | None = None, age: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits normalised by the running statistics, which the batch has joined just before.
+        """Update the running statistics by the batch, then normalise by them (`network.following`).
 
-        A batch beyond the `limits` is a jump of the inputs, and starts them anew; also returns their `age`,
-        the samples since the last jump (`following.following_statistics`).
+        Args:
+            batch: the inputs.
+            momentum: the share that 50 samples have in the statistics; a 0-d tensor for one that changes.
+            limits: divergences of source batches; a batch beyond them starts the statistics anew.
+            age: the samples since that happened last.
+
+        Returns:
+            The logits, and the new age; None without limits.
         """
         jumps = None if limits is None or age is None else Jumps(limits, age)
         following = pooled_following(self.model, momentum, self.ranks, self._rows(batch), jumps)
@@ -159,13 +165,21 @@ class Student:
     @contextmanager
     def with_values(self, values: Mapping[str, Tensor]) -> Iterator[None]:
         """Run the forwards of the block with other weights and statistics, by name; the others stay."""
-        self._other_values = {
-            name: value.to(self.adapting[name], copy=True) for name, value in values.items()
-        }
+        own, before = self.adapting, self._other_values
+        self._other_values = {name: value.to(own[name], copy=True) for name, value in values.items()}
         try:
             yield
         finally:
-            self._other_values = None
+            self._other_values = before
+
+    def export(self, values: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """A frozen copy of the network, with other weights and statistics where they are given, by name."""
+        copy = frozen_copy(self.model)
+        named = named_tensors(copy)
+        with torch.no_grad():
+            for name, value in (values or {}).items():
+                named[name].copy_(value)
+        return copy
 
     @contextmanager
     def watched(self, head: str | None = None, *, required: bool = False) -> Iterator[WatchedHead]:
@@ -240,7 +254,7 @@ class Student:
 
     @contextmanager
     def undo_unless(self) -> Iterator[Callable[[Tensor], None]]:
-        """Yield a function that puts weights and statistics back to their values of now, by a flag."""
+        """Yield a function undo(stands): restores weights and statistics of now where `stands` is false."""
         before = copies(self.adapting)
         yield lambda stands: copy_unless(stands, self.adapting, before)
 
@@ -275,13 +289,13 @@ class Student:
             self.ranks = ranks
 
     def gather(self, rows: Tensor, what: str = "logits") -> Tensor:
-        """The rows of all processes in a step, of those of this one; a stand-in for no sample is left out."""
+        """Concatenate the rows of all processes of a step; a process without samples contributes none."""
         if self._rows_per_process is None or self.ranks.alone:
             return rows
         return self.ranks.gather(rows[: self.own_rows], self._rows_per_process, what)
 
     def local(self, rows: Tensor) -> Tensor:
-        """The rows of this process, of those of all."""
+        """This process's part of gathered rows."""
         if self._rows_per_process is None or self.ranks.alone:
             return rows
         return self.ranks.own(rows, self._rows_per_process)
@@ -304,13 +318,3 @@ class Student:
     def _rows(self, batch: Batch) -> list[int]:
         alone = self._rows_per_process is None or self.ranks.alone
         return [batch.rows] if alone or self._rows_per_process is None else self._rows_per_process
-
-
-def source_copy(student: Student) -> nn.Module:
-    """A frozen copy of the source model."""
-    copy = frozen_copy(student.model)
-    named = named_tensors(copy)
-    with torch.no_grad():
-        for name, value in student.source_values(student.adapting).items():
-            named[name].copy_(value)
-    return copy

@@ -65,7 +65,8 @@ class SwappedTeacher(nn.Module):
         adapted = {name: everything[name].data for name in self._values}
         try:
             for name, value in self._values.items():
-                everything[name].data = value.to(adapted[name].device, non_blocking=True)
+                # A copy: an interrupt before the swap back must not let the student write into the source.
+                everything[name].data = value.to(adapted[name].device, non_blocking=True, copy=True)
             with frozen_statistics(student):
                 return compiler.run(student, batch)
         finally:
