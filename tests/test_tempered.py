@@ -264,3 +264,16 @@ def test_wrong_arguments_are_refused() -> None:
         tempered(adapter, source).load_state_dict({}, strict=False)
     with pytest.raises(eq.errors.StateError, match="lacks"):
         tempered(adapter, source).load_state_dict({})
+
+
+def test_the_last_record_is_that_of_both() -> None:
+    model, source = make()
+    adapter = eq.create("tent", model)
+    tempered = eq.Tempered(adapter, source)
+    tempered(drifted(8))
+    assert adapter.last == tempered.last
+    adapter(drifted(4))
+    assert tempered.last is not None
+    assert tempered.last.samples == 4
+    adapter.reset()
+    assert tempered.last is None

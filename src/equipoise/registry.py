@@ -17,7 +17,11 @@ def register(method: _Class) -> _Class:
     """Add a method under its name; a decorator of the class."""
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise OptionError(f"expected a subclass of equipoise.Method, got {method!r}")
-    if "__dataclass_fields__" not in vars(method) or not isinstance(getattr(method, "name", None), str):
+    options = [
+        kind for kind in vars(method).get("__annotations__", {}).values() if "ClassVar" not in str(kind)
+    ]
+    plain = options and "__dataclass_fields__" not in vars(method)
+    if plain or not isinstance(getattr(method, "name", None), str):
         raise OptionError(
             f'{method.__qualname__}: expected name = "..." in a class with @dataclass(frozen=True, kw_only='
             "True) under @register: its annotated fields are the options"

@@ -1,5 +1,6 @@
 """Everything that adaptation changes: transactions, fixed addresses, moves, and checks of what is loaded."""
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,13 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.core.method import Context, Method, Update
 from equipoise.core.state import NewMemoryError, State, check_state
 from equipoise.errors import StateError
+from equipoise.network.student import Student
 from tests.support.cases import CASES, build
 from tests.support.models import drifted, make, same, snapshot
 from tests.support.unread import addresses
@@ -313,3 +315,68 @@ def test_check_state_allows_optional_names_in_any_shape() -> None:
     many = {str(number): torch.zeros(1) for number in range(7)}
     with pytest.raises(StateError, match="lacks 0, 1, 2, 3, 4 and 2 more; other options, another model"):
         check_state(many, {}, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift(eq.Method):
+    """Remembers the value of the batch before."""
+
+    name = "shift"
+
+    def initial(self, student: Student, source: eq.SourceStatistics | None) -> dict[str, Tensor]:
+        return {"now": torch.zeros(()), "before": torch.zeros(())}
+
+    def step(self, context: Context) -> Update:
+        now = context.memory["now"]
+        return Update(context.student.frozen(context.batch), {"now": now + 1, "before": now}, used=1)
+
+
+def test_memory_may_refer_to_other_memory() -> None:
+    adapter = eq.Adapter(Shift(), make()[0])
+    for _ in range(3):
+        adapter(drifted(8))
+    assert (float(adapter.memory["now"]), float(adapter.memory["before"])) == (3, 2)
+
+
+def test_a_reset_leaves_no_sample_behind() -> None:
+    adapter = eq.create("sotta", make()[0], confidence=0.0)
+    x = drifted(8)
+    adapter(x)
+    adapter.reset()
+    assert x[0].numpy().tobytes() not in pickle.dumps(adapter)
+    assert adapter.footprint().observations.numbers == 0
+
+
+class Stray(Shift):
+    """Returns memory that it has not declared."""
+
+    name = "stray"
+
+    def step(self, context: Context) -> Update:
+        return super().step(context)._replace(memory={"more": torch.zeros(())})
+
+
+def test_memory_that_is_not_declared_is_refused() -> None:
+    adapter = eq.Adapter(Stray(), make()[0])
+    with pytest.raises(RuntimeError, match="'more', which is neither in `initial` nor in `arrives`"):
+        adapter(drifted(8))
+
+
+def test_an_interrupt_in_a_swapped_forward_spares_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, source = make()
+    adapter = eq.create("dec", model, source, teacher="swapped", learning_rate=1e-3)
+    adapter(drifted(8))
+    teacher = adapter._respond.student.teacher
+    stored = {name: t.clone() for name, t in teacher.tensors(list(adapter.learned)).items()}
+    seen: list[int] = []
+
+    def noting(network: nn.Module, _batch: object) -> object:
+        seen.extend(p.data_ptr() for p in network.parameters())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(adapter._respond.student.compiler, "run", noting)
+    with pytest.raises(KeyboardInterrupt):
+        adapter(drifted(8, 1))
+    held = {t.data_ptr() for t in teacher.tensors(list(adapter.learned)).values()}
+    assert not held & set(seen)  # the forward had copies
+    assert all(torch.equal(stored[n], t) for n, t in teacher.tensors(list(adapter.learned)).items())

@@ -42,7 +42,7 @@ class State:
         self.counts: dict[str, int] = {}
         self.random = HostRandom(method.random_seed)
         self.temperature: dict[str, Tensor] = {}
-        # The tensors at fixed addresses; on a GPU also those that a reset has cleared, for its graphs.
+        # The tensors at fixed addresses; also those that a reset has cleared and a batch will bring again.
         self._homes: dict[str, Tensor] = {}
         self._no_observations = dict(temperature)
         self._start()
@@ -66,7 +66,7 @@ class State:
         return other
 
     def cleared(self) -> list[Tensor]:
-        """Tensors that are held at their addresses for CUDA graphs, and hold nothing now."""
+        """The tensors that only keep their addresses, for CUDA graphs: zeros."""
         return [tensor for name, tensor in self._homes.items() if name not in self.memory]
 
     @property
@@ -145,14 +145,11 @@ class State:
         self.memory.update({name: self._homes[name] for name in memory})
 
     def _replace(self, memory: Memory) -> None:
-        """Take over memory in place of all that there is; nothing of the old values is kept."""
+        """Take over memory in place of all that there is; of the old values nothing is left."""
         self.memory.clear()
         self._remember(memory)
-        for name in [name for name in self._homes if name not in memory]:
-            if self._homes[name].device.type == "cpu":
-                del self._homes[name]
-            else:  # graphs may write to this address again
-                self._homes[name].zero_()
+        for tensor in self.cleared():
+            tensor.zero_()
 
     def _observe(self, temperature: Memory) -> None:
         with torch.inference_mode(False), torch.no_grad():
@@ -165,8 +162,8 @@ class State:
 
     def reset(self) -> None:
         """Go back to the source model and to the state before the first batch."""
-        self._start()
         self._load_model(self.student.source_values(self.student.adapting))
+        self._start()
 
     def move(self, fn: Any) -> None:
         """Move with the module, by the function of `nn.Module._apply`.
