@@ -137,10 +137,9 @@ class Adapter(nn.Module):
     def predict(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch with the adapter as it is; nothing is learned.
 
-        The student in eval mode with its running statistics, divided by the temperature of everything seen
-        since the last reset (T = 1 before the first batch), or with tempering="rehearsed" of the recent
-        stream; or the source model, where that answers now. One forward, and for tempering="sample" one more
-        of the source model, unless the method uses just that.
+        The student in eval mode, or the source model while it is estimated to be better, divided by the
+        temperature since the last reset (T = 1 before the first batch; of the recent stream if rehearsed).
+        One forward, and for tempering="sample" one more of the source model, unless the answer computes it.
         """
         batch = Batch.of(args, kwargs)
         with torch.no_grad():

@@ -45,7 +45,7 @@ def agreement_temperature(
 
 
 def _behind(logits: Tensor, classes: Tensor, known: Tensor) -> Tensor:
-    """How far the logits of the other classes are behind that of the class of each answer."""
+    """The distance of the logits of the other classes from that of the class of each answer."""
     behind = (logits - logits.gather(1, classes)).scatter(1, classes, -torch.inf)
     return torch.where(known.unsqueeze(1), behind, -torch.inf)
 

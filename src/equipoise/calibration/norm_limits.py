@@ -16,7 +16,7 @@ WATCHED = 8
 """The number of batch norms that are watched: the first see changes of inputs, and little of classes."""
 
 MARGIN = 3.0
-"""How far above the divergences of source batches a jump is; 2 to 4 were tried (docs/rehearsal.md)."""
+"""The ratio of the divergence of a jump to that of source batches; 2 to 4 were tried (docs/rehearsal.md)."""
 
 
 class SampleMoments:

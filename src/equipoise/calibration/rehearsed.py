@@ -14,7 +14,7 @@ PRIOR_SAMPLES = 50
 """The samples that the rehearsed "no shift" counts for before the first batch; 25 to 100 were tried."""
 
 ENTER, LEAVE = 0.05, 0.02
-"""How much more accurate the source model must be estimated to be to answer, and to go on answering."""
+"""The estimated leads in accuracy with which the source model starts to answer, and goes on answering."""
 
 SHARE_OF_DOUBT = 0.5
 """The part of the regression's doubt that keeps answers as they are: it favours models that are honest."""

@@ -19,7 +19,7 @@ FAST_HALF_LIFE = 50.0
 """The same of a second window, beside which a change of the stream shows."""
 
 CHANGED = 4.0
-"""How many standard errors apart the confidence of both windows is after a change of the stream."""
+"""The distance of the confidence of both windows, in standard errors, that is a change of the stream."""
 
 GRID = tuple(2 ** (step / 4) for step in range(21))
 """Temperatures from 1 to 32 at which confidence is known; between them it is interpolated."""

@@ -5,6 +5,7 @@ A method is a frozen dataclass that derives from `Method`. Its fields are its op
 another device, CUDA graphs and several processes are the business of `core` and `engine`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -140,7 +141,7 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(ABC):
     """A way to adapt; a subclass is a frozen dataclass whose fields are its options.
 
     Attributes:
@@ -172,9 +173,9 @@ class Method:
     def __post_init__(self) -> None:
         check_options(self)
 
+    @abstractmethod
     def step(self, context: Context) -> Update:
         """Answer a batch and learn from it."""
-        raise NotImplementedError(f"{type(self).__name__}.step")
 
     def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
         """The memory before the first batch."""
@@ -198,9 +199,11 @@ class Method:
 
     def check_model(self, student: Student, source: SourceStatistics | None) -> None:
         """Raise ModelError, OptionError or SourceError if the method cannot adapt this model."""
+        return
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Raise StateError if the memory or the counters of a state do not fit the options or the model."""
+        return
 
     @property
     def learns(self) -> Parameters | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a torch built without distributed has none of these
     from torch._C._distributed_c10d import ProcessGroup, Work
 
 PATIENCE = timedelta(minutes=5)
-"""How long a rank waits for the others; less where the process group's own timeout is shorter."""
+"""The longest wait of a rank for the others; less where the process group's own timeout is shorter."""
 
 # Every exchange starts with a frame of one size: a description of the contents, and small contents.
 # Gloo ends the whole process when two ranks send different lengths, so lengths that may differ are only sent

@@ -176,5 +176,5 @@ def with_head(model: nn.Module, name: str, weight: Tensor, bias: Tensor | None =
 
 
 def _version(tensor: Tensor) -> int:
-    """How often a tensor was written into; torch does not count for those made in inference mode."""
+    """The count of writes into a tensor; 0 for one made in inference mode, where torch does not count."""
     return 0 if tensor.is_inference() else tensor._version
