@@ -12,7 +12,7 @@ setup: .venv/.ready ## make .venv with everything the other targets need
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench,demo,ray,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench,demo,ray,docs,dev]'
 	@touch $@
 
 demo: setup ## adapt a digit classifier to domains it has never seen; writes demo/index.html
