@@ -13,7 +13,7 @@ import equipoise as eq
 from equipoise.bench import held_out, rehearsals
 from equipoise.bench.adapting import run_cells
 from equipoise.bench.plan import RunPlan, make_plan
-from equipoise.bench.rehearsals import rehearsal_path, rehearsed_source
+from equipoise.bench.rehearsals import damaged_rehearsal, rehearsal_path, rehearsed_source
 from equipoise.bench.schema import Cell, CellResult
 from equipoise.bench.source_model import (
     SourceModel,
@@ -69,7 +69,7 @@ def rehearsed_cell(run: RunPlan) -> Cell:
 
 
 def trained(run: RunPlan, folder: Path) -> SourceModel:
-    return read_source_model(model_path(folder, run.model.key), run.model, 1, torch.device("cpu"))
+    return read_source_model(model_path(folder, run.model.key), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -141,6 +141,9 @@ def test_a_rehearsal_is_of_the_held_out_images(
         "progress": False,
         "t_min": 1.2,
         "t_max": 2.75,
+        "norm_momentum": 0.1,
+        "falls_back": True,
+        "teacher": "resident",
     }
 
 
@@ -228,7 +231,10 @@ def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
         return source
 
     monkeypatch.setattr(rehearsals, "rehearse", noted)
+    assert damaged_rehearsal(rehearsed_cell(run), folder) == ""
     damage(source, path)
+    said = damaged_rehearsal(rehearsed_cell(run), folder)
+    assert ("poise is rehearsed anew" in said) == (damage is _cut)
     for _ in range(2):
         found = rehearsed_source(rehearsed_cell(run), run.model, trained(run, folder), folder)
         assert found.rehearsal_of("poise").samples == 102

@@ -140,10 +140,7 @@ def summarise_stream(run: RunPlan, trained: SourceModel, stream: StreamData) -> 
 
 def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     cell = run.any_cell
-    parts = [read_stored(path) for path in run.streams]
-    trained = read_source_model(
-        model_path(models, run.model.key), run.model, parts[0].pixels.shape[1], pick_device()
-    )
+    trained = read_source_model(model_path(models, run.model.key), pick_device())
     for parameter in trained.model.parameters():
         if parameter.ndim == 4:  # the kernels of convolutions
             parameter.data = parameter.data.contiguous(memory_format=_layout(parameter.device))

@@ -27,7 +27,10 @@ class ModelPlan:
     key: str
     name: str
     backbone: str
-    num_classes: int
+    data: str
+    classes: tuple[str, ...]
+    trained_on: tuple[str, ...]
+    targets: tuple[str, ...]
     seed: int
     sources: tuple[Path, ...]
     training: Training
@@ -115,7 +118,6 @@ def make_plan(
     limit: int | None,
 ) -> list[RunPlan]:
     """Every run of a recipe, those of one model and then of one stream next to each other."""
-    num_classes = len(data_set.classes)
     targets = len({shift.target for shift in data_set.shifts})
     starts = {name: weights_digest(path, name) for name, path in weights.items()}
     runs = []
@@ -129,7 +131,7 @@ def make_plan(
                     "format": _FORMAT,
                     "backbone": name,
                     "start": starts[name],
-                    "classes": num_classes,
+                    "classes": len(data_set.classes),
                     "seed": seed,
                     "sources": [part.digest for part in sources],
                     "training": recipe.training.model_dump(),
@@ -138,7 +140,10 @@ def make_plan(
             ),
             name=f"{name} on {' + '.join(stream.sources)}, seed {seed}",
             backbone=name,
-            num_classes=num_classes,
+            data=recipe.data,
+            classes=tuple(data_set.classes),
+            trained_on=stream.sources,
+            targets=tuple(dict.fromkeys(s.target for s in data_set.shifts if s.sources == stream.sources)),
             seed=seed,
             sources=tuple(part.path for part in sources),
             training=recipe.training,

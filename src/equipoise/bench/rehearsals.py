@@ -50,6 +50,17 @@ def rehearsal_path(models: Path, cell: Cell) -> Path:
     return models / f"{cell['model']}.rehearsal-{content_key(content)}.safetensors"
 
 
+def damaged_rehearsal(cell: Cell, models: Path) -> str:
+    """A sentence that says why the file of a cell's rehearsal cannot be read; empty where there is no cause."""
+    try:
+        SourceStatistics.load(rehearsal_path(models, cell))
+    except FileNotFoundError:
+        pass
+    except StateError as error:
+        return f"{error}; {cell['method']} is rehearsed anew"
+    return ""
+
+
 def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics | None:
     """The statistics in a file, if it is complete and of this model."""
     try:
