@@ -215,8 +215,8 @@ def _adapt_task(
 ) -> tuple[str, StreamSummary | None, list[CellResult]]:
     load_modules(modules)
     run, summarise = task
-    rehearsed = any(cell["tempering"] == REHEARSED for cell in run.cells.values())
-    remark = damaged_rehearsal(run.any_cell, models) if rehearsed else ""
+    asking = next((cell for cell in run.cells.values() if cell["tempering"] == REHEARSED), None)
+    remark = damaged_rehearsal(asking, models) if asking else ""
     return remark, *run_cells(run, models, summarise=summarise)
 
 

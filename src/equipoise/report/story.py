@@ -1,0 +1,168 @@
+"""A traced run as a story: each method over time and in each segment of the stream, and one sentence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from equipoise.bench.schema import RAW, REHEARSED, BatchTrace, SegmentScores
+from equipoise.errors import DataError
+from equipoise.report.results import Results
+
+NAMES = {"source": "the plain model", "tent": "TENT", "poise": "equipoise"}
+"""The names of the methods in sentences; others have their own."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One method in the story.
+
+    Attributes:
+        method: its name in the registry.
+        batches: a row for each batch: `image`, the number of its last image, `segment`, the share that is
+            `correct`, the mean `confidence`, and the estimate of the accuracy (`value`, `low`, `high`) where
+            the method has one.
+        segments: a row for each segment: `says`, the mean confidence, `right`, the accuracy, `ece`, `nll`.
+        whole: the same of the whole stream.
+        reliability: the sums of the whole stream's reliability.
+    """
+
+    method: str
+    batches: pd.DataFrame
+    segments: pd.DataFrame
+    whole: pd.Series
+    reliability: dict[str, list[float]]
+
+    @property
+    def name(self) -> str:
+        """The method's name in sentences."""
+        return NAMES.get(self.method, self.method)
+
+
+@dataclass(frozen=True)
+class Story:
+    """The methods of a traced run on one stream, and the segments of the stream with their last image."""
+
+    methods: tuple[Told, ...]
+    ends: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """The number of images of the stream."""
+        return max(self.ends.values())
+
+    @property
+    def plain(self) -> Told:
+        """The model without adaptation."""
+        return self.methods[0]
+
+    @property
+    def hero(self) -> Told:
+        """The last method: the one that the story is about."""
+        return self.methods[-1]
+
+    @property
+    def worst(self) -> str:
+        """The segment in which the plain model is furthest from being right as often as it says."""
+        segments = self.plain.segments
+        return str((segments["says"] - segments["right"]).abs().idxmax())
+
+
+def tell(results: Results) -> Story:
+    """The story of a traced run: its methods raw, or rehearsed where they are, the baseline first."""
+    frame = results.frame[results.frame["trace"].notna()]
+    best = {REHEARSED: 0, RAW: 1}
+    frame = frame[frame["tempering"].isin(best)].sort_values("tempering", key=lambda kinds: kinds.map(best))
+    rows = frame.drop_duplicates("name").sort_index()
+    if rows.empty:
+        raise DataError("expected results of a recipe with `trace: true`, and of no or rehearsed tempering")
+    order = sorted(rows.index, key=lambda row: (rows["method"][row] != "source", rows["method"][row] == "poise"))
+    methods = tuple(_told(rows.loc[row]) for row in order)
+    sizes = [(segment["name"], segment["images"]) for segment in rows.iloc[0]["trace"]["segments"]]
+    names, images = zip(*sizes, strict=True)
+    return Story(methods, dict(zip(names, pd.Series(images).cumsum().tolist(), strict=True)))
+
+
+def headline(story: Story) -> str:
+    """One sentence in numbers: the plain model and ours where the plain model is furthest off."""
+    plain, hero = story.plain.segments.loc[story.worst], story.hero.segments.loc[story.worst]
+    return (
+        f"On {story.worst}, {story.plain.name} says {plain['says']:.0%} and is right {plain['right']:.0%} of "
+        f"the time; {story.hero.name} says {hero['says']:.0%} and is right {hero['right']:.0%}."
+    )
+
+
+def findings(story: Story) -> list[str]:
+    """What the run shows, in a few sentences with numbers."""
+    first, plain, hero = next(iter(story.ends)), story.plain, story.hero
+    found = [
+        f"Without drift nothing is lost: {first}, {plain.name} is right {plain.segments['right'][first]:.1%} of "
+        f"the time, {hero.name} {hero.segments['right'][first]:.1%}.",
+        "Over the whole stream the calibration error (ECE) is "
+        + ", ".join(f"{told.whole['ece']:.3f} for {told.name}" for told in story.methods)
+        + ".",
+        "Over the whole stream the share of right answers is "
+        + ", ".join(f"{told.whole['right']:.1%} for {told.name}" for told in story.methods)
+        + ".",
+    ]
+    estimated = hero.batches.dropna(subset="value")
+    if len(estimated):
+        off = (estimated["value"] - estimated["recent"]).abs().mean()
+        inside = estimated["recent"].between(estimated["low"], estimated["high"]).mean()
+        found.append(
+            f"{hero.name[:1].upper()}{hero.name[1:]} estimates its accuracy without labels within {off:.3f} on "
+            f"average over the last {RECENT} batches; the truth is inside the 90 % band {inside:.0%} of the time."
+        )
+    return found
+
+
+RECENT = 10
+"""Batches over which the truth beside an estimate is counted: an estimate follows the recent stream."""
+
+
+def _told(row: "pd.Series") -> Told:
+    trace = row["trace"]
+    ends = [(segment["name"], segment["images"]) for segment in trace["segments"]]
+    segments = pd.DataFrame([_scores(segment) for segment in trace["segments"]]).set_index("segment")
+    whole = pd.Series(
+        {
+            "says": sum(row["reliability"]["confidence"]) / row["images"],
+            "right": row["accuracy"],
+            "ece": row["ece"],
+            "nll": row["nll"],
+        }
+    )
+    return Told(row["method"], _batches(trace["batches"], ends), segments, whole, row["reliability"])
+
+
+def _batches(batches: Sequence[BatchTrace], sizes: Sequence[tuple[str, int]]) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "images": batch["images"],
+            "hits": batch["correct"],
+            "confidence": batch["confidence"],
+            **dict.fromkeys(("value", "low", "high")),
+            **(batch["estimate"] or {}),
+        }
+        for batch in batches
+    ).astype(float)
+    frame["image"] = frame["images"].cumsum()
+    names, images = zip(*sizes, strict=True)
+    edges = pd.Series(images, dtype=float).cumsum()
+    middle = frame["image"] - frame["images"] / 2
+    frame["segment"] = [names[int(place)] for place in edges.searchsorted(middle.to_numpy(), side="right")]
+    frame["correct"] = frame["hits"] / frame["images"]
+    recent = frame[["hits", "images"]].rolling(RECENT, min_periods=1).sum()
+    frame["recent"] = recent["hits"] / recent["images"]
+    return frame
+
+
+def _scores(segment: SegmentScores) -> dict[str, str | float]:
+    scores = segment["scores"]
+    return {
+        "segment": segment["name"],
+        "says": sum(segment["reliability"]["confidence"]) / segment["images"],
+        "right": scores["accuracy"],
+        "ece": scores["ece"],
+        "nll": scores["nll"],
+    }

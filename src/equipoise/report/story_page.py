@@ -1,0 +1,64 @@
+"""The page of a traced run: a sentence in numbers, the stream over time, reliability diagrams, tables."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from equipoise.report.drawing import panels, svg, themed
+from equipoise.report.figures.over_time import over_time_figure
+from equipoise.report.figures.reliability import reliability_axes
+from equipoise.report.formats import html_frame
+from equipoise.report.pages import render
+from equipoise.report.story import Story, Told, findings, headline
+
+WIDE, NARROW = (10.8, 5.2), (4.2, 5.6)
+"""Inches of the picture on a screen, and on a phone."""
+
+
+def story_page(story: Story, frames: Sequence[NDArray[np.uint8]], facts: str) -> str:
+    """The whole page; `facts` are the versions and sizes of the run, for its foot."""
+    described = f"{headline(story)} Accuracy and confidence of each method over the stream."
+    few = frames[:: max(1, len(frames) // 6)]
+    return render(
+        "story.html",
+        title="equipoise: a classifier that knows when it is wrong",
+        kind="demo",
+        headline=headline(story),
+        wide=svg(over_time_figure(story, frames, *WIDE), described),
+        narrow=svg(over_time_figure(story, few, *NARROW), described),
+        hero=story.hero.name,
+        findings=findings(story),
+        reliability=[_reliability(told) for told in story.methods],
+        segments=html_frame(says_and_right(story), "Certainty and accuracy in each segment"),
+        scores=html_frame(scores(story), "Scores of the whole stream"),
+        facts=facts,
+    )
+
+
+def says_and_right(story: Story) -> pd.DataFrame:
+    """A row for each segment, and two columns for each method: its confidence, and its accuracy."""
+    columns = {
+        (told.name, kind): told.segments[kind].map("{:.0%}".format)
+        for told in story.methods
+        for kind in ("says", "right")
+    }
+    return pd.DataFrame(columns)
+
+
+def scores(story: Story) -> pd.DataFrame:
+    """A row for each method: its scores on the whole stream."""
+    frame = pd.DataFrame({told.name: told.whole for told in story.methods}).T
+    return frame.rename(columns={"right": "accuracy ↑", "says": "confidence", "ece": "ECE ↓", "nll": "NLL ↓"})[
+        ["accuracy ↑", "confidence", "ECE ↓", "NLL ↓"]
+    ]
+
+
+@themed
+def _reliability(told: Told) -> tuple[str, str, str]:
+    figure, (axes,) = panels(2.9, 2.7)
+    reliability_axes(axes, told.reliability)
+    axes.set(xlabel="confidence", ylabel="accuracy")
+    words = f"ECE {told.whole['ece']:.3f}"
+    return told.name, svg(figure, f"Reliability diagram of {told.name}: {words}"), words
