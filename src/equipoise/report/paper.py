@@ -7,26 +7,27 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from equipoise.report.numbers.results import Setting
-from equipoise.report.numbers.runs import MethodVariant, Metric
+import pandas as pd
+
+from equipoise.report.results import Setting, Variant
 
 DATA = {"Digits": "digits", "PACS": "pacs", "HomeOffice": "office-home", "TIN-C": "tiny-imagenet-c"}
 BACKBONES = {"SmallCNN": "smallcnn", "EfficientNetB0": "efficientnet_b0", "MobileNet": "mobilenet_v1"}
 ROWS = {
-    "No Adapt": MethodVariant("source", "none"),
-    "DEC": MethodVariant("dec", "mean"),
-    "T3A": MethodVariant("t3a", "none"),
-    "ETA": MethodVariant("eta", "none"),
-    "TENT": MethodVariant("tent", "none"),
-    "SoTTA": MethodVariant("sotta", "none"),
+    "No Adapt": "source",
+    "DEC": "dec",
+    "T3A": "t3a",
+    "ETA": "eta",
+    "TENT": "tent",
+    "SoTTA": "sotta",
 }
-"""The paper's algorithms in its order, each with its tempering there: only DEC's logits are divided."""
+"""The paper's algorithms in its order, with the methods of the registry."""
 VARIANCE = "sigma2_max"
 """The row with the largest variance over domains of any algorithm."""
 SIGMA = "σ²_max"
 """What that row is called in ours."""
 AVERAGE = "average"
-RUN_TO_RUN: tuple[Metric, ...] = ("accuracy", "ece", "entropy", "nll")
+RUN_TO_RUN = ("accuracy", "ece", "entropy", "nll")
 """The order of the four numbers of a list of run-to-run variances, as far as the paper says."""
 
 CLAIMED = frozenset({"tab:HO_metrics", "tab:TIN_C_metrics", "tab:TIN_C_metrics_mobilenet"})
@@ -60,10 +61,10 @@ class PrintedTable(NamedTuple):
     label: str
     data: str
     backbone: str
-    metrics: tuple[Metric, ...]
+    metrics: tuple[str, ...]
     columns: tuple[str, ...]
     decimals: int
-    cells: Mapping[tuple[Metric, str, str], Printed]
+    cells: Mapping[tuple[str, str, str], Printed]
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 @cache
-def run_to_run() -> dict[str, dict[Metric, Printed]]:
+def run_to_run() -> dict[str, dict[str, Printed]]:
     """The largest run-to-run variances of any algorithm and network, by our names of the data sets."""
     content = _content()
     return {
@@ -146,11 +147,28 @@ def run_to_run() -> dict[str, dict[Metric, Printed]]:
     }
 
 
-def papers_setting(data: str) -> Setting:
-    """The setting that the paper has for a data set of ours."""
-    experiment = experiments()[data]
-    size = None if experiment.own_size == experiment.input_size else experiment.input_size
-    return Setting(data, None, experiment.epochs, size, "shuffled")
+def paper_variants(runs: pd.DataFrame) -> tuple[dict[str, Variant], list[str]]:
+    """The paper's algorithms among the rows of one scope, found by method and options, and notes about doubts.
+
+    DEC is the method "dec" in the paper's reading with the mean of tau; the others are raw. The label is free;
+    it decides only between several that fit: then the one that is called like the method is taken, or none.
+    """
+    found, notes = {}, []
+    for row, method in ROWS.items():
+        tempering = "mean" if method == "dec" else "none"
+        rows = runs[(runs["method"] == method) & (runs["tempering"] == tempering)]
+        names = [
+            str(name)
+            for name, options in dict(zip(rows["name"], rows["options"], strict=True)).items()
+            if json.loads(options).get("reading", "paper") == "paper"
+        ]
+        chosen = names[0] if len(names) == 1 else method if method in names else None
+        if chosen is not None:
+            found[row] = Variant(chosen, tempering)
+        if len(names) > 1:
+            shown = f"{chosen} is shown" if chosen else f"none is shown; call one {method} in the recipe"
+            notes.append(f"Several results are {row} as in the paper ({', '.join(names)}): {shown}.")
+    return found, notes
 
 
 def paper_name(name: str) -> str:
@@ -165,7 +183,7 @@ def tier_of(column: str) -> int | None:
 
 def _content() -> Any:
     return json.loads(
-        files("equipoise.report.numbers").joinpath("paper_tables.json").read_text(encoding="utf-8")
+        files("equipoise.report").joinpath("paper_tables.json").read_text(encoding="utf-8")
     )
 
 
