@@ -155,6 +155,11 @@ def variants(runs: pd.DataFrame) -> list[Variant]:
     return list(dict.fromkeys(map(Variant, runs["name"], runs["tempering"])))
 
 
+def tempering_rank(tempering: str) -> tuple[int, str]:
+    """The place of a tempering in the order in which they are shown."""
+    return _rank(tempering, TEMPERINGS)
+
+
 def setting_of(source: Cell | StreamSummary) -> Setting:
     """The setting that a cell or a stream belongs to."""
     return Setting(
@@ -236,7 +241,7 @@ def _traits(cell: Cell) -> dict[str, str]:
 
 def _order(cell: Cell, names: _Names) -> tuple[object, ...]:
     label = names[_identity(cell)]
-    return (*_rank(cell["method"], METHODS), label, *_rank(cell["tempering"], TEMPERINGS))
+    return (*_rank(cell["method"], METHODS), label, *tempering_rank(cell["tempering"]))
 
 
 def _rank(name: str, known: tuple[str, ...]) -> tuple[int, str]:

@@ -5,12 +5,15 @@ those of a sample, √(Σ(x − x̄)²/(n − 1)): from the four domains of the 
 sigma²_max (0.117, 0.0117 and 6.469; printed are 0.116, 0.011 and 6.467), and division by n does not.
 """
 
+import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from equipoise.report.results import METRICS
+from equipoise.report.results import METRICS, Results, Scope, Variant, tempering_rank, variants
 
 Kind = Literal["average", "tier", "domain"]
 Spread = Literal["seeds", "domains"]
@@ -40,6 +43,87 @@ class Summary(NamedTuple):
     mean: Mapping[str, float]
     std: Mapping[Spread, Mapping[str, float]]
     coverage: Coverage
+
+
+@dataclass(frozen=True)
+class Part:
+    """The results of one scope with their summaries."""
+
+    scope: Scope
+    runs: pd.DataFrame
+
+    @cached_property
+    def at(self) -> dict[Place, Summary]:
+        """The summaries by place."""
+        return summarise(self.runs)
+
+    @cached_property
+    def variants(self) -> list[Variant]:
+        """Every method and tempering, in the order in which they are shown."""
+        return variants(self.runs)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The methods."""
+        return list(dict.fromkeys(variant.name for variant in self.variants))
+
+    @cached_property
+    def methods(self) -> dict[str, str]:
+        """The name in the registry of each method."""
+        return dict(zip(self.runs["name"], self.runs["method"], strict=True))
+
+    @cached_property
+    def temperings(self) -> list[str]:
+        """The temperings, in the order in which they are shown."""
+        return sorted({variant.tempering for variant in self.variants}, key=tempering_rank)
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """The seeds."""
+        return sorted(set(self.runs["seed"].tolist()))
+
+    @cached_property
+    def tiers(self) -> list[str]:
+        """The tiers; empty where the data set has none."""
+        return [str(tier) for tier in sorted(set(self.runs["tier"].tolist()) - {0})]
+
+    @cached_property
+    def targets(self) -> list[str]:
+        """The unseen domains."""
+        return sorted(set(self.runs["target"].tolist()))
+
+    @property
+    def axis(self) -> tuple[Kind, list[str]]:
+        """The places along the axis of figures: the tiers, or the domains where there are no tiers."""
+        return ("tier", self.tiers) if self.tiers else ("domain", self.targets)
+
+    @cached_property
+    def spread(self) -> Spread:
+        """The deviations beside the means: over the seeds or, where no mean has two of them, over the domains."""
+        several = any(not math.isnan(each.std["seeds"]["ece"]) for each in self.at.values())
+        return "seeds" if several else "domains"
+
+    def whole(self, variant: Variant) -> bool:
+        """Whether a method and tempering has every shift and seed that any of them has."""
+        return not self.missing(Place(*variant))
+
+    def missing(self, place: Place) -> str:
+        """The part of the scope's shifts and seeds that a place lacks, in words."""
+        found = self.at.get(place)
+        noun = "shift" if self.tiers and place.kind != "tier" else "domain"
+        return gap(found.coverage if found else frozenset(), self._shifts[place[2:]], self.seeds, noun)
+
+    @cached_property
+    def _shifts(self) -> dict[tuple[str, ...], int]:
+        shifts: dict[tuple[str, ...], set[str]] = {}
+        for place, found in self.at.items():
+            shifts.setdefault(place[2:], set()).update(shift for shift, _ in found.coverage)
+        return {where: len(each) for where, each in shifts.items()}
+
+
+def parts(results: Results) -> list[Part]:
+    """The results by scope."""
+    return [Part(scope, runs) for scope, runs in results.by_scope.items()]
 
 
 def summarise(runs: pd.DataFrame) -> dict[Place, Summary]:

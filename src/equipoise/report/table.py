@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from equipoise.report.results import BETTER
-from equipoise.report.summary import Coverage, Place, Spread, Summary
+from equipoise.report.summary import Coverage, Spread, Summary
 
 DOUBTFUL, INCOMPLETE = "†", "‡"
 """The marks of a doubtful printed number, and of a number of ours that is not of everything."""
@@ -99,15 +99,6 @@ def table_of(
     frame.columns = pd.MultiIndex.from_tuples(list(columns))
     bare = Table(key, title, frame, (), group)
     return Table(key, title, frame, (*notes, *_gap_notes(bare), *_doubt_notes(bare)), group)
-
-
-@dataclass(frozen=True)
-class Expected:
-    """A complete number is of so many shifts, called "domain" or "shift", with these seeds each."""
-
-    shifts: int
-    seeds: frozenset[int]
-    noun: str = "domain"
 
 
 def number_or_none(value: float) -> float | None:
