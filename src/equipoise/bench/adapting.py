@@ -66,7 +66,7 @@ def run_cells(
 def failed(run: RunPlan, error: BaseException) -> list[CellResult]:
     """The results of a run that raised an error."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    results = [_result(key, cell) for key, cell in run.cells.items()]
+    results = [_result(key, cell, run.left_out) for key, cell in run.cells.items()]
     for result in results:
         result["status"], result["traceback"] = "failed", trace
         result["error"] = f"{type(error).__name__}: {error}"
@@ -191,19 +191,18 @@ def _adapt(
             for kind, divided in divider.after_pass(logits, of_batch):
                 answers.setdefault(("after-pass", kind), []).append(divided)
     return [
-        _scored(key, cell, answers[cell["protocol"], cell["tempering"]], stream.labels)
+        _scored(_result(key, cell, run.left_out), answers[cell["protocol"], cell["tempering"]], stream.labels)
         for key, cell in run.cells.items()
     ]
 
 
-def _scored(key: str, cell: Cell, answers: Sequence[Tensor], labels: Tensor) -> CellResult:
-    result = _result(key, cell)
-    result["images"] = len(labels)
+def _scored(result: CellResult, answers: Sequence[Tensor], labels: Tensor) -> CellResult:
+    result["images"], result["classes"] = len(labels), len(labels.unique())
     result["scores"], result["reliability"] = score(torch.cat(list(answers)), labels)
     return result
 
 
-def _result(key: str, cell: Cell) -> CellResult:
+def _result(key: str, cell: Cell, left_out: int) -> CellResult:
     device = pick_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return CellResult(
@@ -211,6 +210,8 @@ def _result(key: str, cell: Cell) -> CellResult:
         status="ok",
         cell=cell,
         images=0,
+        classes=0,
+        left_out=left_out,
         scores=None,
         reliability=None,
         error=None,

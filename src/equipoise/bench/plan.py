@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.bench.keys import content_key
+from equipoise.bench.provenance import code_digest, resolved_options
 from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
 from equipoise.bench.schema import REHEARSED, Cell
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Shift
-from equipoise.engine.choice import EXECUTION_OPTIONS
 from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.models.backbones import InitialWeights, weights_digest
-from equipoise.registry import code_digest
 
 _FORMAT = 2
 """Goes up when training or adapting changes so that older results no longer hold."""
@@ -58,6 +57,8 @@ class RunPlan:
     cells: Mapping[str, Cell]
     own_range: bool
     """Whether the method sets its own range of t, so that this run must not summarise the stream."""
+    left_out: int
+    """The files of the stream and of the training images that could not be read and were left out."""
 
     @property
     def any_cell(self) -> Cell:
@@ -163,6 +164,7 @@ def make_plan(
                     limit,
                 ),
                 own_range=bool(method.options.keys() & {"t_min", "t_max"}),
+                left_out=sum(len(part.problems) for part in (*sources, *streams)),
             )
             for label, method in recipe.methods.items()
         ]
@@ -183,13 +185,10 @@ def _cells(
     limit: int | None,
 ) -> dict[str, Cell]:
     name = method.method or label
-    # A result depends on the defaults, too, and on the code of a method from outside this package; not on the
-    # options that choose how the method is run.
-    defaults = {name: value for name, value in options_of(name).items() if name not in EXECUTION_OPTIONS}
-    rest = {"format": _FORMAT, "code": code_digest(name)}
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
-    options: dict[str, Any] = {**seed, "t_min": backbone.t_min, "t_max": backbone.t_max, **method.options}
+    given: dict[str, Any] = {**seed, "t_min": backbone.t_min, "t_max": backbone.t_max, **method.options}
+    code, options = code_digest(name), resolved_options(name, given)
     # A method that is not rehearsed has no cell of that tempering.
     temperings = [kind for kind in recipe.temperings if kind != REHEARSED or method.rehearsed]
     cells = [
@@ -201,6 +200,7 @@ def _cells(
             seed=model.seed,
             label=label,
             method=name,
+            code=code,
             options=options,
             tempering=tempering,
             protocol=protocol,
@@ -218,12 +218,7 @@ def _cells(
     rehearsal = {"rehearsal": {"images": REHEARSAL_IMAGES}}
     return {
         content_key(
-            {
-                **cell,
-                "options": {**defaults, **options},
-                **rest,
-                **(rehearsal if cell["tempering"] == REHEARSED else {}),
-            }
+            {**cell, "format": _FORMAT, **(rehearsal if cell["tempering"] == REHEARSED else {})}
         ): cell
         for cell in cells
     }

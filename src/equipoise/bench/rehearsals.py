@@ -14,8 +14,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper
 from equipoise.engine.choice import EXECUTION_OPTIONS
 from equipoise.errors import RehearsalError, StateError
-from equipoise.factory import create, options_of
-from equipoise.registry import code_digest
+from equipoise.factory import create
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES
 from equipoise.rehearsing.rehearse import rehearse
 
@@ -41,12 +40,10 @@ def rehearsed_source(cell: Cell, plan: ModelPlan, trained: SourceModel, models: 
 
 def rehearsal_path(models: Path, cell: Cell) -> Path:
     """The file, beside the model, of the rehearsal of a cell's method with its options."""
-    name = cell["method"]
-    defaults = options_of(name)
     content = {
-        "method": name,
-        "code": code_digest(name),
-        "options": _rehearsed({**defaults, **cell["options"]}),
+        "method": cell["method"],
+        "code": cell["code"],
+        "options": _rehearsed(cell["options"]),
         "batch_size": cell["batch_size"],
         "images": REHEARSAL_IMAGES,
     }

@@ -22,7 +22,8 @@ class Cell(TypedDict):
         seed: of the training and of the order of the stream.
         label: the recipe's name for the method with these options ("dec", "dec-released").
         method: the method's name in the registry.
-        options: its options, without `tempering`.
+        code: a hash of the source files that the method's answers depend on.
+        options: its options as it uses them, defaults included, without `tempering`.
         tempering: the divisor of the logits: "none", "mean", "median", "sample", "agreement", "rehearsed" (by
             a rehearsal on held-out source images; the source model may answer as well), or "fixed", the one
             temperature that is best on the source.
@@ -44,6 +45,7 @@ class Cell(TypedDict):
     seed: int
     label: str
     method: str
+    code: str
     options: dict[str, Any]
     tempering: str
     protocol: Protocol
@@ -85,12 +87,21 @@ class Provenance(TypedDict):
 
 
 class CellResult(TypedDict):
-    """A cell and its result: scores, or an error and a traceback if it failed."""
+    """A cell and its result: scores, or an error and a traceback if it failed.
+
+    Attributes:
+        images: the number of images of the stream.
+        classes: the number of classes that occur in the stream.
+        left_out: the files of the stream and of the training images that could not be read and were left out
+            (`--skip-bad-files`).
+    """
 
     key: str
     status: Literal["ok", "failed"]
     cell: Cell
     images: int
+    classes: int
+    left_out: int
     scores: CellScores | None
     reliability: ReliabilitySums | None
     error: str | None

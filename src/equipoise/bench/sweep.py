@@ -24,11 +24,19 @@ MODELS, CACHE = "models", "cache"
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """Counts of a finished sweep: all cells, those done before, and those that failed."""
+    """Counts of a finished sweep.
+
+    Attributes:
+        cells: all cells of the sweep.
+        before: those that were done before.
+        failed: those that failed.
+        of_other_code: results of the same experiments in the file, made before by other code.
+    """
 
     cells: int
     before: int
     failed: int
+    of_other_code: int = 0
 
 
 def run_recipe(
@@ -69,13 +77,14 @@ def run_recipe(
                 half.unlink(missing_ok=True)
         stored = _read_parts(data_set, shifts, limit, out / CACHE, bad_files, workers.count, progress)
         runs = make_plan(recipe, data_set, shifts, stored, weights, limit)
-        total = {key for run in runs for key in run.cells}
-        before = store.done & total
+        total = {key: cell for run in runs for key, cell in run.cells.items()}
+        before = store.done & total.keys()
+        of_other_code = store.of_other_code(total.values())
         store.forget_failures(total)
         progress.cells(len(before), len(total))
         missing = [run for run in (run.without(before) for run in runs) if run.cells]
         failures = _work(missing, store, workers, out / MODELS, recipe.modules, progress)
-    return SweepSummary(cells=len(total), before=len(before), failed=failures)
+    return SweepSummary(len(total), len(before), failures, of_other_code)
 
 
 def find_weights(recipe: Recipe, data: Path) -> dict[str, InitialWeights]:
