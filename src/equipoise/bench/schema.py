@@ -1,6 +1,8 @@
 """The JSON that a run writes: a line for every cell in results.jsonl, for every stream in streams.jsonl."""
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
 
 Protocol = Literal["online", "after-pass"]
 """The answers that are scored: those given while adapting, or those of a second pass after adapting."""

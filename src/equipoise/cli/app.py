@@ -155,26 +155,56 @@ def run_command(
         raise typer.Exit(1)
 
 
-@app.command("report")
+@app.command("report", cls=TakesLists)
 def report_command(
     folder: Annotated[Path, typer.Argument(help="The output folder of `equipoise run`.")],
     html: Annotated[Path | None, typer.Option(help="Write an HTML page: one file, no network.")] = None,
     latex: Annotated[
-        Path | None, typer.Option(help="Write a .tex file for each table to this folder.")
+        Path | None, typer.Option(help="Write a .tex file for each table, and main.tex, to this folder.")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write results.csv and tables.csv to this folder.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Write each figure as SVG and PDF to this folder.")
     ] = None,
     markdown: Annotated[
         bool,
         typer.Option("--markdown", help="Print the tables as Markdown; the default without other options."),
     ] = False,
+    methods: Annotated[
+        list[str] | None, typer.Option(help="Only these, by label or by name in the registry.")
+    ] = None,
+    temperings: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            help="Paired tests of this method (a label) against the best of the others. The paper's DEC.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show the results of a run: every table of the paper beside ours, significance, and the figures.
 
     equipoise report results --html report.html
+
+    equipoise report results --latex tables --csv csv --figures figures --compare poise
     """
     with _plain_errors():
         from equipoise.cli.report import write_report
 
-        for line in write_report(folder, html=html, latex=latex, markdown=markdown or not (html or latex)):
+        lines = write_report(
+            folder,
+            html=html,
+            latex=latex,
+            csv=csv,
+            figures=figures,
+            markdown=markdown or not (html or latex or csv or figures),
+            methods=methods or (),
+            temperings=temperings or (),
+            compare=compare,
+        )
+        for line in lines:
             typer.echo(line)
 
 

@@ -66,8 +66,8 @@ def part_note(part: Part) -> str:
             if differences
             else f"{told}, as in the paper"
         )
-    if setting.origin == "made":
-        told += "; the corrupted images were made here, with a frost that is drawn"
+        if setting.origin == "made":
+            told += "; the corrupted images were made here, with a frost that is drawn"
     seeds = [str(seed) for seed in part.seeds]
     means = f"Seed {seeds[0]}." if len(seeds) == 1 else f"Means over the seeds {listed(seeds)}."
     return f"{told}. {stream_words(part.runs)} {means}"
@@ -76,11 +76,10 @@ def part_note(part: Part) -> str:
 def stream_words(runs: pd.DataFrame) -> str:
     """The images and classes of the streams, and the files that were left out, as counts."""
     told = f"{_range(runs['images'])} images a stream"
-    if runs["classes"].notna().any():
+    if runs["classes"].max():  # lines of old versions count none
         told += f" of {_range(runs['classes'])} classes"
-    left_out = runs["left_out"].fillna(0)
-    if (left_out > 0).any():
-        told += f", {_range(left_out)} files of a stream left out because they cannot be read"
+    if runs["left_out"].max():
+        told += f", {_range(runs['left_out'])} files of the stream or the training images left out (unreadable)"
     return f"{told}."
 
 

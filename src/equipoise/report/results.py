@@ -133,8 +133,8 @@ def collect(lines: Sequence[CellResult]) -> Results:
     good = [line for line in lines if line["status"] == "ok"]
     newest = {_place(line["cell"]): _made_from(line["cell"]) for line in good}
     current = [line for line in good if newest[_place(line["cell"])] == _made_from(line["cell"])]
-    codes = {_experiment(line["cell"]): line["cell"].get("code") for line in current}
-    counted = [line for line in current if codes[_experiment(line["cell"])] == line["cell"].get("code")]
+    codes = {_experiment(line["cell"]): line["cell"]["code"] for line in current}
+    counted = [line for line in current if codes[_experiment(line["cell"])] == line["cell"]["code"]]
     reasons = {
         "of a model or stream that was made anew since": len(good) - len(current),
         "of older code of the method": len(current) - len(counted),
@@ -290,7 +290,7 @@ def _read(path: Path, shape: TypeAdapter[Any], sound: Any) -> tuple[list[Any], i
     with path.open("rb") as file:
         for text in filter(bytes.strip, file):
             try:
-                value = shape.validate_python(_loaded(text), strict=True)
+                value = shape.validate_python(_completed(_loaded(text)), strict=True)
             except (ValueError, RecursionError, ValidationError):  # also no UTF-8, or nested without end
                 damaged += 1
                 continue
@@ -308,6 +308,13 @@ def _loaded(text: bytes) -> Any:
     if b"\\ud" in text.lower():
         value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return value
+
+
+def _completed(value: Any) -> Any:
+    """A line with the fields that lines had not before equipoise 0.2: no code is known, no class counted."""
+    if not isinstance(value, dict) or not isinstance(value.get("cell"), dict):
+        return value
+    return {"classes": 0, "left_out": 0, **value, "cell": {"code": "", **value["cell"]}}
 
 
 def _is_moderate(value: Any) -> bool:

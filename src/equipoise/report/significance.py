@@ -130,6 +130,7 @@ def against_best_other(
     """
     if not BETTER[metric]:
         raise OptionError(f"metric: expected one with a better and a worse, got {metric!r}")
+    runs = runs[["name", "tempering", "method", "shift", "seed", metric]]
     mine = runs[(runs["name"] == focal.name) & (runs["tempering"] == focal.tempering)]
     others = runs[(runs["tempering"] == rivals) & ~runs["method"].isin(mine["method"])]
     if among is not None:

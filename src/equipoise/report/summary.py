@@ -135,7 +135,8 @@ def summarise(runs: pd.DataFrame) -> dict[Place, Summary]:
         tiers.assign(kind="tier", where=tiers["tier"].astype(str)),
         runs.assign(kind="domain", where=runs["target"]),
     ]
-    placed = pd.concat(parts, ignore_index=True)
+    columns = [*keys, "shift", "seed", *metrics]
+    placed = pd.concat([part[columns] for part in parts], ignore_index=True)
     placed["shifts"] = placed.groupby(keys)["shift"].transform("nunique")
     by_shift = placed.groupby([*keys, "shift"])[metrics].mean().groupby(keys)
     by_seed = placed.groupby([*keys, "seed"])
@@ -143,15 +144,15 @@ def summarise(runs: pd.DataFrame) -> dict[Place, Summary]:
     over_seeds = by_seed[metrics].mean()[whole].groupby(keys).std().to_dict("index")
     means, over_domains = by_shift.mean().to_dict("index"), by_shift.std().to_dict("index")
     nothing = dict.fromkeys(metrics, float("nan"))
-    found = {}
-    for key, rows in placed.groupby(keys).indices.items():
-        at = placed.iloc[rows]
-        found[Place(*key)] = Summary(
+    shifts, seeds = placed["shift"].tolist(), placed["seed"].tolist()
+    return {
+        Place(*key): Summary(
             mean=means[key],
             std={"domains": over_domains[key], "seeds": over_seeds.get(key, nothing)},
-            coverage=frozenset(zip(at["shift"], at["seed"], strict=True)),
+            coverage=frozenset((shifts[row], seeds[row]) for row in rows),
         )
-    return found
+        for key, rows in placed.groupby(keys).indices.items()
+    }
 
 
 def gap(coverage: Coverage, shifts: int, seeds: Collection[int], noun: str = "domain") -> str:

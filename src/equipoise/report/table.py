@@ -47,7 +47,7 @@ class Entry:
         if self.spec == "p":
             return f"<{LEAST_P:g}" if number < LEAST_P else f"{number:.3g}"
         if self.spec.endswith("f"):
-            number = round(number, int(self.spec[1:-1])) + 0.0  # adding 0.0 makes -0.0 plain
+            number = round(number, int(self.spec.partition(".")[2][:-1])) + 0.0  # adding 0.0 makes -0.0 plain
         return format(number, self.spec)
 
 

@@ -1,0 +1,60 @@
+"""Reliability diagrams: are the answers of a confidence right as often as it says?"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, UNDER, themed
+
+Sums = Mapping[str, Sequence[float]]
+"""Answers in bins by confidence: `count`, and sums of `confidence` and of hits (`correct`), or shares of them."""
+
+
+def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
+    """The bins of some rows on average, as shares: over the seeds of a shift, then over the shifts.
+
+    However many images a shift has, it counts as much as any other. None if no row has reliability sums.
+    """
+    shifts: dict[str, list[Any]] = {}
+    for shift, sums in zip(runs["shift"], runs["reliability"], strict=True):
+        if sums is not None and sum(sums["count"]):
+            part = np.array([sums["count"], sums["confidence"], sums["correct"]], dtype=float)
+            shifts.setdefault(shift, []).append(part / sum(sums["count"]))
+    if not shifts:
+        return None
+    count, confidence, correct = np.mean([np.mean(parts, axis=0) for parts in shifts.values()], axis=0)
+    return {"count": count.tolist(), "confidence": confidence.tolist(), "correct": correct.tolist()}
+
+
+def reliability_axes(axes: Axes, sums: Sums) -> None:
+    """Draw the accuracy in each bin of confidence, the gap to the confidence in colour, and the counts.
+
+    Bars of calibrated answers end at the diagonal. Below zero, a bar for the share of answers in the bin.
+    """
+    count, total, hits = (np.asarray(sums[name], dtype=float) for name in ("count", "confidence", "correct"))
+    edges, filled = np.linspace(0, 1, len(count) + 1), np.where(count > 0, count, np.nan)
+    confidence, accuracy = total / filled, hits / filled
+    low, high = np.fmin(confidence, accuracy), np.fmax(confidence, accuracy)
+    axes.stairs(np.nan_to_num(low), edges, fill=True, color=ACCENT.light, alpha=0.45)
+    for over, colour in ((True, OVER), (False, UNDER)):
+        gap = np.where((confidence > accuracy) == over, high, low)
+        axes.stairs(np.nan_to_num(gap), edges, baseline=np.nan_to_num(low), fill=True, color=colour.light, alpha=0.75)
+    axes.plot([0, 1], [0, 1], "--", color=INK.light, linewidth=0.8)
+    share = 0.18 * count / max(count.max(), 1e-12) - 0.22
+    axes.stairs(share, edges, baseline=-0.22, fill=True, color=MUTED.light, alpha=0.6)
+    axes.set(xlim=(0, 1), ylim=(-0.22, 1), xticks=[0, 1], yticks=[0, 1])
+    axes.grid(visible=False)
+
+
+@themed
+def reliability_figure(sums: Sums) -> Figure:
+    """A small diagram, to stand beside others."""
+    figure = Figure(figsize=(1.5, 1.65))
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    reliability_axes(axes, sums)
+    axes.set(xticks=[], yticks=[])  # ticks take most of the time, and there are many diagrams
+    return figure
