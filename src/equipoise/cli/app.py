@@ -162,9 +162,7 @@ def report_command(
     latex: Annotated[
         Path | None, typer.Option(help="Write a .tex file for each table, and main.tex, to this folder.")
     ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(help="Write results.csv and tables.csv to this folder.")
-    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write results.csv and tables.csv to this folder.")] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Write each figure as SVG and PDF to this folder.")
     ] = None,

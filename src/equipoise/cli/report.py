@@ -6,10 +6,11 @@ from pathlib import Path
 from equipoise.errors import OptionError
 from equipoise.report.drawing import write_figures
 from equipoise.report.formats import write_csv, write_latex, write_text
-from equipoise.report.markdown import report_markdown
-from equipoise.report.page import figures_of, report_page
+from equipoise.report.figures.streams import streams_of
+from equipoise.report.page import figures_of, report_markdown, report_page
+from equipoise.report.part import parts
 from equipoise.report.results import read_results
-from equipoise.report.tables import all_tables
+from equipoise.report.tables import all_tables, table_key
 
 
 def write_report(
@@ -36,7 +37,7 @@ def write_report(
         _make_folder(html.parent, "--html")
         write_text(html, report_page(results, compare))
         yield f"see {html} in a browser"
-    tables = list(all_tables(results, compare)) if latex or csv else []
+    tables = list(all_tables(parts(results), compare)) if latex or csv else []
     if latex is not None:
         _make_folder(latex, "--latex")
         yield f"{len(write_latex(tables, latex))} files in {latex}; main.tex has them all"
@@ -45,7 +46,12 @@ def write_report(
         yield f"see {' and '.join(map(str, write_csv(results, tables, csv)))}"
     if figures is not None:
         _make_folder(figures, "--figures")
-        yield f"{write_figures(figures_of(results), figures)} figures as SVG and PDF in {figures}"
+        for part in parts(results):
+            for kind, drawn in figures_of(part, streams_of(part, results.streams)).items():
+                write_figures(
+                    {f"{table_key(part.scope, kind)}-{name}": each for name, each in drawn.items()}, figures
+                )
+        yield f"figures as SVG and PDF in {figures}"
     if markdown:
         yield report_markdown(results, compare)
 

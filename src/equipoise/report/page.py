@@ -1,6 +1,6 @@
-"""Results as one HTML file that needs nothing else: no script, no network, light or dark."""
+"""Results as one HTML file that needs nothing else (no script, no network, light or dark), and as Markdown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,194 +9,187 @@ from matplotlib.figure import Figure
 from equipoise.bench.schema import CellResult, StreamSummary
 from equipoise.report.drawing import svg
 from equipoise.report.figures.ablation import ablated, ablation_figures
-from equipoise.report.figures.certainty import certainty_by_place, certainty_figures
-from equipoise.report.figures.reliability import pooled, reliability_figure
-from equipoise.report.figures.streams import norms_figure, streams_of, tau_figure
-from equipoise.report.findings import best_of, cautions, certainty, findings, part_findings, source_of, tempering_counts
-from equipoise.report.formats import html_frame, html_table
-from equipoise.report.names import PROTOCOL_WORDS, part_note, setting_words, short
+from equipoise.report.figures.certainty import certainty_figures
+from equipoise.report.figures.reliability import reliability_figures
+from equipoise.report.figures.streams import stream_figures, streams_of
+from equipoise.report.findings import (
+    best_of,
+    cautions,
+    certainty,
+    findings,
+    part_findings,
+    source_of,
+    tempering_counts,
+)
+from equipoise.report.formats import html_frame, html_table, markdown_table, markdown_text
 from equipoise.report.pages import render
 from equipoise.report.paper import counted, paper_name
-from equipoise.report.paper_tables import paper_tables, run_to_run_tables
-from equipoise.report.results import PROTOCOLS, Results, Variant
-from equipoise.report.summary import Part, Place, parts
+from equipoise.report.part import Part, Place, parts
+from equipoise.report.results import Results, Scope, Variant
 from equipoise.report.table import Entry
-from equipoise.report.tables import average_tables, detail_tables, test_tables
+from equipoise.report.tables import (
+    average_tables, detail_tables, paper_tables, part_note, run_to_run_tables, setting_words, short, subject, test_tables,
+)  # fmt: skip
 
-Drawings = Mapping[str, Figure]
-MOST_ERRORS = 20
-"""The most different errors that are shown."""
+PROTOCOLS = {
+    "online": "online: the answers given while adapting count",
+    "after-pass": "after a pass: the answers of a second pass, when adapting is done, count",
+}
+_COUNTED = {
+    "data": "data set",
+    "backbone": "network",
+    "seed": "seed",
+    "label": "method",
+    "tempering": "tempering",
+}
 
 
 def report_page(results: Results, compare: str | None = None) -> str:
     """The whole page."""
-    every = parts(results)
-    networks: dict[tuple[Any, str], list[Part]] = {}
+    every, frame = parts(results), results.frame
+    networks: dict[Scope, list[Part]] = {}
     for part in every:
-        networks.setdefault((part.scope.setting, part.scope.backbone), []).append(part)
-    frame = results.frame
+        networks.setdefault(part.scope._replace(protocol=""), []).append(part)
+    made = [f"{name} {', '.join(sorted(set(frame[name])))}" for name in ("equipoise", "torch", "device")]
     return render(
         "report.html",
         title="equipoise report",
         kind="report",
         counts=[
             counted(len(frame), "result"),
-            *(counted(frame[column].nunique(), noun) for column, noun in _COUNTED.items()),
+            *(counted(frame[key].nunique(), noun) for key, noun in _COUNTED.items()),
         ],
         cautions=cautions(results, every),
-        findings=[_protocol_findings(every, protocol) for protocol in PROTOCOLS if _of(every, protocol)],
+        findings=_findings(every),
         overview=html_frame(_overview(every), "Overview"),
         options=html_frame(_options(results), "Methods, batch sizes and options"),
         failures=_failures(results.failures),
-        sections=[_section(at, several, results, compare) for at, several in enumerate(networks.values())],
+        sections=[_section(several, results.streams, compare) for several in networks.values()],
         run_to_run=[html_table(table) for table in run_to_run_tables(every)],
-        protocols=list(PROTOCOL_WORDS.values()),
-        made=_made(frame),
+        protocols=list(PROTOCOLS.values()),
+        made=", ".join(made),
     )
 
 
-def figures_of(results: Results) -> dict[str, Figure]:
-    """Every figure by a name for its file."""
-    found: dict[str, Figure] = {}
-    for part in parts(results):
-        start = f"{part.scope.setting.data}-{part.scope.backbone}-{part.scope.protocol}-{setting_words(part.scope.setting)}"
-        streams = streams_of(part, results.streams)
-        groups: dict[str, Drawings] = {
-            "certainty": certainty_figures(part),
-            "certainty-by-place": _by_place(part),
-            "streams": _stream_figures(part, streams),
-            "ablation": ablation_figures(part, streams),
-            "reliability": {str(variant): figure for variant, (figure, _) in _reliability(part).items()},
-        }
-        found |= {f"{start}-{kind}-{name}": drawn for kind, each in groups.items() for name, drawn in each.items()}
-    return found
+def report_markdown(results: Results, compare: str | None = None) -> str:
+    """Findings, all tables and failures as GitHub Markdown."""
+    every = parts(results)
+    blocks = ["# Results", counted(len(results.frame), "result") + ".", _bullets(cautions(results, every))]
+    for each in _findings(every):
+        blocks += [f"## Answers {each['words']}", _bullets(each["told"])]
+    for part in every:
+        blocks += [f"## {markdown_text(subject(part.scope))}", _bullets(part_findings(part))]
+        for table in (*paper_tables(part), *average_tables(part), *test_tables(part, compare)):
+            blocks += [f"### {markdown_text(table.title)}", markdown_table(table)]
+        for table in detail_tables(part):
+            title = markdown_text(table.title)
+            blocks += [f"<details><summary>{title}</summary>", markdown_table(table), "</details>"]
+    for table in run_to_run_tables(every):
+        blocks += [f"### {markdown_text(table.title)}", markdown_table(table)]
+    if results.failures:
+        failed = (
+            f"{_cell_words(line)}: {line['error'] or 'no error was written'}" for line in results.failures
+        )
+        blocks += ["## Failures", _bullets(list(failed))]
+    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-_COUNTED = {"data": "data set", "backbone": "network", "seed": "seed", "label": "method", "tempering": "tempering"}
-
-
-def _section(at: int, several: Sequence[Part], results: Results, compare: str | None) -> dict[str, Any]:
-    """One network on one data set: its streams, then each protocol by itself."""
-    part = several[0]
-    streams = streams_of(part, results.streams)
+def figures_of(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Mapping[str, Figure]]:
+    """Every figure of a part: by its kind, then by its title."""
     return {
-        "anchor": f"part-{at}",
-        "title": f"{paper_name(part.scope.setting.data)} with {paper_name(part.scope.backbone)}",
-        "setting": setting_words(part.scope.setting),
-        "note": part_note(part),
-        "where": part.axis[0],
-        "streams": _panels(_stream_figures(part, streams), "the source model on the streams"),
-        "protocols": [_protocol(each, streams, compare) for each in several],
+        "certainty": certainty_figures(part),
+        "certainty by place": certainty_figures(part, by_place=True),
+        "ablation": ablation_figures(part, streams),
+        "streams": stream_figures(part, streams),
+        "reliability": {str(variant): drawn for variant, (drawn, _) in reliability_figures(part).items()},
+    }
+
+
+def _section(
+    several: Sequence[Part], streams: Sequence[StreamSummary], compare: str | None
+) -> dict[str, Any]:
+    """One network on one data set: each protocol by itself, then its streams."""
+    scope = several[0].scope
+    met = streams_of(several[0], streams)
+    return {
+        "title": f"{paper_name(scope.data)} with {paper_name(scope.backbone)}",
+        "setting": setting_words(scope),
+        "note": part_note(several[0]),
+        "where": several[0].axis[0],
+        "protocols": [_protocol(part, met, compare) for part in several],
+        "streams": _drawn(stream_figures(several[0], met), "the source model on the streams"),
     }
 
 
 def _protocol(part: Part, streams: Sequence[StreamSummary], compare: str | None) -> dict[str, Any]:
     averages = [html_table(table) for table in average_tables(part)]
+    diagrams: dict[str, list[tuple[str, str, str]]] = {}
+    for variant, (figure, words) in reliability_figures(part).items():
+        drawing = svg(figure, f"reliability of {variant}: {words}")
+        diagrams.setdefault(variant.name, []).append((short(variant.tempering), drawing, words))
     found = ablated(part)
     return {
-        "words": PROTOCOL_WORDS[part.scope.protocol],
+        "words": PROTOCOLS[part.scope.protocol],
         "findings": part_findings(part),
-        "certainty": _panels(certainty_figures(part), "entropy against ECE, raw to"),
-        "by_place": _panels(_by_place(part), "entropy against ECE"),
-        "by_place_tempering": short(_shown_tempering(part)),
+        "certainty": _drawn(certainty_figures(part), "entropy against ECE,"),
+        "by_place": _drawn(certainty_figures(part, by_place=True), "entropy against ECE,"),
         "incomplete": not all(map(part.whole, part.variants)),
         "paper": [html_table(table) for table in paper_tables(part)],
         "averages": averages[:2],
         "more_averages": averages[2:],
-        "ablation": _panels(ablation_figures(part, streams), f"temperings of {found[0]}" if found else ""),
+        "ablation": _drawn(ablation_figures(part, streams), "each tempering by"),
         "ablated": found[0] if found else "",
-        "reliability": _reliability_rows(part),
+        "diagrams": diagrams,
         "tests": [html_table(table) for table in test_tables(part, compare)],
         "details": [html_table(table) for table in detail_tables(part)],
     }
 
 
-def _panels(figures: Drawings, about: str) -> list[str]:
+def _drawn(figures: Mapping[str, Figure], about: str) -> list[str]:
     return [svg(figure, f"{about} {title}") for title, figure in figures.items()]
 
 
-def _shown_tempering(part: Part) -> str:
-    return next((kind for kind in part.temperings if kind != "none"), part.temperings[0])
-
-
-def _by_place(part: Part) -> Drawings:
-    return certainty_by_place(part, _shown_tempering(part)) if len(part.axis[1]) > 1 else {}
-
-
-def _stream_figures(part: Part, streams: Sequence[StreamSummary]) -> Drawings:
-    return {"norms": norms_figure(part, streams), "tau": tau_figure(part, streams)} if streams else {}
-
-
-def _reliability(part: Part) -> dict[Variant, tuple[Figure, str]]:
-    """A diagram for each method and tempering, with its numbers in a few words."""
-    found = {}
-    for variant in part.variants:
-        runs = part.runs[(part.runs["name"] == variant.name) & (part.runs["tempering"] == variant.tempering)]
-        if (sums := pooled(runs)) is not None:
-            sure, right = sum(sums["confidence"]), sum(sums["correct"])
-            ece = part.at[Place(*variant)].mean["ece"]
-            found[variant] = reliability_figure(sums), f"ECE {ece:.3f}; {sure:.0%} sure, {right:.0%} right"
+def _findings(every: Sequence[Part]) -> list[dict[str, Any]]:
+    found = []
+    for protocol, words in PROTOCOLS.items():
+        if there := [part for part in every if part.scope.protocol == protocol]:
+            counts = [html_table(table) for table in tempering_counts(there, protocol)]
+            found.append({"words": words, "told": findings(there), "counts": counts})
     return found
-
-
-def _reliability_rows(part: Part) -> list[dict[str, Any]]:
-    rows: dict[str, list[dict[str, str]]] = {}
-    for variant, (figure, words) in _reliability(part).items():
-        drawn = svg(figure, f"reliability of {variant}: {words}")
-        rows.setdefault(variant.name, []).append({"title": short(variant.tempering), "drawing": drawn, "words": words})
-    return [{"name": name, "diagrams": diagrams} for name, diagrams in rows.items()]
-
-
-def _of(every: Iterable[Part], protocol: str) -> list[Part]:
-    return [part for part in every if part.scope.protocol == protocol]
-
-
-def _protocol_findings(every: Sequence[Part], protocol: str) -> dict[str, Any]:
-    there = _of(every, protocol)
-    counts = tempering_counts(there, protocol)
-    return {
-        "words": PROTOCOL_WORDS[protocol],
-        "told": findings(there),
-        "counts": html_table(counts) if counts else "",
-    }
 
 
 def _overview(every: Sequence[Part]) -> pd.DataFrame:
     """A row for each network on each data set and protocol: no adaptation, and the best."""
     rows = {}
     for part in every:
-        scope, base = part.scope, source_of(part)
-        name = f"{paper_name(scope.setting.data)}, {paper_name(scope.backbone)}, {scope.protocol} ({setting_words(scope.setting)})"
+        base, best = source_of(part), best_of(part)
         plain = part.at[Place(*base)].mean if base else {}
         sure = certainty(part, base) if base else None
-        best = best_of(part)
-        who = {metric: best.get(metric, ("", None)) for metric in ("ECE", "accuracy")}
-        expected = len(part.variants) * len(set(part.runs["shift"])) * len(part.seeds)
-        rows[name] = {
+        (ece, low), (accuracy, high) = (best.get(name, ("", None)) for name in ("ECE", "accuracy"))
+        expected = len(part.variants) * part.runs["shift"].nunique() * len(part.seeds)
+        rows[subject(part.scope)] = {
             ("No adaptation", "accuracy"): Entry(plain.get("accuracy")),
             ("No adaptation", "confidence"): Entry(sure[0] if sure else None),
             ("No adaptation", "ECE"): Entry(plain.get("ece")),
-            ("Lowest ECE", ""): Entry(who["ECE"][1]),
-            ("Lowest ECE", "of"): _brief(who["ECE"][0]),
-            ("Highest accuracy", ""): Entry(who["accuracy"][1]),
-            ("Highest accuracy", "of"): _brief(who["accuracy"][0]),
+            ("Lowest ECE", "of all"): Entry(low, best=True),
+            ("Lowest ECE", "by"): ece if len(ece) < 32 else f"{ece[:31]}…",
+            ("Highest accuracy", "of all"): Entry(high, best=True),
+            ("Highest accuracy", "by"): accuracy if len(accuracy) < 32 else f"{accuracy[:31]}…",
             ("Results", ""): f"{len(part.runs):,} of {expected:,}",
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _brief(names: str) -> str:
-    return names if len(names) <= 32 else f"{names[:31]}…"
-
-
 def _options(results: Results) -> pd.DataFrame:
-    """What each label stands for, and where."""
-    columns = ["name", "method", "batch_size", "options"]
+    """The method, batch size and options of each name, and where."""
     where = results.frame["data"].map(paper_name) + ", " + results.frame["backbone"].map(paper_name)
-    groups = results.frame.assign(where=where).groupby(columns, sort=False)["where"].unique().reset_index()
-    groups["where"] = ["; ".join(several) for several in groups["where"]]
-    groups["options"] = groups["options"].str.strip("{}").replace("", "defaults")
-    return groups.set_index("name").rename(columns={"batch_size": "batch size"})
+    keys = ["name", "method", "batch_size", "options"]
+    groups = (
+        results.frame.assign(where=where)
+        .groupby(keys, sort=False)["where"]
+        .agg(lambda each: "; ".join(each.unique()))
+    )
+    return groups.reset_index().set_index("name")
 
 
 def _failures(lines: Sequence[CellResult]) -> list[dict[str, Any]]:
@@ -204,28 +197,23 @@ def _failures(lines: Sequence[CellResult]) -> list[dict[str, Any]]:
     found: dict[str, list[CellResult]] = {}
     for line in lines:
         found.setdefault(line["error"] or "no error was written", []).append(line)
-    shown = sorted(found.items(), key=lambda item: -len(item[1]))[:MOST_ERRORS]
     return [
         {
             "cells": counted(len(several), "cell"),
             "error": error[:300],
-            "where": cell_words(several[0]),
+            "where": _cell_words(several[0]),
             "trace": (several[0]["traceback"] or "no traceback was written")[-6000:],
         }
-        for error, several in shown
+        for error, several in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
 
 
-def cell_words(line: CellResult) -> str:
-    """The experiment of a line, in one line."""
+def _cell_words(line: CellResult) -> str:
     cell = line["cell"]
-    tier = "" if cell["tier"] is None else f", tier {cell['tier']}"
-    return (
-        f"{cell['data']}, {cell['backbone']}, {cell['target']}{tier}, seed {cell['seed']}, "
-        f"{Variant(cell['label'], cell['tempering'])}, {cell['protocol']}"
-    )
+    tier = f" tier {cell['tier']}" if cell["tier"] else ""
+    variant = Variant(cell["label"], cell["tempering"])
+    return f"{cell['data']}, {cell['backbone']}, {cell['target']}{tier}, seed {cell['seed']}, {variant}, {cell['protocol']}"
 
 
-def _made(frame: pd.DataFrame) -> str:
-    parts_of = [f"{name} {', '.join(sorted(set(frame[name])))}" for name in ("equipoise", "torch")]
-    return f"Made by {' with '.join(parts_of)} on {', '.join(sorted(set(frame['device'])))}." if len(frame) else ""
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {markdown_text(told)}" for told in sentences)

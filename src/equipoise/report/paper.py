@@ -1,39 +1,26 @@
-"""The numbers that the paper prints, by our names, with what is doubtful about some of them."""
+"""The numbers that the paper prints, by our names, with the doubts about some of them."""
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from equipoise.report.results import Setting, Variant
+from equipoise.report.results import Scope, Variant
 
 DATA = {"Digits": "digits", "PACS": "pacs", "HomeOffice": "office-home", "TIN-C": "tiny-imagenet-c"}
 BACKBONES = {"SmallCNN": "smallcnn", "EfficientNetB0": "efficientnet_b0", "MobileNet": "mobilenet_v1"}
-ROWS = {
-    "No Adapt": "source",
-    "DEC": "dec",
-    "T3A": "t3a",
-    "ETA": "eta",
-    "TENT": "tent",
-    "SoTTA": "sotta",
-}
+ROWS = {"No Adapt": "source", "DEC": "dec", "T3A": "t3a", "ETA": "eta", "TENT": "tent", "SoTTA": "sotta"}
 """The paper's algorithms in its order, with the methods of the registry."""
-VARIANCE = "sigma2_max"
-"""The row with the largest variance over domains of any algorithm."""
-SIGMA = "σ²_max"
-"""What that row is called in ours."""
+VARIANCE, SIGMA = "sigma2_max", "σ²_max"
+"""The row with the largest variance over domains of any algorithm, in the file and in tables."""
 AVERAGE = "average"
 RUN_TO_RUN = ("accuracy", "ece", "entropy", "nll")
 """The order of the four numbers of a list of run-to-run variances, as far as the paper says."""
-
 CLAIMED = frozenset({"tab:HO_metrics", "tab:TIN_C_metrics", "tab:TIN_C_metrics_mobilenet"})
 """The tables whose captions say that DEC's ECE and NLL are better than the second best with p < 0.01."""
-
-_RUN_TO_RUN_ROW = "run to run"
 
 
 class Printed(NamedTuple):
@@ -42,20 +29,14 @@ class Printed(NamedTuple):
     value: float
     std: float | None = None
     bold: bool = False
-    suspicious: str = ""
+    doubt: str = ""
 
 
 class PrintedTable(NamedTuple):
-    """A table of the paper.
+    """A table of the paper, with our names of data set and network.
 
-    Attributes:
-        label: what its LaTeX calls it; two tables are called "tab:pacs_avg_mob".
-        data: our name of the data set.
-        backbone: our name of the network.
-        metrics: in the order of the columns.
-        columns: of each metric: "average", targets, or "Tier 1" to "Tier 5".
-        decimals: as printed.
-        cells: by metric, row (a name of `ROWS`, or `VARIANCE`) and column.
+    `columns` are, for each metric, "average", targets, or "Tier 1" to "Tier 5"; `cells` are by metric, row (of
+    `ROWS`, or `VARIANCE`) and column. Two tables have the label "tab:pacs_avg_mob".
     """
 
     label: str
@@ -67,18 +48,8 @@ class PrintedTable(NamedTuple):
     cells: Mapping[tuple[str, str, str], Printed]
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """How the paper ran a data set.
-
-    Attributes:
-        epochs: of the source training.
-        input_size: the side of the images that the network gets.
-        own_size: the side that our data set gives; enlarged inside the model where the paper's is larger.
-        domains: how many.
-        tiers: how many strengths each shift has; 0 where it has just one.
-        seeds: of the runs.
-    """
+class Experiment(NamedTuple):
+    """How the paper ran a data set; `own_size` is the side of the images that our data set gives."""
 
     epochs: int
     input_size: int
@@ -87,40 +58,37 @@ class Experiment:
     tiers: int
     seeds: tuple[int, ...]
 
-    def differences(self, setting: Setting) -> list[str]:
-        """What a setting has otherwise, in words; empty where it is the paper's."""
-        told = []
-        if setting.limit is not None:
-            told.append(f"at most {setting.limit} images of a part")
-        if setting.epochs != self.epochs:
-            told.append(f"{counted(setting.epochs, 'epoch')} (the paper: {self.epochs})")
-        size = setting.input_size or self.own_size
-        if size != self.input_size:
-            told.append(f"images of {size} px (the paper: {self.input_size})")
-        if setting.order != "shuffled":
-            told.append(f"a stream that is {setting.order} (the paper's is taken to be shuffled)")
-        return told
+    def differences(self, scope: Scope) -> list[str]:
+        """The differences of a setting from the paper's, in words."""
+        size = scope.input_size or self.own_size
+        told = {
+            f"at most {scope.limit} images of a part": scope.limit is not None,
+            f"{counted(scope.epochs, 'epoch')} (the paper: {self.epochs})": scope.epochs != self.epochs,
+            f"images of {size} px (the paper: {self.input_size})": size != self.input_size,
+            f"a {scope.order} stream (the paper's is taken to be shuffled)": scope.order != "shuffled",
+        }
+        return [words for words, differs in told.items() if differs]
 
     def lacking(self, domains: int, tiers: int, seeds: Collection[int]) -> str:
-        """What results of so much lack of the paper's: "2 of 4 domains, 1 of 3 seeds"; empty for nothing."""
-        parts = [
+        """The part of the paper's experiment that is missing: "2 of 4 domains, 1 of 3 seeds"."""
+        there = len(set(seeds) & set(self.seeds))
+        wanted = (
             (domains, self.domains, "domains"),
             (tiers, self.tiers, "tiers"),
-            (len(set(seeds) & set(self.seeds)), len(self.seeds), "seeds"),
-        ]
-        return ", ".join(f"{there} of {wanted} {noun}" for there, wanted, noun in parts if there < wanted)
+            (there, len(self.seeds), "seeds"),
+        )
+        return ", ".join(f"{have} of {whole} {noun}" for have, whole, noun in wanted if have < whole)
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: "1 epoch", "2 epochs"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """A number of things: "1 epoch", "2,000 epochs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @cache
 def printed_tables() -> tuple[PrintedTable, ...]:
     """The tables of the paper, in its order."""
-    content = _content()
-    return tuple(_table(entry, content["suspicious"]) for entry in content["tables"])
+    return tuple(_table(entry, _content()["suspicious"]) for entry in _content()["tables"])
 
 
 @cache
@@ -134,16 +102,13 @@ def experiments() -> dict[str, Experiment]:
 @cache
 def run_to_run() -> dict[str, dict[str, Printed]]:
     """The largest run-to-run variances of any algorithm and network, by our names of the data sets."""
-    content = _content()
+    doubts = _content()["suspicious"]
     return {
         DATA[name]: {
-            metric: Printed(
-                values[metric],
-                suspicious=_doubts(content["suspicious"], name, None, metric, _RUN_TO_RUN_ROW, AVERAGE),
-            )
+            metric: Printed(values[metric], doubt=_doubt(doubts, name, None, metric, "run to run", AVERAGE))
             for metric in RUN_TO_RUN
         }
-        for name, values in content["run_to_run_variance"].items()
+        for name, values in _content()["run_to_run_variance"].items()
     }
 
 
@@ -157,10 +122,9 @@ def paper_variants(runs: pd.DataFrame) -> tuple[dict[str, Variant], list[str]]:
     for row, method in ROWS.items():
         tempering = "mean" if method == "dec" else "none"
         rows = runs[(runs["method"] == method) & (runs["tempering"] == tempering)]
+        options = dict(zip(rows["name"], rows["options"], strict=True))
         names = [
-            str(name)
-            for name, options in dict(zip(rows["name"], rows["options"], strict=True)).items()
-            if json.loads(options).get("reading", "paper") == "paper"
+            name for name, each in options.items() if json.loads(each).get("reading", "paper") == "paper"
         ]
         chosen = names[0] if len(names) == 1 else method if method in names else None
         if chosen is not None:
@@ -172,46 +136,34 @@ def paper_variants(runs: pd.DataFrame) -> tuple[dict[str, Variant], list[str]]:
 
 
 def paper_name(name: str) -> str:
-    """What the paper calls a data set or a network of ours; the name itself where it has none."""
+    """The paper's name of a data set or a network of ours; the name itself where it has none."""
     return {ours: theirs for theirs, ours in (DATA | BACKBONES).items()}.get(name, name)
 
 
-def tier_of(column: str) -> int | None:
-    """The tier of a column "Tier 3"."""
-    return int(column.removeprefix("Tier ")) if column.startswith("Tier ") else None
-
-
 def _content() -> Any:
-    return json.loads(
-        files("equipoise.report").joinpath("paper_tables.json").read_text(encoding="utf-8")
-    )
+    return json.loads(files("equipoise.report").joinpath("paper_tables.json").read_text(encoding="utf-8"))
 
 
 def _table(entry: Any, doubts: Any) -> PrintedTable:
-    data, backbone, columns = entry["data"], entry["backbone"], entry["columns"]
+    data, backbone, columns = entry["data"], entry["backbone"], tuple(entry["columns"])
     cells = {
         (metric, row, column): Printed(
-            value=values["values"][position],
-            std=values["std"][position] if "std" in values else None,
-            bold=column in values.get("bold", ()),
-            suspicious=_doubts(doubts, data, backbone, metric, row, column),
+            values["values"][at],
+            values["std"][at] if "std" in values else None,
+            column in values.get("bold", ()),
+            _doubt(doubts, data, backbone, metric, row, column),
         )
         for metric, rows in entry["metrics"].items()
         for row, values in rows.items()
-        for position, column in enumerate(columns)
+        for at, column in enumerate(columns)
     }
+    metrics = tuple(entry["metrics"])
     return PrintedTable(
-        label=entry["label"],
-        data=DATA[data],
-        backbone=BACKBONES[backbone],
-        metrics=tuple(entry["metrics"]),
-        columns=tuple(columns),
-        decimals=entry["decimals"],
-        cells=cells,
+        entry["label"], DATA[data], BACKBONES[backbone], metrics, columns, entry["decimals"], cells
     )
 
 
-def _doubts(doubts: Any, data: str, backbone: str | None, metric: str, row: str, column: str) -> str:
+def _doubt(doubts: Any, data: str, backbone: str | None, metric: str, row: str, column: str) -> str:
     return "; ".join(
         doubt["reason"]
         for doubt in doubts

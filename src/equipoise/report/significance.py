@@ -9,31 +9,23 @@ of tests, nor for choosing the best of the others.
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 import pandas as pd
 from scipy import stats
 
 from equipoise.errors import OptionError
-from equipoise.report.results import BETTER, Variant, variants
-from equipoise.report.table import LEAST_P
+from equipoise.report.results import BETTER, Variant, of_variant, variants
 
 FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
 
 
-@dataclass(frozen=True)
-class PairedTest:
-    """The result of paired tests.
+class PairedTest(NamedTuple):
+    """The mean difference of so many pairs, its confidence interval, and two-sided p; None for too few pairs.
 
-    Attributes:
-        pairs: their number.
-        difference: the mean of first minus second.
-        low: lower end of its confidence interval, mean ± t(n−1)·s/√n; None for too few pairs.
-        high: upper end of it.
-        t_p: two-sided p of the paired t-test, t = mean/(s/√n); None for too few pairs.
-        wilcoxon_p: two-sided p of Wilcoxon's signed-rank test; None for too few pairs.
+    The interval is mean ± t(n−1)·s/√n, and the t-test's t = mean/(s/√n).
     """
 
     pairs: int
@@ -44,18 +36,10 @@ class PairedTest:
     wilcoxon_p: float | None = None
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A method against the best of the others by one metric; the difference is method minus rival.
+class Comparison(NamedTuple):
+    """A method against the best of the others by one metric, with the means over the pairs.
 
-    Attributes:
-        metric: by which.
-        focal: the method.
-        rival: the best of the others.
-        focal_mean: the method's mean over the pairs.
-        rival_mean: the rival's.
-        test: of the pairs.
-        passed_over: others that lack some of the method's runs, so that their means cannot be compared.
+    `passed_over` are others that lack some of the method's runs, so that their means cannot be compared.
     """
 
     metric: str
@@ -66,18 +50,6 @@ class Comparison:
     test: PairedTest
     passed_over: tuple[Variant, ...] = ()
 
-    def told(self, focal: str, rival: str, metric: str) -> str:
-        """A sentence, with these names."""
-        test = self.test
-        start = f"{metric}: {focal} {self.focal_mean:.3f} against {self.rival_mean:.3f} of {rival}, the best of the others"
-        if test.low is None or test.high is None:
-            return f"{start}; too few pairs to test ({test.pairs}; at least {FEWEST_PAIRS} shifts are needed)."
-        least = f" (so few pairs cannot give less than {2.0 ** (1 - test.pairs):.3g})" if test.pairs < 6 else ""
-        return (
-            f"{start}; difference {test.difference:+.3f} (95% interval {test.low:+.3f} to {test.high:+.3f}), "
-            f"paired t-test over {test.pairs} shifts {_p(test.t_p)}, Wilcoxon {_p(test.wilcoxon_p)}{least}."
-        )
-
 
 def paired_test(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> PairedTest:
     """Two-sided paired t-test and Wilcoxon signed-rank test of first against second."""
@@ -85,18 +57,12 @@ def paired_test(first: Sequence[float], second: Sequence[float], confidence: flo
     pairs, mean = len(differences), fmean(differences)
     if pairs < FEWEST_PAIRS:
         return PairedTest(pairs, mean)
-    error = stdev(differences) / math.sqrt(pairs)
-    reach = error * float(stats.t.ppf((1 + confidence) / 2, pairs - 1))
     if not any(differences):  # nothing to rank, and 0/0 for t: no evidence of a difference
         return PairedTest(pairs, mean, mean, mean, 1.0, 1.0)
-    return PairedTest(
-        pairs=pairs,
-        difference=mean,
-        low=mean - reach,
-        high=mean + reach,
-        t_p=2 * float(stats.t.sf(abs(mean) / error, pairs - 1)) if error else 0.0,
-        wilcoxon_p=float(stats.wilcoxon(differences).pvalue),
-    )
+    error = stdev(differences) / math.sqrt(pairs)
+    reach = error * float(stats.t.ppf((1 + confidence) / 2, pairs - 1))
+    t_p = 2 * float(stats.t.sf(abs(mean) / error, pairs - 1)) if error else 0.0
+    return PairedTest(pairs, mean, mean - reach, mean + reach, t_p, float(stats.wilcoxon(differences).pvalue))
 
 
 def comparisons(runs: pd.DataFrame, name: str) -> list[Comparison]:
@@ -117,21 +83,15 @@ def comparisons(runs: pd.DataFrame, name: str) -> list[Comparison]:
 def against_best_other(
     runs: pd.DataFrame, metric: str, focal: Variant, rivals: str, among: Collection[str] | None = None
 ) -> Comparison | None:
-    """A method against the other one with the best mean; None without results of both.
+    """A method against the other one, with tempering `rivals`, that has the best mean; None without both.
 
-    Args:
-        runs: the rows of one scope.
-        metric: accuracy, ece, nll or brier; entropy has no best.
-        focal: the method and its tempering.
-        rivals: the tempering of the others.
-        among: the names of the others; None for all that are another method of the registry.
-
-    Others that lack more of the method's shifts and seeds than another does are passed over.
+    `among` names the others; all that are another method of the registry by default. Others that lack more of
+    the method's shifts and seeds than another does are passed over.
     """
     if not BETTER[metric]:
         raise OptionError(f"metric: expected one with a better and a worse, got {metric!r}")
     runs = runs[["name", "tempering", "method", "shift", "seed", metric]]
-    mine = runs[(runs["name"] == focal.name) & (runs["tempering"] == focal.tempering)]
+    mine = of_variant(runs, focal)
     others = runs[(runs["tempering"] == rivals) & ~runs["method"].isin(mine["method"])]
     if among is not None:
         others = others[others["name"].isin(list(among))]
@@ -143,20 +103,7 @@ def against_best_other(
     means = pairs.groupby(["name", "shift"])[[metric, f"{metric}_mine"]].mean()
     averages = means[metric].groupby("name").mean()
     rival = max(whole, key=lambda name: BETTER[metric] * float(averages[name]))
-    chosen = means.loc[rival]
-    theirs, ours = chosen[metric].tolist(), chosen[f"{metric}_mine"].tolist()
-    return Comparison(
-        metric=metric,
-        focal=focal,
-        rival=Variant(rival, rivals),
-        focal_mean=fmean(ours),
-        rival_mean=fmean(theirs),
-        test=paired_test(ours, theirs),
-        passed_over=tuple(Variant(name, rivals) for name in sizes if name not in whole),
-    )
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "p unknown"
-    return f"p < {LEAST_P:g}" if value < LEAST_P else f"p = {value:.3g}"
+    theirs, ours = means.loc[rival][metric].tolist(), means.loc[rival][f"{metric}_mine"].tolist()
+    passed_over = tuple(Variant(name, rivals) for name in sizes if name not in whole)
+    test = paired_test(ours, theirs)
+    return Comparison(metric, focal, Variant(rival, rivals), fmean(ours), fmean(theirs), test, passed_over)

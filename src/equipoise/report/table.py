@@ -3,12 +3,12 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from equipoise.report.part import Spread, Summary
 from equipoise.report.results import BETTER
-from equipoise.report.summary import Coverage, Spread, Summary
 
 DOUBTFUL, INCOMPLETE = "†", "‡"
 """The marks of a doubtful printed number, and of a number of ours that is not of everything."""
@@ -18,18 +18,10 @@ LEAST_P = 1e-15
 
 @dataclass(frozen=True)
 class Entry:
-    """A number of ours beside the one that the paper prints.
+    """A number of ours (None where there is no result) beside the one that the paper prints.
 
-    Attributes:
-        value: ours; None where there is no result.
-        std: its standard deviation.
-        spec: the format of the numbers.
-        best: whether ours is the best of those that it competes with (as written, so ties are all best).
-        printed: the paper's number.
-        printed_std: the paper's standard deviation.
-        bold: whether the paper prints it in bold.
-        doubt: why the printed number is doubtful.
-        missing: the part that is missing of a complete number ("1 of 3 seeds", "2 of 4 domains").
+    `best` marks the best as written, `bold` what the paper prints in bold; `doubt` says why the printed number
+    is doubtful, `missing` the part that is missing of a complete number ("1 of 3 seeds").
     """
 
     value: float | None = None
@@ -51,114 +43,89 @@ class Entry:
         return format(number, self.spec)
 
 
-@dataclass(frozen=True)
-class Table:
-    """One table.
+Columns = Mapping[tuple[str, str], Sequence[Entry | str]]
+"""The cells of each column; a heading has two levels, of which the second may be empty."""
 
-    Attributes:
-        key: a stable name, for file names and links ("pacs-efficientnet_b0-ece-online").
-        title: the caption: data, network, protocol, and the subject.
-        frame: an `Entry` or a text in each cell; columns have two levels, the second may be empty.
-        notes: sentences below it.
-        group: the part of the report that it belongs to: "paper", "averages", "tests", "details" or "runs".
+
+class Table:
+    """One table: a `key` for file names, a `title`, a `frame` with an `Entry` or a text in each cell, `notes`.
+
+    Notes about gaps and doubtful cells follow the given ones.
     """
 
-    key: str
-    title: str
-    frame: pd.DataFrame
-    notes: tuple[str, ...] = field(default=())
-    group: str = "averages"
-
-    @property
-    def entries(self) -> list[tuple[str, tuple[str, str], Entry]]:
-        """Every entry with its row and its column."""
-        return [
-            (str(row), (str(column[0]), str(column[1])), value)
-            for column, values in self.frame.items()
-            for row, value in values.items()
-            if isinstance(column, tuple) and isinstance(value, Entry)
+    def __init__(
+        self, key: str, title: str, columns: Columns, rows: Sequence[str], notes: Iterable[str] = ()
+    ) -> None:
+        self.key, self.title = key, title
+        self.frame = pd.DataFrame(list(columns.values()), columns=list(rows), dtype=object).T
+        self.frame.columns = pd.MultiIndex.from_tuples(list(columns))
+        self.entries = [
+            (row, heading, cell)
+            for heading, cells in columns.items()
+            for row, cell in zip(rows, cells, strict=True)
+            if isinstance(cell, Entry)
         ]
-
-    @property
-    def common_gap(self) -> str:
-        """The part that is missing behind every number of ours alike, said once and not marked; else empty."""
         gaps = {entry.missing for _, _, entry in self.entries if entry.value is not None}
-        return gaps.pop() if len(gaps) == 1 else ""
+        self.common_gap = gaps.pop() if len(gaps) == 1 else ""
+        """The part that is missing behind every number of ours alike, said once and not marked."""
+        self.notes = (*notes, *self._gap_notes(), *self._doubt_notes())
 
+    def _gap_notes(self) -> list[str]:
+        if self.common_gap:
+            return [f"Every number of ours has only {self.common_gap}."]
+        rows: dict[str, dict[str, None]] = {}
+        for row, _, entry in self.entries:
+            if entry.missing and entry.value is not None:
+                rows.setdefault(entry.missing, {})[row] = None
+        return [f"{INCOMPLETE} Only {missing}: {listed(labels)}." for missing, labels in rows.items()]
 
-def table_of(
-    key: str,
-    title: str,
-    columns: Mapping[tuple[str, str], Sequence[Entry | str]],
-    rows: Sequence[str],
-    notes: Iterable[str],
-    group: str = "averages",
-) -> Table:
-    """A table of columns, with notes about its gaps and doubtful cells after the given ones."""
-    frame = pd.DataFrame(dict(columns), index=list(rows), dtype=object)
-    frame.columns = pd.MultiIndex.from_tuples(list(columns))
-    bare = Table(key, title, frame, (), group)
-    return Table(key, title, frame, (*notes, *_gap_notes(bare), *_doubt_notes(bare)), group)
-
-
-def number_or_none(value: float) -> float | None:
-    """None for NaN, pandas' sign of a missing number."""
-    return None if math.isnan(value) else float(value)
+    def _doubt_notes(self) -> list[str]:
+        cells: dict[str, list[str]] = {}
+        for row, (metric, heading), entry in self.entries:
+            if entry.doubt:
+                name = f"{metric.rstrip(' ↑↓')} of {row}" + (f" ({heading})" if heading else "")
+                cells.setdefault(entry.doubt, []).append(name)
+        return [f"{DOUBTFUL} {listed(names)}: {reason}." for reason, names in cells.items()]
 
 
 def compete(
-    summaries: Sequence[Summary | None], metric: str, missing: Sequence[str], spread: Spread | None, spec: str
+    summaries: Sequence[Summary | None],
+    metric: str,
+    missing: Sequence[str],
+    spread: Spread,
+    spec: str = ".3f",
 ) -> list[Entry]:
-    """Entries of which the best by a metric is marked.
+    """Entries of which the best by a metric is marked; `missing` says for each what it lacks.
 
     The best is the best as written, so ties are all best. Only numbers of the same shifts and seeds compete:
     those that most entries have.
     """
     times = Counter(each.coverage for each in summaries if each is not None)
-    usual: Coverage | None = max(times, key=lambda each: (times[each], len(each)), default=None)
-    entries = [
-        Entry(missing=gap, spec=spec)
-        if each is None
-        else Entry(
-            value=each.mean[metric],
-            std=number_or_none(each.std[spread][metric]) if spread else None,
-            missing=gap,
-            spec=spec,
-        )
-        for each, gap in zip(summaries, missing, strict=True)
-    ]
-    alike = [each is not None and each.coverage == usual for each in summaries]
-    competing = [entry.value for entry, same in zip(entries, alike, strict=True) if same and entry.value is not None]
+    usual = max(times, key=lambda each: (times[each], len(each)), default=None)
+    entries, competing = [], []
+    for each, gap in zip(summaries, missing, strict=True):
+        if each is None:
+            entries.append(Entry(spec=spec, missing=gap))
+            continue
+        entries.append(Entry(each.mean[metric], known(each.std[spread][metric]), spec, missing=gap))
+        if each.coverage == usual:
+            competing.append(each.mean[metric])
     if not BETTER[metric] or len(competing) < 2:
         return entries
-    best = entries[0].written((max if BETTER[metric] > 0 else min)(competing))
+    best = entries[0].written(max(competing, key=lambda value: BETTER[metric] * value))
+    alike = [each is not None and each.coverage == usual for each in summaries]
     return [
-        Entry(entry.value, entry.std, spec, best=same and entry.written(entry.value or 0.0) == best, missing=entry.missing)
+        replace(entry, best=same and entry.value is not None and entry.written(entry.value) == best)
         for entry, same in zip(entries, alike, strict=True)
     ]
+
+
+def known(value: float) -> float | None:
+    """None for NaN, pandas' sign of a missing number."""
+    return None if math.isnan(value) else float(value)
 
 
 def listed(names: Iterable[str]) -> str:
     """Names as a sentence lists them: "a, b and c"."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
-
-
-def _gap_notes(table: Table) -> list[str]:
-    if everywhere := table.common_gap:
-        return [f"Every number of ours has only {everywhere}."]
-    rows: dict[str, dict[str, None]] = {}
-    for row, _, entry in table.entries:
-        if entry.missing and entry.value is not None:
-            rows.setdefault(entry.missing, {})[row] = None
-    return [f"{INCOMPLETE} Only {missing}: {listed(labels)}." for missing, labels in rows.items()]
-
-
-def _doubt_notes(table: Table) -> list[str]:
-    """The reasons for doubt, each once with the cells that it is about."""
-    cells: dict[str, dict[str, None]] = {}
-    for row, (metric, heading), entry in table.entries:
-        if entry.doubt:
-            name = f"{metric.rstrip(' ↑↓')} of {row}" + (f" ({heading})" if heading else "")
-            cells.setdefault(entry.doubt, {})[name] = None
-    return [f"{DOUBTFUL} {listed(names)}: {reason}." for reason, names in cells.items()]

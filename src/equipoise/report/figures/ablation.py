@@ -5,21 +5,16 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from equipoise.bench.schema import StreamSummary
-from equipoise.report.drawing import ACCENT, INK, SERIES, Colour, panels, themed
-from equipoise.report.figures.by_place import Series, by_place_axes
-from equipoise.report.figures.streams import by_place, tau_median
-from equipoise.report.names import short
+from equipoise.report.drawing import ACCENT, INK, SERIES, panels, themed
+from equipoise.report.figures.streams import Points, by_place, place_axes, tau_median
 from equipoise.report.paper import paper_variants
-from equipoise.report.summary import Part, Place
+from equipoise.report.part import Part, Place, Spread
+from equipoise.report.tables import short
 
-LOOKS: dict[str, tuple[Colour, str]] = {
-    "mean": (SERIES[0], "o"),
-    "median": (SERIES[1], "D"),
-    "sample": (SERIES[3], "^"),
-    "agreement": (SERIES[4], "v"),
-    "rehearsed": (ACCENT, "P"),
-    "fixed": (INK, "s"),
-}
+LOOKS = {
+    "mean": (SERIES[0], "o"), "median": (SERIES[1], "D"), "sample": (SERIES[3], "^"), "agreement": (SERIES[4], "v"),
+    "rehearsed": (ACCENT, "P"), "fixed": (INK, "s"),
+}  # fmt: skip
 
 
 def ablated(part: Part) -> tuple[str, list[str]] | None:
@@ -44,33 +39,29 @@ def ablation_figures(part: Part, streams: Sequence[StreamSummary]) -> dict[str, 
         return {}
     name, kinds = found
     kind, places = part.axis
-    drawn = {}
-    over = "domains" if kind == "tier" else "seeds"
-    values: dict[str, dict[str, dict[str, tuple[float, float]]]] = {
-        title: {
-            tempering: {
-                place: (summary.mean[metric], summary.std["domains" if over == "domains" else "seeds"][metric])
-                for place in places
-                if (summary := part.at.get(Place(name, tempering, kind, place)))
-            }
-            for tempering in kinds
+    over: Spread = "domains" if part.tiers else "seeds"
+    values: dict[str, dict[str, Points]] = {}
+    for metric, title in (("ece", "ECE"), ("nll", "NLL, nats")):
+        there = {each: {p: part.at.get(Place(name, each, kind, p)) for p in places} for each in kinds}
+        values[title] = {
+            each: {p: (found.mean[metric], found.std[over][metric]) for p, found in points.items() if found}
+            for each, points in there.items()
         }
-        for metric, title in (("ece", "ECE"), ("nll", "NLL, nats"))
+    taus = {
+        "mean": lambda each: each["tau_mean"],
+        "median": tau_median,
+        "fixed": lambda each: each["fixed_tau"],
     }
     if streams:
-        taus = {
-            "mean": by_place(part, streams, lambda stream: stream["tau_mean"]),
-            "median": by_place(part, streams, tau_median),
-            "fixed": by_place(part, streams, lambda stream: stream["fixed_tau"]),
+        values["temperature τ"] = {
+            each: by_place(part, streams, taus[each]) for each in kinds if each in taus
         }
-        values["temperature τ"] = {each: taus[each] for each in kinds if each in taus}
-    for title, by_tempering in values.items():
-        height = 3.0 if kind == "tier" else 0.42 * len(places) + 1.4
-        figure, (axes,) = panels(3.6, height)
-        series = {
-            short(each): Series(*LOOKS.get(each, (SERIES[7], "X")), points) for each, points in by_tempering.items()
+    drawn = {}
+    for title, several in values.items():
+        drawn[title], (axes,) = panels(3.6, 3.0 if part.tiers else 0.42 * len(places) + 1.4)
+        looks = {
+            short(each): (*LOOKS.get(each, (SERIES[7], "X")), points) for each, points in several.items()
         }
-        by_place_axes(axes, series, places, kind, title)
-        figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-        drawn[title] = figure
+        place_axes(axes, part, title, looks)
+        drawn[title].legend(loc="outside lower center", ncols=3, fontsize=8)
     return drawn

@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, UNDER, themed
-
-Sums = Mapping[str, Sequence[float]]
-"""Answers in bins by confidence: `count`, and sums of `confidence` and of hits (`correct`), or shares of them."""
+from equipoise.report.part import Part, Place
+from equipoise.report.results import Variant, of_variant
 
 
 def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
@@ -26,23 +25,24 @@ def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
             shifts.setdefault(shift, []).append(part / sum(sums["count"]))
     if not shifts:
         return None
-    count, confidence, correct = np.mean([np.mean(parts, axis=0) for parts in shifts.values()], axis=0)
-    return {"count": count.tolist(), "confidence": confidence.tolist(), "correct": correct.tolist()}
+    bins = np.mean([np.mean(each, axis=0) for each in shifts.values()], axis=0)
+    return dict(zip(("count", "confidence", "correct"), bins.tolist(), strict=True))
 
 
-def reliability_axes(axes: Axes, sums: Sums) -> None:
-    """Draw the accuracy in each bin of confidence, the gap to the confidence in colour, and the counts.
+def reliability_axes(axes: Axes, sums: Mapping[str, Sequence[float]]) -> None:
+    """Draw the accuracy in each bin of confidence, the gap to the confidence in colour, and the counts below.
 
-    Bars of calibrated answers end at the diagonal. Below zero, a bar for the share of answers in the bin.
+    `sums` has `count`, and sums of `confidence` and of hits (`correct`), for bins of equal width, or shares of
+    them. Bars of calibrated answers end at the diagonal.
     """
     count, total, hits = (np.asarray(sums[name], dtype=float) for name in ("count", "confidence", "correct"))
-    edges, filled = np.linspace(0, 1, len(count) + 1), np.where(count > 0, count, np.nan)
+    edges, filled = np.linspace(0, 1, len(count) + 1), np.where(count > 0, count, 1.0)
     confidence, accuracy = total / filled, hits / filled
-    low, high = np.fmin(confidence, accuracy), np.fmax(confidence, accuracy)
-    axes.stairs(np.nan_to_num(low), edges, fill=True, color=ACCENT.light, alpha=0.45)
+    low, high = np.minimum(confidence, accuracy), np.maximum(confidence, accuracy)
+    axes.stairs(low, edges, fill=True, color=ACCENT.light, alpha=0.45)
     for over, colour in ((True, OVER), (False, UNDER)):
         gap = np.where((confidence > accuracy) == over, high, low)
-        axes.stairs(np.nan_to_num(gap), edges, baseline=np.nan_to_num(low), fill=True, color=colour.light, alpha=0.75)
+        axes.stairs(gap, edges, baseline=low, fill=True, color=colour.light, alpha=0.75)
     axes.plot([0, 1], [0, 1], "--", color=INK.light, linewidth=0.8)
     share = 0.18 * count / max(count.max(), 1e-12) - 0.22
     axes.stairs(share, edges, baseline=-0.22, fill=True, color=MUTED.light, alpha=0.6)
@@ -51,10 +51,17 @@ def reliability_axes(axes: Axes, sums: Sums) -> None:
 
 
 @themed
-def reliability_figure(sums: Sums) -> Figure:
-    """A small diagram, to stand beside others."""
-    figure = Figure(figsize=(1.5, 1.65))
-    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
-    reliability_axes(axes, sums)
-    axes.set(xticks=[], yticks=[])  # ticks take most of the time, and there are many diagrams
-    return figure
+def reliability_figures(part: Part) -> dict[Variant, tuple[Figure, str]]:
+    """A small diagram for each method and tempering, with its numbers in a few words."""
+    found = {}
+    for variant in part.variants:
+        sums = pooled(of_variant(part.runs, variant))
+        if sums is not None:
+            figure = Figure(figsize=(1.5, 1.65))
+            axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+            reliability_axes(axes, sums)
+            axes.set(xticks=[], yticks=[])  # ticks take most of the time, and there are many diagrams
+            sure, right = sum(sums["confidence"]), sum(sums["correct"])
+            ece = part.at[Place(*variant)].mean["ece"]
+            found[variant] = figure, f"ECE {ece:.3f}; {sure:.0%} sure, {right:.0%} right"
+    return found

@@ -1,51 +1,43 @@
 """The paper's figure 2: norms of the source model's logits against the shift, and the distribution of tau."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from equipoise.bench.schema import StreamSummary
-from equipoise.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
-from equipoise.report.figures.by_place import Series, by_place_axes
-from equipoise.report.results import setting_of
-from equipoise.report.summary import Part
+from equipoise.report.drawing import ACCENT, INK, MUTED, SERIES, Colour, panels, themed
+from equipoise.report.part import Part
+from equipoise.report.results import scope_of
 
-WANTED_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""The quantiles that are drawn: of those that a run wrote, the nearest to these."""
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""The quantiles of the norms that are drawn."""
+Points = Mapping[str, tuple[float, float]]
+"""A mean and its deviation by place."""
 
 
 def streams_of(part: Part, streams: Iterable[StreamSummary]) -> list[StreamSummary]:
     """The streams of a part's setting and network, of each shift and seed the last."""
-    found = {}
-    for stream in streams:
-        if (setting_of(stream), stream["backbone"]) == (part.scope.setting, part.scope.backbone):
-            found[stream["target"], stream["tier"], stream["seed"]] = stream
-    return list(found.values())
+    of_part = [each for each in streams if scope_of({**each, "protocol": part.scope.protocol}) == part.scope]
+    return list({(each["target"], each["tier"], each["seed"]): each for each in of_part}.values())
 
 
-def place_of(part: Part, stream: StreamSummary) -> str:
-    """The place of a stream on the axis of figures: its tier, or its domain."""
-    return str(stream["tier"]) if part.tiers else stream["target"]
-
-
-def by_place(
-    part: Part, streams: Sequence[StreamSummary], value: Callable[[StreamSummary], float]
-) -> dict[str, tuple[float, float]]:
+def by_place(part: Part, streams: Sequence[StreamSummary], value: Callable[[StreamSummary], float]) -> Points:
     """Mean and deviation of a value: over the domains of each tier, or over the seeds of each domain.
 
     At a tier, the seeds of a domain are averaged first, so that the deviation is from domain to domain.
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    found: dict[str, dict[object, list[float]]] = {}
     for stream in streams:
-        inner = stream["target"] if part.tiers else str(stream["seed"])
-        found.setdefault(place_of(part, stream), {}).setdefault(inner, []).append(value(stream))
-    averages = {place: [float(np.mean(each)) for each in inner.values()] for place, inner in found.items()}
+        inner = stream["target"] if part.tiers else stream["seed"]
+        found.setdefault(_place(part, stream), {}).setdefault(inner, []).append(value(stream))
+    means = {place: [np.mean(each) for each in inner.values()] for place, inner in found.items()}
     return {
-        place: (float(np.mean(each)), float(np.std(each, ddof=1)) if len(each) > 1 else 0.0)
-        for place, each in averages.items()
+        p: (float(np.mean(each)), float(np.std(each, ddof=1)) if each[1:] else 0.0)
+        for p, each in means.items()
     }
 
 
@@ -59,64 +51,79 @@ def tau_median(stream: StreamSummary) -> float:
     return float(np.interp(0.5, stream["levels"], stream["taus"]))
 
 
-def shown_levels(levels: Sequence[float]) -> list[float]:
-    """The quantiles that are drawn, ascending."""
-    return sorted({min(levels, key=lambda level: abs(level - wanted)) for wanted in WANTED_LEVELS})
-
-
-@themed
-def norms_figure(part: Part, streams: Sequence[StreamSummary]) -> Figure:
-    """Quantiles of ‖z‖/κ: lines over the tiers, or a range for each domain."""
-    levels = shown_levels(streams[0]["levels"])
+def place_axes(axes: Axes, part: Part, name: str, series: Mapping[str, tuple[Colour, str, Points]]) -> None:
+    """Draw series with colour and marker: lines over the tiers, or points in a row for each domain."""
     kind, places = part.axis
-    found = {level: by_place(part, streams, partial(scaled_norm, level=level)) for level in levels}
-    places = [place for place in places if place in found[levels[0]]]
-    figure, (axes,) = panels(4.8, 3.0 if kind == "tier" else 0.34 * len(places) + 1.1)
-    name = "logit norm ‖z‖ / κ"
+    for at, (label, (colour, marker, points)) in enumerate(series.items()):
+        there = [(place, *points[places[place]]) for place in range(len(places)) if places[place] in points]
+        where, values, bars = np.nan_to_num(np.array(there, dtype=float).reshape(-1, 3).T)
+        offset = 0.5 * (at / max(len(series) - 1, 1) - 0.5) if kind == "domain" else 0.0
+        x, y, x_bars, y_bars = (
+            (where, values, None, bars) if kind == "tier" else (values, where + offset, bars, None)
+        )
+        style = f"{marker}-" if kind == "tier" else marker
+        axes.errorbar(
+            x, y, y_bars, x_bars, style, color=colour.light, label=label, markersize=4.5, linewidth=1
+        )
     if kind == "tier":
-        series = {
-            f"{level:.0%} quantile": Series(SERIES[at], "o", {p: (v, 0.0) for p, (v, _) in found[level].items()})
-            for at, level in enumerate(levels)
-        }
-        by_place_axes(axes, series, places, kind, name)
-        axes.legend(fontsize=8, ncols=2)
-        axes.axhline(1, color=INK.light, linestyle="--", linewidth=0.8)
+        axes.set(xticks=range(len(places)), xticklabels=places, xlabel="tier", ylabel=name, ylim=(0, None))
     else:
-        for at, place in enumerate(places):
-            values = [found[level][place][0] for level in levels]
-            axes.plot([values[0], values[-1]], [at, at], color=ACCENT.light, linewidth=1)
-            inner = values[len(values) // 4], values[-1 - len(values) // 4]
-            axes.plot(inner, [at, at], color=ACCENT.light, linewidth=4, alpha=0.5)
-            axes.plot(values[len(values) // 2], at, "o", color=ACCENT.light, markersize=5)
-        axes.axvline(1, color=INK.light, linestyle="--", linewidth=0.8)
-        by_place_axes(axes, {}, places, kind, name)
-    return figure
+        names = [place if len(place) <= 18 else f"{place[:17]}…" for place in places]
+        axes.set(yticks=range(len(places)), yticklabels=names, xlabel=name, xlim=(0, None))
+        axes.set_ylim(len(places) - 0.5, -0.5)
 
 
 @themed
-def tau_figure(part: Part, streams: Sequence[StreamSummary]) -> Figure:
-    """A histogram of tau above the other for each place, with its mean and its median."""
+def stream_figures(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Figure]:
+    """Quantiles of ‖z‖/κ, and a histogram of tau, for each tier or domain; empty without streams."""
+    if not streams:
+        return {}
+    norms, (axes,) = panels(4.8, 3.2 if part.tiers else 0.4 * len(part.targets) + 1.4)
+    quantiles = {level: by_place(part, streams, partial(scaled_norm, level=level)) for level in LEVELS}
+    looks = zip(LEVELS, SERIES, strict=False)
+    place_axes(
+        axes, part, "logit norm ‖z‖ / κ", {f"{level:.0%}": (c, "o", quantiles[level]) for level, c in looks}
+    )
+    (axes.axhline if part.tiers else axes.axvline)(1, color=INK.light, linestyle="--", linewidth=0.8)
+    norms.legend(
+        loc="outside lower center", ncols=len(LEVELS), fontsize=8, title="quantile", title_fontsize=8
+    )
     edges = Counter(tuple(stream["tau_edges"]) for stream in streams).most_common(1)[0][0]
-    alike = [stream for stream in streams if tuple(stream["tau_edges"]) == edges and sum(stream["tau_counts"])]
-    kind, places = part.axis
-    groups = {place: [each for each in alike if place_of(part, each) == place] for place in places}
-    groups = {place: each for place, each in groups.items() if each}
-    figure, (axes,) = panels(4.8, 0.5 * len(groups) + 0.9)
-    counts = {p: np.sum([each["tau_counts"] for each in several], axis=0) for p, several in groups.items()}
-    tallest = max((float((each / each.sum()).max()) for each in counts.values()), default=1.0)
-    for at, (place, several) in enumerate(groups.items()):
-        heights = 0.8 * counts[place] / counts[place].sum() / tallest
-        axes.stairs(len(groups) - at - 1 + heights, edges, baseline=len(groups) - at - 1, fill=True, color=MUTED.light, alpha=0.45)  # fmt: skip
-        mean = float(np.mean([each["tau_mean"] for each in several]))
-        median = float(np.mean([tau_median(each) for each in several]))
-        for value, colour in ((mean, SERIES[0]), (median, ACCENT)):
-            axes.plot([value, value], [len(groups) - at - 1, len(groups) - at - 0.2], color=colour.light, linewidth=1.6)
-        axes.text(1.02, len(groups) - at - 0.9, f"mean {mean:.2f}", color=SERIES[0].light, fontsize=8, transform=axes.get_yaxis_transform())  # fmt: skip
-        axes.text(1.02, len(groups) - at - 0.5, f"median {median:.2f}", color=ACCENT.light, fontsize=8, transform=axes.get_yaxis_transform())  # fmt: skip
-    total = np.sum(list(counts.values()), axis=0)
-    inside = np.flatnonzero((np.cumsum(total) > 0.005 * total.sum()) & (np.cumsum(total[::-1])[::-1] > 0.005 * total.sum()))  # fmt: skip
-    axes.set(xlim=(edges[inside[0]], edges[inside[-1] + 1]), ylim=(0, len(groups)), xlabel="τ")
-    names = [f"tier {place}" if kind == "tier" else place for place in groups]
-    axes.set(yticks=np.arange(len(groups))[::-1], yticklabels=names)
-    axes.tick_params(axis="y", length=0)
+    alike = [
+        stream for stream in streams if tuple(stream["tau_edges"]) == edges and sum(stream["tau_counts"])
+    ]
+    return {"norms": norms, "tau": _tau_figure(part, alike, edges)} if alike else {"norms": norms}
+
+
+def _tau_figure(part: Part, streams: Sequence[StreamSummary], edges: Sequence[float]) -> Figure:
+    places = [place for place in part.axis[1] if any(_place(part, each) == place for each in streams)]
+    figure, (axes,) = panels(4.8, 0.5 * len(places) + 0.9)
+    of_place = [[each for each in streams if _place(part, each) == place] for place in places]
+    shares = [np.sum([each["tau_counts"] for each in several], axis=0) for several in of_place]
+    shares = [counts / counts.sum() for counts in shares]
+    for base, (several, share) in enumerate(zip(reversed(of_place), reversed(shares), strict=True)):
+        axes.stairs(
+            base + 0.8 * share / np.max(shares),
+            edges,
+            baseline=base,
+            fill=True,
+            color=MUTED.light,
+            alpha=0.45,
+        )
+        mean, median = np.mean([(each["tau_mean"], tau_median(each)) for each in several], axis=0)
+        for height, (value, name, colour) in enumerate(
+            ((mean, "mean", SERIES[0]), (median, "median", ACCENT))
+        ):
+            axes.plot([value, value], [base, base + 0.8], color=colour.light, linewidth=1.6)
+            told, beside = f"{name} {value:.2f}", axes.get_yaxis_transform()
+            axes.text(1.02, base + 0.1 + 0.4 * height, told, color=colour.light, fontsize=8, transform=beside)
+    cumulative = np.cumsum(np.mean(shares, axis=0))
+    low, high = np.searchsorted(cumulative, [0.005, 0.995])
+    names = [f"tier {place}" if part.tiers else place for place in reversed(places)]
+    axes.set(xlim=(edges[low], edges[high + 1]), ylim=(0, len(places)), xlabel="τ")
+    axes.set(yticks=range(len(places)), yticklabels=names)
     return figure
+
+
+def _place(part: Part, stream: StreamSummary) -> str:
+    return str(stream["tier"]) if part.tiers else stream["target"]
