@@ -4,11 +4,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
 from equipoise.bench.progress import RunProgress
-from equipoise.bench.recipe import Recipe, load_recipe
+from equipoise.bench.recipe import Recipe, RehearsalRecipe, load_recipe
 from equipoise.bench.sweep import CACHE, run_recipe
 from equipoise.cli.run import make_workers
 from equipoise.data.cache import Cache, read_stored
@@ -16,7 +18,6 @@ from equipoise.data.reader import Reader
 from equipoise.data.registry import open_data_set
 from equipoise.errors import EquipoiseError
 from equipoise.files import whole_file
-from equipoise.report.formats import text_frame
 from equipoise.report.results import read_results
 from equipoise.report.story import findings, headline, tell
 from equipoise.report.story_page import says_and_right, scores, story_page
@@ -24,8 +25,8 @@ from equipoise.version import __version__
 
 FRAMES = 20
 """Example images along the time axis."""
-QUICK_IMAGES = 1500
-"""The most images of the training set and of the stream with `--quick`."""
+QUICK_IMAGES, QUICK_EPOCHS, QUICK_SHIFTS = 1200, 4, 8
+"""With `--quick`: the most images of the training set and of the stream, and a shorter training and rehearsal."""
 
 
 def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console | None = None) -> Path:
@@ -56,19 +57,29 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
     index = out / "index.html"
     with whole_file(index) as partial:
         partial.write_text(story_page(story, _frames(folder, limit), facts), encoding="utf-8")
-    for text in (headline(story), "", text_frame(says_and_right(story)), "", text_frame(scores(story)), ""):
-        shown.print(text, highlight=False, markup=False)
+    shown.print(headline(story), highlight=False, markup=False, style="bold")
+    shown.print(_table(says_and_right(story), "Certainty and accuracy in each segment"))
+    shown.print(_table(scores(story).map("{:.3f}".format), "The whole stream"))
     for sentence in findings(story):
         shown.print(f"- {sentence}", highlight=False, markup=False)
     shown.print(f"{seconds:.0f} s; see {index} in a browser", highlight=False, markup=False)
     return index
 
 
+def _table(frame: pd.DataFrame, title: str) -> Table:
+    """A frame of texts for the terminal."""
+    table = Table(title=title, title_justify="left")
+    for head in ("", *frame.columns):
+        words = " ".join(head) if isinstance(head, tuple) else str(head)
+        table.add_column(words, justify="right" if words else "left")
+    for name, *values in frame.itertuples():
+        table.add_row(str(name), *map(str, values))
+    return table
+
+
 def _recipe(seed: int, quick: bool) -> Recipe:
-    recipe = load_recipe("drift").narrowed(seeds=[seed])
-    if not quick:
-        return recipe
-    return recipe.model_copy(update={"rehearsal": recipe.rehearsal.model_copy(update={"shifts": 8})})
+    recipe = load_recipe("drift").narrowed(seeds=[seed], epochs=QUICK_EPOCHS if quick else None)
+    return recipe.model_copy(update={"rehearsal": RehearsalRecipe(shifts=QUICK_SHIFTS)}) if quick else recipe
 
 
 def _frames(folder: Path, limit: int | None) -> list[NDArray[np.uint8]]:

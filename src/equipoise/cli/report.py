@@ -1,33 +1,59 @@
-"""`equipoise report`: write the results of a run as HTML, LaTeX or Markdown."""
+"""`equipoise report`: write the results of a run as HTML, LaTeX, CSV, figure files or Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from equipoise.errors import OptionError
-from equipoise.files import whole_file
-from equipoise.report.numbers.results import read_results
-from equipoise.report.page.page import report_page
-from equipoise.report.tables.latex import write_latex
-from equipoise.report.tables.markdown import markdown as markdown_text
+from equipoise.report.drawing import write_figures
+from equipoise.report.formats import write_csv, write_latex, write_text
+from equipoise.report.figures.streams import streams_of
+from equipoise.report.page import figures_of, report_markdown, report_page
+from equipoise.report.part import parts
+from equipoise.report.results import read_results
+from equipoise.report.tables import all_tables, table_key
 
 
-def write_report(folder: Path, *, html: Path | None, latex: Path | None, markdown: bool) -> Iterator[str]:
+def write_report(
+    folder: Path,
+    *,
+    html: Path | None = None,
+    latex: Path | None = None,
+    csv: Path | None = None,
+    figures: Path | None = None,
+    markdown: bool = False,
+    methods: Collection[str] = (),
+    temperings: Collection[str] = (),
+    compare: str | None = None,
+) -> Iterator[str]:
     """Read the results of a run, write the requested files, and yield the lines to print."""
     if html is not None and html.is_dir():
         raise OptionError(f"--html: expected a file to write the page to, got the folder {html}")
-    if latex is not None and latex.exists() and not latex.is_dir():
-        raise OptionError(f"--latex: expected a folder for the tables, got the file {latex}")
     results = read_results(folder)
+    if compare is not None and compare not in set(results.frame["name"]):
+        names = ", ".join(sorted(set(results.frame["name"])))
+        raise OptionError(f"--compare: expected one of {names}, got {compare}")
+    results = results.only(methods, temperings)
     if html is not None:
         _make_folder(html.parent, "--html")
-        with whole_file(html) as partial:
-            partial.write_text(report_page(results), encoding="utf-8")
+        write_text(html, report_page(results, compare))
         yield f"see {html} in a browser"
+    tables = list(all_tables(parts(results), compare)) if latex or csv else []
     if latex is not None:
         _make_folder(latex, "--latex")
-        yield f"{len(write_latex(results, latex))} files in {latex}"
+        yield f"{len(write_latex(tables, latex))} files in {latex}; main.tex has them all"
+    if csv is not None:
+        _make_folder(csv, "--csv")
+        yield f"see {' and '.join(map(str, write_csv(results, tables, csv)))}"
+    if figures is not None:
+        _make_folder(figures, "--figures")
+        for part in parts(results):
+            for kind, drawn in figures_of(part, streams_of(part, results.streams)).items():
+                write_figures(
+                    {f"{table_key(part.scope, kind)}-{name}": each for name, each in drawn.items()}, figures
+                )
+        yield f"figures as SVG and PDF in {figures}"
     if markdown:
-        yield markdown_text(results)
+        yield report_markdown(results, compare)
 
 
 def _make_folder(folder: Path, option: str) -> None:

@@ -21,7 +21,7 @@ SEGMENTS = (
     Segment("as trained again", 500),
 )
 """Light that fades, then a sudden change, then the start again."""
-DARKEST, NOISIEST = 0.45, 30.0
+DARKEST, NOISIEST = 0.25, 10.0
 """At the end of dusk: the factor of the light, and the standard deviation of the noise."""
 
 _TRAINED = 4000

@@ -5,12 +5,17 @@ right in both. `palette_css` defines the variables.
 """
 
 import io
+import re
+from collections.abc import Mapping
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from equipoise.files import whole_file
 
 
 class Colour(NamedTuple):
@@ -112,6 +117,17 @@ def svg(figure: Figure, description: str) -> str:
         f'<svg class="drawn" role="img" aria-label="{escape(description)}" viewBox="{view}" '
         f'style="max-width: {width * 4 / 3:.0f}px" xmlns:xlink="http://www.w3.org/1999/xlink">{body}'
     )
+
+
+@themed
+def write_figures(figures: Mapping[str, Figure], folder: Path) -> int:
+    """Write each figure as SVG and PDF, in the light colours; the number of figures."""
+    for name, figure in figures.items():
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:150]
+        for kind in ("svg", "pdf"):
+            with whole_file(folder / f"{plain}.{kind}") as partial:
+                figure.savefig(partial, format=kind)
+    return len(figures)
 
 
 def palette_css() -> str:

@@ -76,7 +76,9 @@ def tell(results: Results) -> Story:
     rows = frame.drop_duplicates("name").sort_index()
     if rows.empty:
         raise DataError("expected results of a recipe with `trace: true`, and of no or rehearsed tempering")
-    order = sorted(rows.index, key=lambda row: (rows["method"][row] != "source", rows["method"][row] == "poise"))
+    order = sorted(
+        rows.index, key=lambda row: (rows["method"][row] != "source", rows["method"][row] == "poise")
+    )
     methods = tuple(_told(rows.loc[row]) for row in order)
     sizes = [(segment["name"], segment["images"]) for segment in rows.iloc[0]["trace"]["segments"]]
     names, images = zip(*sizes, strict=True)

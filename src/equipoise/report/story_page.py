@@ -50,9 +50,9 @@ def says_and_right(story: Story) -> pd.DataFrame:
 def scores(story: Story) -> pd.DataFrame:
     """A row for each method: its scores on the whole stream."""
     frame = pd.DataFrame({told.name: told.whole for told in story.methods}).T
-    return frame.rename(columns={"right": "accuracy ↑", "says": "confidence", "ece": "ECE ↓", "nll": "NLL ↓"})[
-        ["accuracy ↑", "confidence", "ECE ↓", "NLL ↓"]
-    ]
+    return frame.rename(
+        columns={"right": "accuracy ↑", "says": "confidence", "ece": "ECE ↓", "nll": "NLL ↓"}
+    )[["accuracy ↑", "confidence", "ECE ↓", "NLL ↓"]]
 
 
 @themed

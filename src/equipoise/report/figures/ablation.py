@@ -1,85 +1,67 @@
-"""The paper's figure 3: the certainty regulariser against one temperature fitted on the source."""
+"""The paper's figure 3: adaptive temperatures against one temperature fitted on the source."""
 
-from collections.abc import Mapping
-from statistics import fmean
+from collections.abc import Sequence
 
-from equipoise.bench.schema import Protocol
-from equipoise.report.figures.charts import Series, line_chart, row_chart
-from equipoise.report.figures.sections import Section, Spread, VariantResults, spread_of
-from equipoise.report.figures.streams import by_place, tau_median
-from equipoise.report.figures.svg import Shape
-from equipoise.report.numbers.runs import MethodVariant, Metric
+from matplotlib.figure import Figure
 
-KINDS: dict[str, tuple[str, str, Shape]] = {
-    "mean": ("mean of τ", "hue-3", "circle"),
-    "median": ("median of τ", "hue-1", "diamond"),
-    "fixed": ("fixed τ", "hue-0", "square"),
-}
-"""The temperings that are compared: what they are called, their colour and their shape."""
-PREFERRED = ("dec", "source")
+from equipoise.bench.schema import StreamSummary
+from equipoise.report.drawing import ACCENT, INK, SERIES, panels, themed
+from equipoise.report.figures.streams import Points, by_place, place_axes, tau_median
+from equipoise.report.paper import paper_variants
+from equipoise.report.part import Part, Place, Spread
+from equipoise.report.tables import short
+
+LOOKS = {
+    "mean": (SERIES[0], "o"), "median": (SERIES[1], "D"), "sample": (SERIES[3], "^"), "agreement": (SERIES[4], "v"),
+    "rehearsed": (ACCENT, "P"), "fixed": (INK, "s"),
+}  # fmt: skip
 
 
-def ablated(section: Section, protocol: Protocol) -> dict[str, VariantResults]:
-    """The groups that are compared, by tempering: those of dec, else of source; empty if neither has two.
+def ablated(part: Part) -> tuple[str, list[str]] | None:
+    """The method whose temperings are compared, the paper's DEC or no adaptation, with its temperings.
 
-    One of the two at least is the fixed temperature: without it there is nothing to compare with.
+    None unless one of them is the fixed temperature: without it there is nothing to compare with.
     """
-    groups = section.groups.get(protocol, {})
-    for label in PREFERRED:
-        found = {
-            kind: groups[MethodVariant(label, kind)] for kind in KINDS if MethodVariant(label, kind) in groups
-        }
-        if "fixed" in found and len(found) > 1:
-            return found
-    return {}
+    dec = paper_variants(part.runs)[0].get("DEC")
+    sources = [name for name in part.names if part.methods[name] == "source"]
+    for name in [*([dec.name] if dec else []), *sources]:
+        kinds = [kind for kind in part.temperings if kind != "none" and Place(name, kind) in part.at]
+        if "fixed" in kinds and len(kinds) > 1:
+            return name, kinds
+    return None
 
 
-def metric_by_place(section: Section, group: VariantResults, metric: Metric) -> dict[str, Spread]:
-    """A metric over the domains of each tier, or over the seeds of each domain."""
-    found: dict[str, list[float]] = {}
-    for shift, seeds in group.runs.items():
-        place = section.place(shift)
-        if place is not None:
-            values = [scores[metric] for scores in seeds.values()]
-            found.setdefault(place, []).extend([fmean(values)] if section.tiers else values)
-    return {place: spread_of(values) for place, values in found.items()}
-
-
-def tau_by_place(section: Section) -> dict[str, dict[str, Spread]]:
-    """The computed temperatures by tempering, then by tier or domain; empty without streams."""
-    if not section.streams:
-        return {}
-    found = {
-        "mean": by_place(section, lambda stream: stream["tau_mean"]),
-        "median": by_place(section, tau_median),
-        "fixed": by_place(section, lambda stream: stream["fixed_tau"]),
-    }
-    return {kind: values for kind, values in found.items() if values}
-
-
-def ablation_figures(section: Section, protocol: Protocol) -> list[str]:
+@themed
+def ablation_figures(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Figure]:
     """ECE, NLL and tau, each over the tiers or the domains; empty if there is nothing to compare."""
-    found = ablated(section, protocol)
-    if not found:
-        return []
-    metrics: tuple[tuple[Metric, str], ...] = ("ece", "ECE"), ("nll", "NLL (nats)")
-    drawn = [
-        _chart(
-            section, {kind: metric_by_place(section, group, metric) for kind, group in found.items()}, name
-        )
-        for metric, name in metrics
-    ]
-    taus = {kind: values for kind, values in tau_by_place(section).items() if kind in found}
-    return [*drawn, _chart(section, taus, "temperature τ")] if taus else drawn
-
-
-def _chart(section: Section, values: Mapping[str, Mapping[str, Spread]], name: str) -> str:
-    series = [
-        Series(KINDS[kind][0], KINDS[kind][1], by_place, KINDS[kind][2], filled=kind != "fixed")
-        for kind, by_place in values.items()
-    ]
-    where = "tier" if section.tiers else "domain"
-    title = f"{name} by {where}"
-    if section.tiers:
-        return line_chart(series, section.places, "tier", name, title)
-    return row_chart(series, section.places, name, title)
+    found = ablated(part)
+    if found is None:
+        return {}
+    name, kinds = found
+    kind, places = part.axis
+    over: Spread = "domains" if part.tiers else "seeds"
+    values: dict[str, dict[str, Points]] = {}
+    for metric, title in (("ece", "ECE"), ("nll", "NLL, nats")):
+        there = {each: {p: part.at.get(Place(name, each, kind, p)) for p in places} for each in kinds}
+        values[title] = {
+            each: {p: (found.mean[metric], found.std[over][metric]) for p, found in points.items() if found}
+            for each, points in there.items()
+        }
+    taus = {
+        "mean": lambda each: each["tau_mean"],
+        "median": tau_median,
+        "fixed": lambda each: each["fixed_tau"],
+    }
+    if streams:
+        values["temperature τ"] = {
+            each: by_place(part, streams, taus[each]) for each in kinds if each in taus
+        }
+    drawn = {}
+    for title, several in values.items():
+        drawn[title], (axes,) = panels(3.6, 3.0 if part.tiers else 0.42 * len(places) + 1.4)
+        looks = {
+            short(each): (*LOOKS.get(each, (SERIES[7], "X")), points) for each, points in several.items()
+        }
+        place_axes(axes, part, title, looks)
+        drawn[title].legend(loc="outside lower center", ncols=3, fontsize=8)
+    return drawn

@@ -70,19 +70,38 @@ def _panel(axes: Axes, told: Told, curve: pd.DataFrame, story: Story) -> None:
     at, right, says = (curve[name].to_numpy() for name in ("image", "correct", "confidence"))
     if curve["value"].notna().any():
         low, high = curve["low"].to_numpy(), curve["high"].to_numpy()
-        axes.fill_between(at, low, high, color=ACCENT.light, alpha=0.13, linewidth=0, label="its estimate, 90 %")
+        axes.fill_between(
+            at, low, high, color=ACCENT.light, alpha=0.13, linewidth=0, label="its estimate, 90 %"
+        )
     else:
-        axes.fill_between(at, right, says, where=says >= right, color=OVER.light, alpha=0.28, linewidth=0,
-                          interpolate=True, label="more certain than right")
-        axes.fill_between(at, right, says, where=says < right, color=UNDER.light, alpha=0.28, linewidth=0,
-                          interpolate=True)
+        axes.fill_between(
+            at,
+            right,
+            says,
+            where=says >= right,
+            color=OVER.light,
+            alpha=0.28,
+            linewidth=0,
+            interpolate=True,
+            label="more certain than right",
+        )
+        axes.fill_between(
+            at, right, says, where=says < right, color=UNDER.light, alpha=0.28, linewidth=0, interpolate=True
+        )
     axes.plot(at, right, color=INK.light, linewidth=1.5, label="is right")
     axes.plot(at, says, color=colour, linewidth=2, label="says")
     for end in list(story.ends.values())[:-1]:
         axes.axvline(end, color=MUTED.light, linewidth=0.8, linestyle=(0, (2, 3)))
     title = f"{told.name[:1].upper()}{told.name[1:]}"
     axes.text(0.006, 0.06, title, transform=axes.transAxes, fontsize=11, fontweight="bold", color=colour)
-    axes.legend(loc="lower right", ncols=3, fontsize=8.5, handlelength=1.4, columnspacing=1.2, borderaxespad=0.1,
-                labelcolor=MUTED.light)
+    axes.legend(
+        loc="lower right",
+        ncols=3,
+        fontsize=8.5,
+        handlelength=1.4,
+        columnspacing=1.2,
+        borderaxespad=0.1,
+        labelcolor=MUTED.light,
+    )
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.margins(x=0)

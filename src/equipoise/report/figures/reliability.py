@@ -1,78 +1,67 @@
 """Reliability diagrams: are the answers of a confidence right as often as it says?"""
 
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from equipoise.report.figures.sections import Shares
-from equipoise.report.figures.svg import Frame, axis_names, grid, line, picture, rect
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-
-class _Binned(TypedDict):
-    """Answers sorted into bins by confidence; an empty bin has no confidence and no accuracy."""
-
-    lower: list[float]
-    upper: list[float]
-    confidence: list[float | None]
-    accuracy: list[float | None]
+from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, UNDER, themed
+from equipoise.report.part import Part, Place
+from equipoise.report.results import Variant, of_variant
 
 
-class Bins(_Binned):
-    """With how many answers are in each bin."""
+def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
+    """The bins of some rows on average, as shares: over the seeds of a shift, then over the shifts.
 
-    count: list[int]
-
-
-class ShareBins(_Binned):
-    """With the share of all answers that is in each bin."""
-
-    count: list[float]
-
-
-def bins_of(sums: Shares) -> ShareBins:
-    """The mean confidence and the accuracy in bins of equal width, from the shares of all answers in them."""
-    count = sums["count"]
-    size = len(count)
-    return ShareBins(
-        lower=[index / size for index in range(size)],
-        upper=[(index + 1) / size for index in range(size)],
-        count=count,
-        confidence=[total / n if n else None for total, n in zip(sums["confidence"], count, strict=True)],
-        accuracy=[hits / n if n else None for hits, n in zip(sums["correct"], count, strict=True)],
-    )
-
-
-def reliability_diagram(bins: Bins | ShareBins, label: str, *, side: float = 126, named: bool = True) -> str:
-    """Accuracy in each bin of confidence, the gap to the confidence shaded, and how many answers it has.
-
-    Calibrated answers have bars that end at the diagonal. `named=False` leaves out the names of the axes and
-    the marks in the middle, for many small diagrams of `side` units beside each other.
+    However many images a shift has, it counts as much as any other. None if no row has reliability sums.
     """
-    frame = Frame(left=36 if named else 16, top=8, width=side, height=side, x_max=1, y_max=1)
-    counts_top, counts_height = frame.bottom + 4, 20.0 if named else 14.0
-    counts_bottom = counts_top + counts_height
-    most = max(bins["count"], default=0)
-    shapes = []
-    for position, count in enumerate(bins["count"]):
-        accuracy, confidence = bins["accuracy"][position], bins["confidence"][position]
-        if accuracy is None or confidence is None:
-            continue
-        left, right = frame.x(bins["lower"][position]), frame.x(bins["upper"][position])
-        gap = "over" if confidence > accuracy else "under"
-        high, low = max(accuracy, confidence), min(accuracy, confidence)
-        tall = counts_height * count / most
-        shapes += [
-            rect("bar", left, frame.y(low), right - left, frame.y(0) - frame.y(low)),
-            rect(gap, left, frame.y(high), right - left, frame.y(low) - frame.y(high)),
-            rect("count", left, counts_bottom - tall, right - left, tall),
-        ]
-    scale = [(0.0, "0"), (0.5, "0.5"), (1.0, "1")] if named else [(0.0, "0"), (1.0, "1")]
-    drawing = [
-        *grid(frame, scale, scale, x_labels_at=counts_bottom + 12),
-        *shapes,
-        line("diagonal", frame.x(0), frame.y(0), frame.x(1), frame.y(1)),
-        line("axis", frame.left, counts_bottom, frame.right, counts_bottom),
-        *(axis_names(frame, "confidence", "accuracy", counts_bottom + 28) if named else ()),
-    ]
-    description = (
-        f"Reliability diagram of {label}: accuracy in each bin of confidence, and the number of answers."
-    )
-    return picture(frame.right + 6, counts_bottom + (32 if named else 16), description, drawing)
+    shifts: dict[str, list[Any]] = {}
+    for shift, sums in zip(runs["shift"], runs["reliability"], strict=True):
+        if sums is not None and sum(sums["count"]):
+            part = np.array([sums["count"], sums["confidence"], sums["correct"]], dtype=float)
+            shifts.setdefault(shift, []).append(part / sum(sums["count"]))
+    if not shifts:
+        return None
+    bins = np.mean([np.mean(each, axis=0) for each in shifts.values()], axis=0)
+    return dict(zip(("count", "confidence", "correct"), bins.tolist(), strict=True))
+
+
+def reliability_axes(axes: Axes, sums: Mapping[str, Sequence[float]]) -> None:
+    """Draw the accuracy in each bin of confidence, the gap to the confidence in colour, and the counts below.
+
+    `sums` has `count`, and sums of `confidence` and of hits (`correct`), for bins of equal width, or shares of
+    them. Bars of calibrated answers end at the diagonal.
+    """
+    count, total, hits = (np.asarray(sums[name], dtype=float) for name in ("count", "confidence", "correct"))
+    edges, filled = np.linspace(0, 1, len(count) + 1), np.where(count > 0, count, 1.0)
+    confidence, accuracy = total / filled, hits / filled
+    low, high = np.minimum(confidence, accuracy), np.maximum(confidence, accuracy)
+    axes.stairs(low, edges, fill=True, color=ACCENT.light, alpha=0.45)
+    for over, colour in ((True, OVER), (False, UNDER)):
+        gap = np.where((confidence > accuracy) == over, high, low)
+        axes.stairs(gap, edges, baseline=low, fill=True, color=colour.light, alpha=0.75)
+    axes.plot([0, 1], [0, 1], "--", color=INK.light, linewidth=0.8)
+    share = 0.18 * count / max(count.max(), 1e-12) - 0.22
+    axes.stairs(share, edges, baseline=-0.22, fill=True, color=MUTED.light, alpha=0.6)
+    axes.set(xlim=(0, 1), ylim=(-0.22, 1), xticks=[0, 1], yticks=[0, 1])
+    axes.grid(visible=False)
+
+
+@themed
+def reliability_figures(part: Part) -> dict[Variant, tuple[Figure, str]]:
+    """A small diagram for each method and tempering, with its numbers in a few words."""
+    found = {}
+    for variant in part.variants:
+        sums = pooled(of_variant(part.runs, variant))
+        if sums is not None:
+            figure = Figure(figsize=(1.5, 1.65))
+            axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+            reliability_axes(axes, sums)
+            axes.set(xticks=[], yticks=[])  # ticks take most of the time, and there are many diagrams
+            sure, right = sum(sums["confidence"]), sum(sums["correct"])
+            ece = part.at[Place(*variant)].mean["ece"]
+            found[variant] = figure, f"ECE {ece:.3f}; {sure:.0%} sure, {right:.0%} right"
+    return found

@@ -1,1 +1,0 @@
-"""The results of a run as numbers: read, averaged, compared, beside what the paper prints."""

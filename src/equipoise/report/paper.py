@@ -1,0 +1,173 @@
+"""The numbers that the paper prints, by our names, with the doubts about some of them."""
+
+import json
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from equipoise.report.results import Scope, Variant
+
+DATA = {"Digits": "digits", "PACS": "pacs", "HomeOffice": "office-home", "TIN-C": "tiny-imagenet-c"}
+BACKBONES = {"SmallCNN": "smallcnn", "EfficientNetB0": "efficientnet_b0", "MobileNet": "mobilenet_v1"}
+ROWS = {"No Adapt": "source", "DEC": "dec", "T3A": "t3a", "ETA": "eta", "TENT": "tent", "SoTTA": "sotta"}
+"""The paper's algorithms in its order, with the methods of the registry."""
+VARIANCE, SIGMA = "sigma2_max", "σ²_max"
+"""The row with the largest variance over domains of any algorithm, in the file and in tables."""
+AVERAGE = "average"
+RUN_TO_RUN = ("accuracy", "ece", "entropy", "nll")
+"""The order of the four numbers of a list of run-to-run variances, as far as the paper says."""
+CLAIMED = frozenset({"tab:HO_metrics", "tab:TIN_C_metrics", "tab:TIN_C_metrics_mobilenet"})
+"""The tables whose captions say that DEC's ECE and NLL are better than the second best with p < 0.01."""
+
+
+class Printed(NamedTuple):
+    """A printed number: its standard deviation over domains, whether it is bold, why it is doubtful."""
+
+    value: float
+    std: float | None = None
+    bold: bool = False
+    doubt: str = ""
+
+
+class PrintedTable(NamedTuple):
+    """A table of the paper, with our names of data set and network.
+
+    `columns` are, for each metric, "average", targets, or "Tier 1" to "Tier 5"; `cells` are by metric, row (of
+    `ROWS`, or `VARIANCE`) and column. Two tables have the label "tab:pacs_avg_mob".
+    """
+
+    label: str
+    data: str
+    backbone: str
+    metrics: tuple[str, ...]
+    columns: tuple[str, ...]
+    decimals: int
+    cells: Mapping[tuple[str, str, str], Printed]
+
+
+class Experiment(NamedTuple):
+    """How the paper ran a data set; `own_size` is the side of the images that our data set gives."""
+
+    epochs: int
+    input_size: int
+    own_size: int
+    domains: int
+    tiers: int
+    seeds: tuple[int, ...]
+
+    def differences(self, scope: Scope) -> list[str]:
+        """The differences of a setting from the paper's, in words."""
+        size = scope.input_size or self.own_size
+        told = {
+            f"at most {scope.limit} images of a part": scope.limit is not None,
+            f"{counted(scope.epochs, 'epoch')} (the paper: {self.epochs})": scope.epochs != self.epochs,
+            f"images of {size} px (the paper: {self.input_size})": size != self.input_size,
+            f"a {scope.order} stream (the paper's is taken to be shuffled)": scope.order != "shuffled",
+        }
+        return [words for words, differs in told.items() if differs]
+
+    def lacking(self, domains: int, tiers: int, seeds: Collection[int]) -> str:
+        """The part of the paper's experiment that is missing: "2 of 4 domains, 1 of 3 seeds"."""
+        there = len(set(seeds) & set(self.seeds))
+        wanted = (
+            (domains, self.domains, "domains"),
+            (tiers, self.tiers, "tiers"),
+            (there, len(self.seeds), "seeds"),
+        )
+        return ", ".join(f"{have} of {whole} {noun}" for have, whole, noun in wanted if have < whole)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: "1 epoch", "2,000 epochs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+@cache
+def printed_tables() -> tuple[PrintedTable, ...]:
+    """The tables of the paper, in its order."""
+    return tuple(_table(entry, _content()["suspicious"]) for entry in _content()["tables"])
+
+
+@cache
+def experiments() -> dict[str, Experiment]:
+    """How the paper ran each data set, by our names."""
+    content = _content()
+    seeds = tuple(content["seeds"])
+    return {DATA[name]: Experiment(**entry, seeds=seeds) for name, entry in content["experiments"].items()}
+
+
+@cache
+def run_to_run() -> dict[str, dict[str, Printed]]:
+    """The largest run-to-run variances of any algorithm and network, by our names of the data sets."""
+    doubts = _content()["suspicious"]
+    return {
+        DATA[name]: {
+            metric: Printed(values[metric], doubt=_doubt(doubts, name, None, metric, "run to run", AVERAGE))
+            for metric in RUN_TO_RUN
+        }
+        for name, values in _content()["run_to_run_variance"].items()
+    }
+
+
+def paper_variants(runs: pd.DataFrame) -> tuple[dict[str, Variant], list[str]]:
+    """The paper's algorithms among the rows of one scope, found by method and options, and notes about doubts.
+
+    DEC is the method "dec" in the paper's reading with the mean of tau; the others are raw. The label is free;
+    it decides only between several that fit: then the one that is called like the method is taken, or none.
+    """
+    found, notes = {}, []
+    for row, method in ROWS.items():
+        tempering = "mean" if method == "dec" else "none"
+        rows = runs[(runs["method"] == method) & (runs["tempering"] == tempering)]
+        options = dict(zip(rows["name"], rows["options"], strict=True))
+        names = [
+            name for name, each in options.items() if json.loads(each).get("reading", "paper") == "paper"
+        ]
+        chosen = names[0] if len(names) == 1 else method if method in names else None
+        if chosen is not None:
+            found[row] = Variant(chosen, tempering)
+        if len(names) > 1:
+            shown = f"{chosen} is shown" if chosen else f"none is shown; call one {method} in the recipe"
+            notes.append(f"Several results are {row} as in the paper ({', '.join(names)}): {shown}.")
+    return found, notes
+
+
+def paper_name(name: str) -> str:
+    """The paper's name of a data set or a network of ours; the name itself where it has none."""
+    return {ours: theirs for theirs, ours in (DATA | BACKBONES).items()}.get(name, name)
+
+
+def _content() -> Any:
+    return json.loads(files("equipoise.report").joinpath("paper_tables.json").read_text(encoding="utf-8"))
+
+
+def _table(entry: Any, doubts: Any) -> PrintedTable:
+    data, backbone, columns = entry["data"], entry["backbone"], tuple(entry["columns"])
+    cells = {
+        (metric, row, column): Printed(
+            values["values"][at],
+            values["std"][at] if "std" in values else None,
+            column in values.get("bold", ()),
+            _doubt(doubts, data, backbone, metric, row, column),
+        )
+        for metric, rows in entry["metrics"].items()
+        for row, values in rows.items()
+        for at, column in enumerate(columns)
+    }
+    metrics = tuple(entry["metrics"])
+    return PrintedTable(
+        entry["label"], DATA[data], BACKBONES[backbone], metrics, columns, entry["decimals"], cells
+    )
+
+
+def _doubt(doubts: Any, data: str, backbone: str | None, metric: str, row: str, column: str) -> str:
+    return "; ".join(
+        doubt["reason"]
+        for doubt in doubts
+        if (doubt["data"], doubt["backbone"], doubt["metric"]) == (data, backbone, metric)
+        and row in doubt["algorithms"]
+        and column in doubt["columns"]
+    )

@@ -1,1 +1,0 @@
-"""Tables: the paper's and ours, as Markdown and LaTeX."""
