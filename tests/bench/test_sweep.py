@@ -18,6 +18,7 @@ from equipoise.data.reader import Problem
 from equipoise.errors import RecipeError
 
 from .own import lines, scores
+from .test_training import flipped
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
 
 
@@ -66,6 +67,18 @@ def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
     go(recipe, tmp_path, targets=["dark"])
     assert [file.exists() for file in halves] == [False] * 3
     assert unfinished.exists()
+
+
+def test_damaged_models_are_named_and_trained_anew(tmp_path: Path) -> None:
+    recipe = toy_recipe(methods={"source": {"batch_size": 16}}, **SMALL)
+    go(recipe, tmp_path, targets=["dark"])
+    (path,) = (tmp_path / "out" / "models").glob("*.safetensors")
+    path.write_bytes(flipped(path.read_bytes()))
+    both = toy_recipe(methods={"source": {"batch_size": 16}, "norm": {"batch_size": 16}}, **SMALL)
+    outcome, said = go(both, tmp_path, targets=["dark"])
+    assert outcome == SweepSummary(cells=2, before=1, failed=0)
+    assert f"{path}: " in said
+    assert "smallcnn on plain + noisy, seed 0 is trained anew" in said
 
 
 def test_cells_of_a_model_that_cannot_be_trained_fail_once(

@@ -11,7 +11,8 @@ from equipoise.bench.modules import load_modules
 from equipoise.bench.plan import ModelPlan, RunPlan, make_plan
 from equipoise.bench.progress import RunProgress
 from equipoise.bench.recipe import Recipe
-from equipoise.bench.schema import CellResult, StreamSummary
+from equipoise.bench.rehearsals import damaged_rehearsal
+from equipoise.bench.schema import REHEARSED, CellResult, StreamSummary
 from equipoise.bench.store import Store
 from equipoise.bench.training import train_source_model
 from equipoise.bench.workers import Workers
@@ -162,7 +163,11 @@ def _work(
         finished = workers.run(partial(_adapt_task, tuple(modules), models), tasks)
         for done, ((run, _), result) in enumerate(finished, 1):
             progress.step(done, len(tasks))
-            stream, results = (None, failed(run, result)) if isinstance(result, Exception) else result
+            if isinstance(result, Exception):
+                failures += _keep(store, progress, None, failed(run, result))
+                continue
+            remark, stream, results = result
+            _say(progress, remark)
             failures += _keep(store, progress, stream, results)
     return failures
 
@@ -190,20 +195,29 @@ def _train(
     for done, (model, result) in enumerate(workers.run(partial(_train_task, folder), models), 1):
         if isinstance(result, Exception):
             wrong[model] = result
+        else:
+            _say(progress, result)
         progress.step(done, len(models))
     return wrong
 
 
-def _train_task(folder: Path, plan: ModelPlan) -> None:
-    train_source_model(plan, folder)
+def _say(progress: RunProgress, remark: str) -> None:
+    if remark:
+        progress.say(remark)
+
+
+def _train_task(folder: Path, plan: ModelPlan) -> str:
+    return train_source_model(plan, folder)
 
 
 def _adapt_task(
     modules: tuple[str, ...], models: Path, task: tuple[RunPlan, bool]
-) -> tuple[StreamSummary | None, list[CellResult]]:
+) -> tuple[str, StreamSummary | None, list[CellResult]]:
     load_modules(modules)
     run, summarise = task
-    return run_cells(run, models, summarise=summarise)
+    rehearsed = any(cell["tempering"] == REHEARSED for cell in run.cells.values())
+    remark = damaged_rehearsal(run.any_cell, models) if rehearsed else ""
+    return remark, *run_cells(run, models, summarise=summarise)
 
 
 def _with_summaries(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPlan, bool]]:
