@@ -95,7 +95,7 @@ def test_any_method_can_be_compared(tmp_path: Path) -> None:
     assert "tent against the best of the others" in text
     assert re.search(r"ECE: tent \(raw\) minus (source|dec|t3a|eta|sotta) \(raw\)", text)
     assert "dec against the best of the others" in markdown(tmp_path / "dec", lines)
-    with pytest.raises(OptionError, match="--compare: expected one of dec, eta, .*, got nobody"):
+    with pytest.raises(OptionError, match=r"--compare: expected one of dec, eta, .*, got nobody"):
         markdown(tmp_path / "nobody", lines, compare="nobody")
 
 
@@ -105,7 +105,7 @@ def test_only_some_methods_and_temperings(tmp_path: Path) -> None:
     assert "median of τ" in text
     assert "raw |" not in text
     assert not re.search(r"^\| sotta", text, flags=re.MULTILINE)
-    with pytest.raises(OptionError, match="--methods: expected some of .*, got nobody"):
+    with pytest.raises(OptionError, match=r"--methods: expected some of .*, got nobody"):
         markdown(tmp_path / "b", lines, methods=["nobody"])
     with pytest.raises(OptionError, match="--temperings: expected some of mean, median, none, got warm"):
         markdown(tmp_path / "c", lines, temperings=["warm"])

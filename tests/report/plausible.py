@@ -42,7 +42,12 @@ _SURE = {
     "poise": -0.02,
 }
 _LESS_SURE = {
-    **{"none": 0.0, "mean": 0.3, "median": 0.22, "sample": 0.26, "agreement": 0.2, "rehearsed": 0.24},
+    "none": 0.0,
+    "mean": 0.3,
+    "median": 0.22,
+    "sample": 0.26,
+    "agreement": 0.2,
+    "rehearsed": 0.24,
     "fixed": 0.12,
 }
 
@@ -95,6 +100,11 @@ def results(*sweeps: tuple[list[CellResult], list[StreamSummary]], **others: Any
     """Several sweeps together; `others` are fields of the results."""
     made = collect([each for lines, _ in sweeps for each in lines])
     return replace(made, streams=tuple(each for _, streams in sweeps for each in streams), **others)
+
+
+def made(lines: Iterable[dict[str, Any]], **others: Any) -> Results:
+    """Results of lines written by hand."""
+    return replace(collect(cast("Sequence[CellResult]", list(lines))), **others)
 
 
 def whole(seeds: Sequence[int] = (0, 1, 2), **others: Any) -> Results:

@@ -54,7 +54,7 @@ def report_page(results: Results, compare: str | None = None) -> str:
         tables=tables,
         paper_tables=paper_tables,
         run_to_run_tables=run_to_run_tables,
-        tests=lambda part: tables.test_tables(part, compare),
+        tests=lambda part: tables.comparison_tables(part, compare),
         html_table=html_table,
         figures=lambda part: figures_of(part, streams_of(part, results.streams)),
         svg=svg,
@@ -65,7 +65,11 @@ def report_page(results: Results, compare: str | None = None) -> str:
 def all_tables(every: Sequence[Part], compare: str | None = None) -> Iterator[Table]:
     """Every table: part by part the paper's and ours, then the run-to-run variances."""
     for part in every:
-        yield from (*paper_tables(part), *tables.average_tables(part), *tables.test_tables(part, compare))
+        yield from (
+            *paper_tables(part),
+            *tables.average_tables(part),
+            *tables.comparison_tables(part, compare),
+        )
         yield from tables.detail_tables(part)
     yield from run_to_run_tables(every)
 

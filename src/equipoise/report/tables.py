@@ -125,7 +125,7 @@ def detail_tables(part: Part) -> Iterator[Table]:
             )
 
 
-def test_tables(part: Part, compare: str | None) -> list[Table]:
+def comparison_tables(part: Part, compare: str | None) -> list[Table]:
     """Paired tests of a method, by default the paper's DEC, against the best of the others."""
     papers = paper_variants(part.runs)[0].get("DEC")
     name = compare or (
