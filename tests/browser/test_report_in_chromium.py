@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from equipoise.report.numbers.results import RunResults
+from equipoise.report.page.page import report_page
 from playwright.sync_api import Browser
 
 from equipoise.demo.page import page as demo_page
-from equipoise.report.numbers.results import RunResults
-from equipoise.report.page.page import report_page
 from tests.browser.opened import Opened, Scheme, opened
 from tests.demo import handmade
 from tests.report import plausible

@@ -1,3 +1,5 @@
+"""Lines of a run read back: the results that count, and the reasons why others do not."""
+
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -5,34 +7,34 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import DataError
-from equipoise.report.numbers.results import Setting, read_results, seeds_of
-from equipoise.report.numbers.runs import MethodVariant
-from tests.report.writer import folder, line, stream_line
+from equipoise.report.results import Scope, read_results, variants
+from tests.report.writer import folder, line, old, stream_line
 
 
 def test_lines_failures_and_streams_are_read(tmp_path: Path) -> None:
     failed = line("tent", error="RuntimeError: no")
     streams = json.dumps(stream_line()) + "\n"
-    results = read_results(folder(tmp_path, [line(seed=0), line(seed=2), failed], streams=streams))
-    assert [each["cell"]["seed"] for each in results.lines] == [0, 2]
+    results = read_results(folder(tmp_path, [line(seed=0), line(seed=2, tier=3), failed], streams=streams))
+    assert results.frame["seed"].tolist() == [0, 2]
+    assert results.frame["tier"].tolist() == [0, 3]
+    assert results.frame["shift"].tolist() == ["photo", "photo, tier 3"]
     assert [each["error"] for each in results.failures] == ["RuntimeError: no"]
     assert [each["fixed_tau"] for each in results.streams] == [1.4]
-    assert (results.damaged, results.superseded) == (0, 0)
-    assert seeds_of(results.lines) == [0, 2]
+    assert (results.damaged, results.left_aside) == (0, {})
 
 
 def test_a_line_cut_off_by_a_kill_is_skipped_and_counted(tmp_path: Path) -> None:
     whole = json.dumps(line(seed=1))
     results = read_results(folder(tmp_path, [line()], tail=whole[: len(whole) // 2]))
-    assert (len(results.lines), results.damaged) == (1, 1)
+    assert (len(results.frame), results.damaged) == (1, 1)
 
 
 def test_a_last_line_without_its_newline_counts(tmp_path: Path) -> None:
     results = read_results(folder(tmp_path, [line()], tail=json.dumps(line(seed=1))))
-    assert (len(results.lines), results.damaged) == (2, 0)
+    assert (len(results.frame), results.damaged) == (2, 0)
 
 
-def test_what_is_no_line_is_damaged(tmp_path: Path) -> None:
+def test_lines_that_are_no_results_are_damaged(tmp_path: Path) -> None:
     short = line(seed=3)
     del short["cell"]["order"]
     strange = [
@@ -59,10 +61,10 @@ def test_what_is_no_line_is_damaged(tmp_path: Path) -> None:
         json.dumps(line(seed=14)).replace("9.9", str(10**400)),
     ]
     results = read_results(folder(tmp_path, [line()], tail="\n".join([*strange, "", "  "])))
-    assert (len(results.lines), results.damaged) == (1, len(strange))
+    assert (len(results.frame), results.damaged) == (1, len(strange))
 
 
-def test_what_is_not_utf8_is_damaged(tmp_path: Path) -> None:
+def test_a_line_that_is_not_utf8_is_damaged(tmp_path: Path) -> None:
     folder(tmp_path, [line()])
     with (tmp_path / "results.jsonl").open("ab") as file:
         file.write(b'{"key": "\xff\xfe"}\n')
@@ -70,7 +72,7 @@ def test_what_is_not_utf8_is_damaged(tmp_path: Path) -> None:
 
 
 def test_more_fields_than_declared_do_no_harm(tmp_path: Path) -> None:
-    assert len(read_results(folder(tmp_path, [{**line(), "later": 1}])).lines) == 1
+    assert len(read_results(folder(tmp_path, [{**line(), "later": 1}])).frame) == 1
 
 
 def test_damaged_streams_are_counted(tmp_path: Path) -> None:
@@ -82,6 +84,8 @@ def test_damaged_streams_are_counted(tmp_path: Path) -> None:
         stream_line(key="less than none", tau_counts=[-1, 5]),
         stream_line(key="levels", levels=[0.5, 0.1], norms=[9.0, 9.0], taus=[2.0, 2.0]),
         stream_line(key="large", tau_counts=[10**400, 5]),
+        stream_line(key="few", levels=[0.1, 0.5]),
+        stream_line(key="no norm", kappa=0.0),
     ]
     streams = "\n".join([*map(json.dumps, [stream_line(), *bad]), "{"])
     results = read_results(folder(tmp_path, [line()], streams=streams))
@@ -89,13 +93,12 @@ def test_damaged_streams_are_counted(tmp_path: Path) -> None:
 
 
 def test_of_one_key_the_last_line_counts(tmp_path: Path) -> None:
-    again = {**line(ece=0.3)}
-    results = read_results(folder(tmp_path, [line(error="first"), line(ece=0.1), again]))
-    assert [each["scores"] and each["scores"]["ece"] for each in results.lines] == [0.3]
+    results = read_results(folder(tmp_path, [line(error="first"), line(ece=0.1), line(ece=0.3)]))
+    assert results.frame["ece"].tolist() == [0.3]
     assert results.failures == ()
 
 
-def test_results_of_an_older_model_or_stream_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_results_of_an_older_model_or_stream_are_left_aside(tmp_path: Path) -> None:
     lines = [
         line("source", model="old"),
         line("tent", model="old"),
@@ -105,38 +108,61 @@ def test_results_of_an_older_model_or_stream_are_left_out_and_counted(tmp_path: 
         line("source", seed=2, model="old"),
     ]
     results = read_results(folder(tmp_path, lines))
-    kept = [(each["cell"]["label"], each["cell"]["seed"], each["cell"]["model"]) for each in results.lines]
-    assert kept == [("source", 0, "new"), ("source", 1, "m"), ("source", 2, "old")]
-    assert results.superseded == 3
+    kept = list(zip(results.frame["seed"], results.frame["model"], strict=True))
+    assert kept == [(0, "new"), (1, "m"), (2, "old")]
+    assert results.left_aside == {"of a model or stream that was made anew since": 3}
 
 
-def test_failures_of_an_older_model_or_stream_are_left_out(tmp_path: Path) -> None:
+def test_of_one_label_and_tempering_the_newest_code_counts(tmp_path: Path) -> None:
+    lines = [
+        line("tent", seed=0, code="old"),
+        line("tent", seed=1, code="old"),
+        line("tent", "mean", seed=0, code="old"),
+        line("dec", seed=0, code="old"),
+        old(line("eta", seed=0)),
+        line("tent", seed=1, code="new"),
+        line("eta", seed=1, code="new"),
+    ]
+    results = read_results(folder(tmp_path, lines))
+    kept = list(zip(results.frame["label"], results.frame["tempering"], results.frame["code"], strict=True))
+    assert kept == [
+        ("tent", "none", "new"),
+        ("tent", "mean", "old"),
+        ("eta", "none", "new"),
+        ("dec", "none", "old"),
+    ]
+    assert results.left_aside == {"of older code of the method": 3}
+
+
+def test_failures_that_were_mended_or_superseded_are_left_out(tmp_path: Path) -> None:
     lines = [
         line("tent", model="old", error="superseded"),
+        line("eta", code="old", error="done well with newer code"),
         line("source", model="new"),
+        line("eta", code="new", model="new"),
         line("dec", model="new", error="of the same model"),
         line("source", seed=1, model="old"),
-        line("source", seed=1, model="new", error="newer than what went well"),
+        line("source", seed=1, model="new", error="newer than the one that went well"),
         line("source", seed=2, error="elsewhere"),
     ]
     results = read_results(folder(tmp_path, lines))
     assert [each["error"] for each in results.failures] == [
         "of the same model",
-        "newer than what went well",
+        "newer than the one that went well",
         "elsewhere",
     ]
 
 
-def test_what_is_written_again_is_written_last(tmp_path: Path) -> None:
+def test_a_line_written_again_is_written_last(tmp_path: Path) -> None:
     first, second = line("source", model="first"), line("source", model="second")
     results = read_results(folder(tmp_path, [first, second, first]))
-    assert [each["cell"]["model"] for each in results.lines] == ["first"]
+    assert results.frame["model"].tolist() == ["first"]
 
 
-def test_settings_are_kept_apart(tmp_path: Path) -> None:
+def test_settings_are_kept_apart_and_whole_data_sets_come_first(tmp_path: Path) -> None:
     lines = [
-        line(),
         line(limit=500, epochs=1),
+        line(),
         line(epochs=2),
         line(input_size=64),
         line(order="sorted"),
@@ -145,17 +171,18 @@ def test_settings_are_kept_apart(tmp_path: Path) -> None:
         line(data="digits"),
     ]
     results = read_results(folder(tmp_path, lines))
-    assert [len(each) for each in results.lines_by_scope().values()] == [1] * 8
-    assert results.settings() == [
-        Setting("digits", None, 15, None, "shuffled"),
-        Setting("pacs", None, 15, None, "shuffled"),
-        Setting("pacs", None, 15, None, "sorted"),
-        Setting("pacs", None, 15, 64, "shuffled"),
-        Setting("pacs", None, 2, None, "shuffled"),
-        Setting("pacs", 500, 1, None, "shuffled"),
+    efficient = ("official", "efficientnet_b0", "online")
+    assert list(results.by_scope) == [
+        Scope("digits", None, 15, None, "shuffled", *efficient),
+        Scope("pacs", None, 15, None, "shuffled", *efficient),
+        Scope("pacs", None, 15, None, "shuffled", *efficient[:2], "after-pass"),
+        Scope("pacs", None, 15, None, "shuffled", "official", "mobilenet_v1", "online"),
+        Scope("pacs", None, 15, None, "sorted", *efficient),
+        Scope("pacs", None, 15, 64, "shuffled", *efficient),
+        Scope("pacs", None, 2, None, "shuffled", *efficient),
+        Scope("pacs", 500, 1, None, "shuffled", *efficient),
     ]
-    assert results.protocols() == ["online", "after-pass"]
-    assert all(len(scores.variants) == 1 for scores in results.variant_scores.values())
+    assert [len(rows) for rows in results.by_scope.values()] == [1] * 8
 
 
 @pytest.mark.parametrize(
@@ -175,22 +202,15 @@ def test_where_there_are_no_results_the_error_says_so(
     assert expected in str(caught.value)
 
 
-def test_failures_alone_are_results_to_report(tmp_path: Path) -> None:
-    results = read_results(folder(tmp_path, [line(error="x")]))
-    assert (len(results.lines), len(results.failures), results.protocols()) == (0, 1, [])
-
-
-def test_forms_come_in_the_order_of_methods_and_temperings(tmp_path: Path) -> None:
+def test_methods_and_temperings_have_their_order(tmp_path: Path) -> None:
     labels = ["mine", "dec-released", "dec", "sotta", "source"]
     lines = [line(label, method=label.split("-")[0]) for label in labels]
-    lines += [
-        line("dec", each) for each in ("zeta", "fixed", "rehearsed", "agreement", "sample", "median", "mean")
-    ]
-    (scores,) = read_results(folder(tmp_path, lines)).variant_scores.values()
-    assert [variant.label for variant in scores.variants if variant.tempering == "none"] == [
-        *("source", "sotta", "dec", "dec-released", "mine")
-    ]
-    own = [variant.tempering for variant in scores.variants if variant.label == "dec"]
+    kinds = ("zeta", "fixed", "rehearsed", "agreement", "sample", "median", "mean")
+    lines += [line("dec", each) for each in kinds]
+    found = variants(read_results(folder(tmp_path, lines)).frame)
+    raw = [variant.name for variant in found if variant.tempering == "none"]
+    assert raw == ["source", "sotta", "dec", "dec-released", "mine"]
+    own = [variant.tempering for variant in found if variant.name == "dec"]
     assert own == ["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed", "zeta"]
 
 
@@ -202,14 +222,11 @@ def test_a_label_for_several_methods_becomes_several(tmp_path: Path) -> None:
         line("eta", options={"seed": 0}),
         line("eta", seed=1, options={"seed": 1}),
     ]
-    (scores,) = read_results(folder(tmp_path, lines)).variant_scores.values()
-    names = [
+    results = read_results(folder(tmp_path, lines))
+    assert [variant.name for variant in variants(results.frame)] == [
         "tent [batch_size=16, no steps]",
         "tent [batch_size=64, no steps]",
         "tent [batch_size=64, steps=2]",
+        "eta",
     ]
-    assert [variant.label for variant in scores.variants] == [*names, "eta"]
-    assert scores.split_labels == {"tent": tuple(names)}
-    assert scores.methods[names[0]] == "tent"
-    assert scores.seeds == (0, 1)
-    assert scores.values(MethodVariant("tent", "none"), "ece") == {}
+    assert results.frame["label"].tolist() == ["tent", "tent", "tent", "eta", "eta"]

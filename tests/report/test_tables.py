@@ -1,279 +1,143 @@
+"""Our own tables: averages, paired tests, and each domain and tier."""
+
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from equipoise.report.numbers.paper import ROWS, SIGMA
-from equipoise.report.numbers.results import RunResults
-from equipoise.report.tables.papers import all_tables, paper_tables
-from equipoise.report.tables.table import Column, Row, Table, TableEntry, common_gap, written
-from tests.report.reading import HOME, ORDER, one, read, row, scores
-from tests.report.writer import PAPER_METHODS, grid
+from equipoise.report.part import Part, parts
+from equipoise.report.table import Entry, Table, compete, file_key
+from equipoise.report.tables import average_tables, comparison_tables, detail_tables
+from tests.report.plausible import made
+from tests.report.writer import grid, line
 
-CORRUPTIONS = [f"c{number}" for number in range(15)]
-TIERS = [1, 2, 3, 4, 5]
-FORMS = {"source": "none", "dec": "mean", "t3a": "none", "eta": "none", "tent": "none", "sotta": "none"}
-LABELS = dict(zip(ORDER, PAPER_METHODS, strict=True))
+TARGETS = ["a", "b", "c", "d"]
 
 
-def all_of_the_papers() -> list[dict[str, Any]]:
-    lines = grid("digits", "smallcnn", ["mnist", "usps", "svhn"], epochs=5)
-    for backbone in ("efficientnet_b0", "mobilenet_v1"):
-        lines += grid("pacs", backbone, ["art", "cartoon", "photo", "sketch"])
-        lines += grid("office-home", backbone, HOME)
-        lines += grid(
-            "tiny-imagenet-c",
-            backbone,
-            CORRUPTIONS,
-            tiers=TIERS,
-            seeds=[0],
-            temperings=["none", "mean"],
-            epochs=25,
-            input_size=256,
-        )
-    return lines
+def part(lines: list[dict[str, Any]]) -> Part:
+    (found,) = parts(made(lines))
+    return found
 
 
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], list[Table]]:
-    lines = all_of_the_papers()
-    return lines, paper_tables(read(tmp_path_factory.mktemp("all"), lines), "online")
+def value(table: Table, row: str, *head: str) -> Entry:
+    (found,) = [each for name, heads, each in table.entries if (name, heads) == (row, head)]
+    return found
 
 
-Everything = tuple[list[dict[str, Any]], list[Table]]
+def scores(lines: list[dict[str, Any]], metric: str, **which: Any) -> list[float]:
+    return [e["scores"][metric] for e in lines if all(e["cell"][k] == v for k, v in which.items())]
 
 
-def test_every_printed_cell_stands_in_a_table_beside_ours(everything: Everything) -> None:
-    _, tables = everything
-    cells = [entry for table in tables for each in table.rows for entry in each.entries]
-    printed = [entry for entry in cells if entry.printed is not None]
-    assert len(printed) == 452 + 16  # and the run-to-run variances, which have no column in a table
-    assert cells == printed
-    single_seed = [entry for entry in cells if entry.ours is None]
-    assert len(single_seed) == 4  # one seed of TIN-C has no run-to-run variance
-
-
-def test_without_results_there_are_no_tables() -> None:
-    nothing = RunResults(())
-    assert paper_tables(nothing, "online") == []
-    assert all_tables(nothing) == []
-
-
-def test_the_tables_come_in_the_papers_order_and_layout(everything: Everything) -> None:
-    _, tables = everything
-    assert [table.key for table in tables] == [
-        "office-home-mobilenet_v1-paper-domain-online",
-        "digits-smallcnn-paper-average-online",
-        "pacs-efficientnet_b0-paper-average-online",
-        "tiny-imagenet-c-mobilenet_v1-paper-tier-accuracy-online",
-        "tiny-imagenet-c-efficientnet_b0-paper-tier-entropy-ece-nll-online",
-        "tiny-imagenet-c-mobilenet_v1-paper-tier-entropy-ece-nll-online",
-        "tiny-imagenet-c-efficientnet_b0-paper-tier-accuracy-online",
-        "office-home-efficientnet_b0-paper-average-online",
-        "office-home-mobilenet_v1-paper-average-online",
-        "pacs-mobilenet_v1-paper-average-online",
-        "digits-paper-run-to-run-online",
-        "office-home-paper-run-to-run-online",
-        "pacs-paper-run-to-run-online",
-        "tiny-imagenet-c-paper-run-to-run-online",
+def test_averages_have_a_row_for_each_method_and_a_column_for_each_tempering() -> None:
+    lines = grid("demo", "net", TARGETS, seeds=[0, 1])
+    ece, nll, entropy, brier = average_tables(part(lines))
+    assert ece.title == "demo, net, online (15 epochs): accuracy and ECE on average"
+    assert list(ece.frame.columns) == [
+        ("Accuracy ↑", ""),
+        ("ECE ↓", "raw"),
+        ("ECE ↓", "mean of τ"),
+        ("ECE ↓", "median of τ"),
     ]
-    domain, average = tables[0], tables[1]
-    assert [each.label for each in domain.rows] == ORDER == list(ROWS)
-    assert [(column.metric, column.heading) for column in domain.columns] == [
-        (metric, target) for metric in ("Entropy", "ECE ↓", "NLL ↓") for target in HOME
+    assert list(ece.frame.index) == ["source", "tent", "eta", "t3a", "sotta", "dec"]
+    heads = {"none": "raw", "mean": "mean of τ", "median": "median of τ"}
+    for table, metric, head in (
+        (ece, "ece", "ECE ↓"),
+        (nll, "nll", "NLL ↓"),
+        (entropy, "entropy", "Entropy"),
+    ):
+        for tempering, words in heads.items():
+            runs = np.reshape(scores(lines, metric, label="eta", tempering=tempering), (4, 2))
+            found = value(table, "eta", head, words)
+            assert found.value == pytest.approx(runs.mean())
+            assert found.std == pytest.approx(np.std(runs.mean(axis=0), ddof=1))
+    shown = {(n, h): e for n, h, e in ece.entries if h[0] == "ECE ↓"}
+    best = min(e.value or 1.0 for e in shown.values())
+    assert [e.value for e in shown.values() if e.best] == [best]  # of all temperings together
+    assert not any(e.best for _, _, e in entropy.entries)
+    assert "± is the standard deviation over the seeds." in ece.notes
+    assert len(brier.entries) == 6 * 3
+
+
+def test_an_accuracy_that_a_tempering_changes_has_a_column_of_its_own() -> None:
+    lines = [
+        line("poise", accuracy=0.5),
+        line("poise", "rehearsed", accuracy=0.6),
+        line("tent", accuracy=0.4),
     ]
-    assert [each.label for each in average.rows] == [*ORDER, SIGMA]
-    assert [(column.metric, column.heading, column.decimals) for column in average.columns] == [
-        (metric, "", 3) for metric in ("Accuracy ↑", "ECE ↓", "Entropy", "NLL ↓")
-    ]
-    tiers = tables[3]
-    assert [(column.heading, column.decimals) for column in tiers.columns] == [
-        (f"Tier {tier}", 2) for tier in TIERS
-    ]
-    assert domain.title == "HomeOffice, MobileNet: entropy, ECE and NLL, by domain"
-    assert not any("tab:" in table.title for table in tables)  # labels that no reader of the paper sees
+    ece, *_ = average_tables(part(lines))
+    assert value(ece, "poise", "Accuracy ↑", "").value == 0.5
+    assert value(ece, "poise", "Accuracy ↑", "rehearsed").value == 0.6
+    assert value(ece, "tent", "Accuracy ↑", "rehearsed").value is None
 
 
-def test_by_domain_every_cell_is_a_mean_over_seeds(everything: Everything) -> None:
-    lines, tables = everything
-    table = tables[0]
-    for label in ORDER:
-        for position, (metric, target) in enumerate(
-            (metric, target) for metric in ("entropy", "ece", "nll") for target in HOME
-        ):
-            found = scores(
-                lines,
-                metric,
-                data="office-home",
-                backbone="mobilenet_v1",
-                label=LABELS[label],
-                tempering=FORMS[LABELS[label]],
-                target=target,
-            )
-            assert len(found) == 3
-            entry = row(table, label)[position]
-            assert entry.ours == pytest.approx(np.mean(found))
-            assert entry.ours_std is None
-            assert entry.missing == ""
-    assert row(table, "DEC")[4].printed == 0.080
-    assert row(table, "DEC")[4].printed_best
+def test_a_method_without_a_raw_result_has_its_accuracy() -> None:
+    ece, *_ = average_tables(part([line("poise", "agreement", accuracy=0.7), line("tent", accuracy=0.4)]))
+    assert value(ece, "poise", "Accuracy ↑", "").value == 0.7
 
 
-@pytest.mark.parametrize("position", [2, 7, 8, 9])
-def test_averages_and_the_largest_variance_over_domains(everything: Everything, position: int) -> None:
-    lines, tables = everything
-    table = tables[position]
-    data = "pacs" if table.key.startswith("pacs") else "office-home"
-    backbone = "mobilenet_v1" if "mobilenet_v1" in table.key else "efficientnet_b0"
-    for column, metric in enumerate(("accuracy", "ece", "entropy", "nll")):
-        variances = []
-        for label in ORDER:
-            by_domain = np.reshape(
-                scores(
-                    lines,
-                    metric,
-                    data=data,
-                    backbone=backbone,
-                    label=LABELS[label],
-                    tempering=FORMS[LABELS[label]],
-                ),
-                (4, 3),
-            ).mean(axis=1)
-            assert row(table, label)[column].ours == pytest.approx(by_domain.mean())
-            variances.append(np.var(by_domain, ddof=1))
-        sigma = row(table, SIGMA)[column]
-        assert sigma.ours == pytest.approx(max(variances))
-        assert not sigma.best
-        assert sigma.missing == ""
+def test_details_have_a_row_for_each_tier_and_domain() -> None:
+    lines = grid("demo", "net", ["fog", "snow"], tiers=[1, 2, 3], seeds=[0, 1], labels=["source", "tent"])
+    tables = list(detail_tables(part(lines)))
+    assert len(tables) == 1 + 4 * 3  # accuracy once, the others for each tempering
+    (table,) = [each for each in tables if each.title.endswith("ECE by tier and domain, mean of τ")]
+    assert list(table.frame.index) == ["Tier 1", "Tier 2", "Tier 3", "fog", "snow"]
+    at_tier = scores(lines, "ece", label="tent", tempering="mean", tier=2)
+    assert value(table, "Tier 2", "ECE ↓", "tent").value == pytest.approx(np.mean(at_tier))
+    on_fog = scores(lines, "ece", label="tent", tempering="mean", target="fog")
+    assert value(table, "fog", "ECE ↓", "tent").value == pytest.approx(np.mean(on_fog))
+    assert value(table, "fog", "ECE ↓", "tent").std == pytest.approx(
+        np.std(np.reshape(on_fog, (3, 2)).mean(axis=0), ddof=1)
+    )
+    for row in table.frame.index:
+        both = [value(table, row, "ECE ↓", name) for name in ("source", "tent")]
+        assert [e.best for e in both] == [e.value == min(x.value or 1 for x in both) for e in both]
+    assert list(detail_tables(part([line()]))) == []
 
 
-def test_by_tier_with_the_spread_over_domains(everything: Everything) -> None:
-    lines, tables = everything
-    for label in ORDER:
-        for tier in TIERS:
-            which = {"tempering": FORMS[LABELS[label]], "label": LABELS[label], "tier": tier}
-            found = scores(lines, "ece", data="tiny-imagenet-c", backbone="mobilenet_v1", **which)
-            entry = row(tables[5], label)[5 + tier - 1]
-            assert entry.ours == pytest.approx(np.mean(found))
-            assert entry.ours_std == pytest.approx(np.std(found, ddof=1))
-            assert entry.missing == "1 of 3 seeds"
-    entry = row(tables[5], "DEC")[5]
-    assert (entry.printed, entry.printed_std) == (0.05, 0.01)
-    assert "Every number of ours has only 1 of 3 seeds." in tables[5].notes
+def test_paired_tests_are_those_of_scipy() -> None:
+    lines = grid("demo", "net", TARGETS, seeds=[0, 1])
+    (table,) = comparison_tables(part(lines), None)
+    assert table.title.endswith("dec against the best of the others")
+    means = {
+        label: np.reshape(scores(lines, "ece", label=label, tempering="none"), (4, 2)).mean(axis=1)
+        for label in ("source", "tent", "eta", "t3a", "sotta")
+    }
+    rival = min(means, key=lambda label: means[label].mean())
+    mine = np.reshape(scores(lines, "ece", label="dec", tempering="mean"), (4, 2)).mean(axis=1)
+    row = f"ECE: dec (mean) minus {rival} (raw)"
+    expected = stats.ttest_rel(mine, means[rival])
+    assert value(table, row, "Difference", "").value == pytest.approx((mine - means[rival]).mean())
+    assert value(table, row, "p", "t-test").value == pytest.approx(expected.pvalue)
+    assert value(table, row, "95% interval", "from").value == pytest.approx(expected.confidence_interval()[0])
+    assert value(table, row, "p", "Wilcoxon").value == pytest.approx(
+        stats.wilcoxon(mine, means[rival]).pvalue
+    )
+    assert value(table, row, "Pairs", "").value == 4
+    (other,) = comparison_tables(part(lines), "tent")
+    assert all(name.split(": ")[1].startswith("tent") for name in other.frame.index)
 
 
-def test_run_to_run_is_the_largest_of_any_algorithm_and_network(everything: Everything) -> None:
-    lines, tables = everything
-    table = one(tables, "pacs-paper-run-to-run-online")
-    for column, metric in enumerate(("accuracy", "ece", "entropy", "nll")):
-        variances = [
-            np.var(
-                np.reshape(
-                    scores(
-                        lines,
-                        metric,
-                        data="pacs",
-                        backbone=backbone,
-                        label=LABELS[label],
-                        tempering=FORMS[LABELS[label]],
-                    ),
-                    (4, 3),
-                ).mean(axis=0),
-                ddof=1,
-            )
-            for backbone in ("efficientnet_b0", "mobilenet_v1")
-            for label in ORDER
-        ]
-        assert row(table, SIGMA)[column].ours == pytest.approx(max(variances))
-        assert row(table, SIGMA)[column].missing == ""
-    assert [entry.printed for entry in row(table, SIGMA)] == [1.21e-3, 1.02e-4, 2.09e-3, 2e-4]
-    tiny = row(one(tables, "tiny-imagenet-c-paper-run-to-run-online"), SIGMA)
-    assert [entry.missing for entry in tiny] == ["1 of 3 seeds"] * 4
-
-
-def test_the_best_of_ours_is_the_best_as_written_and_entropy_has_none(everything: Everything) -> None:
-    _, tables = everything
-    for table in tables[:10]:
-        for position, column in enumerate(table.columns):
-            entries = [row(table, label)[position] for label in ORDER]
-            shown = [written(entry.ours or 0.0, column) for entry in entries]
-            if column.metric == "Entropy":
-                assert not any(entry.best for entry in entries)
-                continue
-            best = (max if column.metric == "Accuracy ↑" else min)(shown, key=float)
-            assert [entry.best for entry in entries] == [each == best for each in shown]
-
-
-def test_doubtful_cells_are_marked_and_explained(everything: Everything) -> None:
-    _, tables = everything
-    home = one(tables, "office-home-mobilenet_v1-paper-average-online")
-    marked = {each.label: [bool(entry.suspicious) for entry in each.entries] for each in home.rows}
-    assert marked["No Adapt"] == [False, False, False, True]
-    assert marked["ETA"] == [False, False, True, True]
-    assert marked["DEC"] == [False] * 4
-    assert any(note.startswith("† NLL of T3A: 4.321 is also") and "5.629" in note for note in home.notes)
-    pacs = one(tables, "pacs-efficientnet_b0-paper-average-online")
-    (note,) = [note for note in pacs.notes if note.startswith("†")]
-    assert note.startswith("† NLL of No Adapt, DEC, T3A, ETA, TENT and SoTTA: the NLL of all six")
-    tiny = one(tables, "tiny-imagenet-c-efficientnet_b0-paper-tier-entropy-ece-nll-online")
-    assert any(note.startswith("† NLL of ETA (Tier 2 and Tier 3): falls") for note in tiny.notes)
-    run = one(tables, "tiny-imagenet-c-paper-run-to-run-online")
-    assert any(note.startswith("† Accuracy, ECE and Entropy of σ²_max: said to be") for note in run.notes)
-
-
-def test_the_papers_test_is_told_below_its_tables(everything: Everything) -> None:
-    _, tables = everything
-    told = [note for note in tables[0].notes if "paired t-test over 4 shifts" in note]
-    assert [note.split(":")[0] for note in told] == ["ECE", "NLL"]
-    assert "ECE: DEC 0." in told[0]
-    tiny = [note for note in tables[4].notes if "paired t-test over 75 shifts" in note]
-    assert len(tiny) == 2
-
-
-def test_the_tests_over_tiers_come_with_their_caveat(everything: Everything) -> None:
-    _, tables = everything
-    caveat = [table.key for table in tables if any("not independent" in note for note in table.notes)]
-    assert caveat == [table.key for table in tables[3:7]]
-
-
-def test_the_papers_claim_stands_beside_the_tests(everything: Everything) -> None:
-    _, tables = everything
-    claimed = [table.key for table in tables if any("claims p < 0.01" in note for note in table.notes)]
-    assert claimed == [tables[0].key, tables[4].key, tables[5].key]
+def test_too_few_pairs_are_said() -> None:
+    lines = grid("demo", "net", ["a"], seeds=[0])
+    (table,) = comparison_tables(part(lines), None)
+    assert any("Too few pairs" in note for note in table.notes)
+    assert comparison_tables(part([line("tent"), line("source")]), None) == []
 
 
 def test_numbers_as_written() -> None:
-    column = Column("ECE ↓", "", decimals=2)
-    assert [written(value, column) for value in (0.126, 1.0, -0.001, -0.126)] == [
-        "0.13",
-        "1.00",
-        "0.00",
-        "-0.13",
-    ]
-    spread = Column("p", "", significant=3)
-    assert [written(value, spread) for value in (4.39e-3, 1.12e-7, 0.05)] == ["0.00439", "1.12e-07", "0.05"]
-    least = Column("p", "", significant=3, least=1e-15)
-    assert [written(value, least) for value in (0.0, 2e-17, 1e-15, 0.5)] == [
-        "<1e-15",
-        "<1e-15",
-        "1e-15",
-        "0.5",
-    ]
+    assert [Entry(spec=".2f").written(x) for x in (0.126, 1.0, -0.001)] == ["0.13", "1.00", "0.00"]
+    assert [Entry(spec=".3g").written(x) for x in (4.39e-3, 1.12e-7)] == ["0.00439", "1.12e-07"]
+    assert [Entry(spec="p").written(x) for x in (0.0, 1e-15, 0.5)] == ["<1e-15", "1e-15", "0.5"]
+    assert [Entry(spec="+.3f").written(x) for x in (0.1, -0.2)] == ["+0.100", "-0.200"]
 
 
-def test_a_gap_is_common_only_if_every_number_of_ours_has_it() -> None:
-    def table(*missing: str) -> Table:
-        entries = tuple(TableEntry(ours=1.0, missing=each) for each in missing)
-        columns = tuple(Column("a", "") for _ in entries)
-        return Table(
-            "k",
-            "t",
-            "online",
-            (*columns, Column("b", "")),
-            (Row("r", (*entries, TableEntry(missing="no results"))),),
-        )
+def test_without_results_nothing_competes() -> None:
+    assert [e.best for e in compete([None, None], "ece", ["no results"] * 2, "seeds")] == [False, False]
 
-    assert common_gap(table("x", "x")) == "x"
-    assert common_gap(table("x", "y")) == ""
-    assert common_gap(table("x", "")) == ""
-    assert common_gap(table()) == ""
+
+def test_file_names_are_plain_short_and_different() -> None:
+    assert file_key("PACS, net: ECE ↓ on/average") == "PACS-net-ECE-on-average"
+    one, other = file_key("x" * 300 + "1"), file_key("x" * 300 + "2")
+    assert one != other
+    assert len(one) == 109

@@ -28,6 +28,10 @@ def line(
     input_size: int | None = None,
     model: str = "m",
     stream: str = "s",
+    code: str = "c0de",
+    images: int = 10,
+    classes: int = 7,
+    left_out: int = 0,
     accuracy: float = 0.5,
     ece: float = 0.2,
     nll: float = 1.5,
@@ -44,6 +48,7 @@ def line(
         "seed": seed,
         "label": label,
         "method": method or label,
+        "code": code,
         "options": options or {},
         "tempering": tempering,
         "protocol": protocol,
@@ -62,7 +67,9 @@ def line(
         "key": json.dumps(cell, sort_keys=True),
         "status": "failed" if error else "ok",
         "cell": cell,
-        "images": 10,
+        "images": images,
+        "classes": classes,
+        "left_out": left_out,
         "scores": None if error else scores,
         "reliability": None if error else bins,
         "error": error,
@@ -155,3 +162,10 @@ def grid(
         for tier in tiers
         for seed in seeds
     ]
+
+
+def old(line: dict[str, Any]) -> dict[str, Any]:
+    """A line as it was before lines had provenance."""
+    cell = {name: value for name, value in line["cell"].items() if name != "code"}
+    kept = {name: value for name, value in line.items() if name not in ("classes", "left_out")}
+    return {**kept, "cell": cell, "key": json.dumps(cell, sort_keys=True)}

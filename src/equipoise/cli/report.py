@@ -5,12 +5,13 @@ from pathlib import Path
 
 from equipoise.errors import OptionError
 from equipoise.report.drawing import write_figures
-from equipoise.report.formats import write_csv, write_latex, write_text
 from equipoise.report.figures.streams import streams_of
-from equipoise.report.page import figures_of, report_markdown, report_page
+from equipoise.report.formats import write_csv, write_latex, write_text
+from equipoise.report.page import all_tables, figures_of, report_markdown, report_page
 from equipoise.report.part import parts
 from equipoise.report.results import read_results
-from equipoise.report.tables import all_tables, table_key
+from equipoise.report.table import file_key
+from equipoise.report.tables import subject
 
 
 def write_report(
@@ -48,9 +49,8 @@ def write_report(
         _make_folder(figures, "--figures")
         for part in parts(results):
             for kind, drawn in figures_of(part, streams_of(part, results.streams)).items():
-                write_figures(
-                    {f"{table_key(part.scope, kind)}-{name}": each for name, each in drawn.items()}, figures
-                )
+                start = f"{subject(part.scope)} {kind}"
+                write_figures({file_key(f"{start} {name}"): each for name, each in drawn.items()}, figures)
         yield f"figures as SVG and PDF in {figures}"
     if markdown:
         yield report_markdown(results, compare)

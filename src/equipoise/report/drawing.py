@@ -5,7 +5,6 @@ right in both. `palette_css` defines the variables.
 """
 
 import io
-import re
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -120,14 +119,12 @@ def svg(figure: Figure, description: str) -> str:
 
 
 @themed
-def write_figures(figures: Mapping[str, Figure], folder: Path) -> int:
-    """Write each figure as SVG and PDF, in the light colours; the number of figures."""
+def write_figures(figures: Mapping[str, Figure], folder: Path) -> None:
+    """Write each figure as SVG and PDF, in the light colours, under its name."""
     for name, figure in figures.items():
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:150]
         for kind in ("svg", "pdf"):
-            with whole_file(folder / f"{plain}.{kind}") as partial:
+            with whole_file(folder / f"{name}.{kind}") as partial:
                 figure.savefig(partial, format=kind)
-    return len(figures)
 
 
 def palette_css() -> str:

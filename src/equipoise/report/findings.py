@@ -29,21 +29,21 @@ def direction(part: Part, first: Variant, second: Variant, metric: str) -> int |
 
 
 def findings(parts: Sequence[Part]) -> list[str]:
-    """The findings of several parts of one protocol together: over-certainty, and the paper's claim for DEC."""
+    """The findings of several parts of one protocol together: over-certainty, and DEC as in the paper."""
     cases = [(part, each, base) for part in parts if (base := source_of(part)) for each in _adapting(part)]
     moved = [direction(part, each, base, "entropy") for part, each, base in cases]
     worse = sum(map(_is_over_certain, cases))
     told = []
     if cases:
         told.append(
-            f"Before any tempering, adapting makes the answers more certain than no adaptation in {moved.count(-1)} of "
-            f"{counted(len(cases), 'case')}; in {worse} of these they are also worse calibrated by ECE."
+            "Before any tempering, adapting makes the answers more certain than no adaptation in "
+            f"{moved.count(-1)} of {counted(len(cases), 'case')}; in {worse} also worse calibrated by ECE."
         )
     wins = [f"by {NAMES[metric]} in {_dec_wins(parts, metric)}" for metric in ("ece", "nll", "accuracy")]
     if any("DEC" in paper_variants(part.runs)[0] for part in parts):
         told.append(
-            "Each network on each data set counted once, DEC as in the paper, divided by the mean of τ, is better than "
-            f"every other method raw {listed(wins)}."
+            "Each network on each data set counted once, DEC as in the paper, divided by the mean of τ, is "
+            f"better than every other method raw {listed(wins)}."
         )
     return told
 
@@ -54,9 +54,9 @@ def part_findings(part: Part) -> list[str]:
     if base is not None and (claim := certainty(part, base)):
         worse = [each.name for each in _adapting(part) if _is_over_certain((part, each, base))]
         told = [
-            f"Without adaptation, {claim[1]:.1%} of the answers are right, at an average confidence of {claim[0]:.1%}.",
-            "Raw, more certain and worse calibrated than that: "
-            f"{listed(worse) if worse else 'none'} ({len(worse)} of {counted(len(_adapting(part)), 'method')}).",
+            f"Without adaptation, {claim[1]:.1%} of answers are right, at a confidence of {claim[0]:.1%}.",
+            f"Raw, more certain and worse calibrated than that: {listed(worse) if worse else 'none'} "
+            f"({len(worse)} of {counted(len(_adapting(part)), 'method')}).",
         ]
     best = [f"{metric} {value:.3f}, {who}" for metric, (who, value) in best_of(part).items()]
     return [*told, f"Best: {'; '.join(best)}."] if best else told
@@ -97,7 +97,9 @@ def tempering_counts(parts: Sequence[Part], protocol: str) -> list[Table]:
         ("mean", "fixed"),
         ("median", "fixed"),
     ]:
-        ways = [(part, *(Variant(name, kind) for kind in pair)) for part in parts for name in part.names]
+        ways = [
+            (part, Variant(name, pair[0]), Variant(name, pair[1])) for part in parts for name in part.names
+        ]
         moves = {metric: [direction(*way, metric) for way in ways] for metric in ("ece", "nll")}
         numbers = [moves[metric].count(to) for metric in moves for to in (-1, 1)]
         cases = len(ways) - moves["ece"].count(None)
@@ -107,7 +109,7 @@ def tempering_counts(parts: Sequence[Part], protocol: str) -> list[Table]:
     heads = [("Cases", ""), ("ECE", "lower"), ("ECE", "higher"), ("NLL", "lower"), ("NLL", "higher")]
     columns = {head: [row[at] for row in rows.values()] for at, head in enumerate(heads)}
     title = f"What dividing the logits changes, counted over cases, {protocol}"
-    return [Table(f"temperings-{protocol}", title, columns, list(rows))] if rows else []
+    return [Table(title, columns, list(rows))] if rows else []
 
 
 def cautions(results: Results, parts: Sequence[Part]) -> list[str]:

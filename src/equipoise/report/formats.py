@@ -13,8 +13,9 @@ from equipoise.report.results import Results
 from equipoise.report.table import DOUBTFUL, INCOMPLETE, Entry, Table
 
 _LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}", "<": "$<$", ">": "$>$", "|": r"\textbar{}", '"': "{''}",
-    "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$^\dagger$", "‡": r"$^\ddagger$", "±": r"$\pm$",
+    "\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}", "<": "$<$", ">": "$>$", "|": r"\textbar{}",
+    '"': "{''}", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "†": r"$^\dagger$", "‡": r"$^\ddagger$",
+    "±": r"$\pm$",
     "²": r"\textsuperscript{2}", "\N{GREEK SMALL LETTER SIGMA}": r"$\sigma$", "\N{MINUS SIGN}": "$-$",
     "\N{GREEK SMALL LETTER TAU}": r"$\tau$", "\N{EN DASH}": "--", "σ²_max": r"$\sigma^2_{\max}$",
 }  # fmt: skip

@@ -1,47 +1,32 @@
-"""Results as one HTML file that needs nothing else (no script, no network, light or dark), and as Markdown."""
+"""Results as one HTML file that needs nothing else (no script, no network), and as Markdown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from equipoise.bench.schema import CellResult, StreamSummary
+from equipoise.report import findings as found
+from equipoise.report import tables
 from equipoise.report.drawing import svg
-from equipoise.report.figures.ablation import ablated, ablation_figures
+from equipoise.report.figures.ablation import ablation_figures
 from equipoise.report.figures.certainty import certainty_figures
 from equipoise.report.figures.reliability import reliability_figures
 from equipoise.report.figures.streams import stream_figures, streams_of
-from equipoise.report.findings import (
-    best_of,
-    cautions,
-    certainty,
-    findings,
-    part_findings,
-    source_of,
-    tempering_counts,
-)
 from equipoise.report.formats import html_frame, html_table, markdown_table, markdown_text
 from equipoise.report.pages import render
 from equipoise.report.paper import counted, paper_name
+from equipoise.report.paper_tables import paper_tables, run_to_run_tables
 from equipoise.report.part import Part, Place, parts
 from equipoise.report.results import Results, Scope, Variant
-from equipoise.report.table import Entry
-from equipoise.report.tables import (
-    average_tables, detail_tables, paper_tables, part_note, run_to_run_tables, setting_words, short, subject, test_tables,
-)  # fmt: skip
+from equipoise.report.table import Entry, Table
 
 PROTOCOLS = {
     "online": "online: the answers given while adapting count",
     "after-pass": "after a pass: the answers of a second pass, when adapting is done, count",
 }
-_COUNTED = {
-    "data": "data set",
-    "backbone": "network",
-    "seed": "seed",
-    "label": "method",
-    "tempering": "tempering",
-}
+_COUNTED = {"data": "data set", "backbone": "network", "seed": "seed", "label": "method"}
 
 
 def report_page(results: Results, compare: str | None = None) -> str:
@@ -50,124 +35,98 @@ def report_page(results: Results, compare: str | None = None) -> str:
     networks: dict[Scope, list[Part]] = {}
     for part in every:
         networks.setdefault(part.scope._replace(protocol=""), []).append(part)
-    made = [f"{name} {', '.join(sorted(set(frame[name])))}" for name in ("equipoise", "torch", "device")]
+    there = {protocol: [part for part in every if part.scope.protocol == protocol] for protocol in PROTOCOLS}
     return render(
         "report.html",
         title="equipoise report",
         kind="report",
-        counts=[
-            counted(len(frame), "result"),
-            *(counted(frame[key].nunique(), noun) for key, noun in _COUNTED.items()),
-        ],
-        cautions=cautions(results, every),
-        findings=_findings(every),
+        counts=[counted(frame[key].nunique(), noun) for key, noun in _COUNTED.items()],
+        results=results,
+        every=every,
+        networks=networks,
+        protocols=PROTOCOLS,
+        there={protocol: several for protocol, several in there.items() if several},
         overview=html_frame(_overview(every), "Overview"),
         options=html_frame(_options(results), "Methods, batch sizes and options"),
-        failures=_failures(results.failures),
-        sections=[_section(several, results.streams, compare) for several in networks.values()],
-        run_to_run=[html_table(table) for table in run_to_run_tables(every)],
-        protocols=list(PROTOCOLS.values()),
-        made=", ".join(made),
+        failures=failures(results.failures),
+        made=[f"{key} {', '.join(sorted(set(frame[key])))}" for key in ("equipoise", "torch", "device")],
+        found=found,
+        tables=tables,
+        paper_tables=paper_tables,
+        run_to_run_tables=run_to_run_tables,
+        tests=lambda part: tables.comparison_tables(part, compare),
+        html_table=html_table,
+        figures=lambda part: figures_of(part, streams_of(part, results.streams)),
+        svg=svg,
+        paper_name=paper_name,
     )
+
+
+def all_tables(every: Sequence[Part], compare: str | None = None) -> Iterator[Table]:
+    """Every table: part by part the paper's and ours, then the run-to-run variances."""
+    for part in every:
+        yield from (
+            *paper_tables(part),
+            *tables.average_tables(part),
+            *tables.comparison_tables(part, compare),
+        )
+        yield from tables.detail_tables(part)
+    yield from run_to_run_tables(every)
 
 
 def report_markdown(results: Results, compare: str | None = None) -> str:
     """Findings, all tables and failures as GitHub Markdown."""
     every = parts(results)
-    blocks = ["# Results", counted(len(results.frame), "result") + ".", _bullets(cautions(results, every))]
-    for each in _findings(every):
-        blocks += [f"## Answers {each['words']}", _bullets(each["told"])]
+    blocks = ["# Results", _bullets([*found.cautions(results, every), *failures(results.failures)])]
+    for protocol, words in PROTOCOLS.items():
+        several = [part for part in every if part.scope.protocol == protocol]
+        blocks += [f"## Answers {words}", _bullets(found.findings(several))] if several else []
     for part in every:
-        blocks += [f"## {markdown_text(subject(part.scope))}", _bullets(part_findings(part))]
-        for table in (*paper_tables(part), *average_tables(part), *test_tables(part, compare)):
+        blocks += [f"## {markdown_text(tables.subject(part.scope))}", _bullets(found.part_findings(part))]
+        for table in all_tables([part], compare):
             blocks += [f"### {markdown_text(table.title)}", markdown_table(table)]
-        for table in detail_tables(part):
-            title = markdown_text(table.title)
-            blocks += [f"<details><summary>{title}</summary>", markdown_table(table), "</details>"]
-    for table in run_to_run_tables(every):
-        blocks += [f"### {markdown_text(table.title)}", markdown_table(table)]
-    if results.failures:
-        failed = (
-            f"{_cell_words(line)}: {line['error'] or 'no error was written'}" for line in results.failures
-        )
-        blocks += ["## Failures", _bullets(list(failed))]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def figures_of(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Mapping[str, Figure]]:
+def figures_of(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Mapping[Any, Figure]]:
     """Every figure of a part: by its kind, then by its title."""
     return {
         "certainty": certainty_figures(part),
         "certainty by place": certainty_figures(part, by_place=True),
         "ablation": ablation_figures(part, streams),
+        "reliability": reliability_figures(part),
         "streams": stream_figures(part, streams),
-        "reliability": {str(variant): drawn for variant, (drawn, _) in reliability_figures(part).items()},
     }
 
 
-def _section(
-    several: Sequence[Part], streams: Sequence[StreamSummary], compare: str | None
-) -> dict[str, Any]:
-    """One network on one data set: each protocol by itself, then its streams."""
-    scope = several[0].scope
-    met = streams_of(several[0], streams)
-    return {
-        "title": f"{paper_name(scope.data)} with {paper_name(scope.backbone)}",
-        "setting": setting_words(scope),
-        "note": part_note(several[0]),
-        "where": several[0].axis[0],
-        "protocols": [_protocol(part, met, compare) for part in several],
-        "streams": _drawn(stream_figures(several[0], met), "the source model on the streams"),
-    }
-
-
-def _protocol(part: Part, streams: Sequence[StreamSummary], compare: str | None) -> dict[str, Any]:
-    averages = [html_table(table) for table in average_tables(part)]
-    diagrams: dict[str, list[tuple[str, str, str]]] = {}
-    for variant, (figure, words) in reliability_figures(part).items():
-        drawing = svg(figure, f"reliability of {variant}: {words}")
-        diagrams.setdefault(variant.name, []).append((short(variant.tempering), drawing, words))
-    found = ablated(part)
-    return {
-        "words": PROTOCOLS[part.scope.protocol],
-        "findings": part_findings(part),
-        "certainty": _drawn(certainty_figures(part), "entropy against ECE,"),
-        "by_place": _drawn(certainty_figures(part, by_place=True), "entropy against ECE,"),
-        "incomplete": not all(map(part.whole, part.variants)),
-        "paper": [html_table(table) for table in paper_tables(part)],
-        "averages": averages[:2],
-        "more_averages": averages[2:],
-        "ablation": _drawn(ablation_figures(part, streams), "each tempering by"),
-        "ablated": found[0] if found else "",
-        "diagrams": diagrams,
-        "tests": [html_table(table) for table in test_tables(part, compare)],
-        "details": [html_table(table) for table in detail_tables(part)],
-    }
-
-
-def _drawn(figures: Mapping[str, Figure], about: str) -> list[str]:
-    return [svg(figure, f"{about} {title}") for title, figure in figures.items()]
-
-
-def _findings(every: Sequence[Part]) -> list[dict[str, Any]]:
-    found = []
-    for protocol, words in PROTOCOLS.items():
-        if there := [part for part in every if part.scope.protocol == protocol]:
-            counts = [html_table(table) for table in tempering_counts(there, protocol)]
-            found.append({"words": words, "told": findings(there), "counts": counts})
-    return found
+def failures(lines: Sequence[CellResult]) -> dict[str, str]:
+    """The cells that failed: every error once, with its cells and the first of them, and its traceback."""
+    told: dict[str, str] = {}
+    first: dict[str, list[CellResult]] = {}
+    for line in lines:
+        error = line["error"] or "no error was written"
+        first.setdefault(error, []).append(line)
+    for error, several in first.items():
+        cell = several[0]["cell"]
+        variant = Variant(cell["label"], cell["tempering"])
+        where = ", ".join(str(cell[key]) for key in ("data", "backbone", "target", "protocol"))
+        name = (
+            f"{counted(len(several), 'cell')} failed, the first is {variant} on {where}, seed {cell['seed']}"
+        )
+        told[f"{name}: {error[:300]}"] = (several[0]["traceback"] or "")[-6000:]
+    return told
 
 
 def _overview(every: Sequence[Part]) -> pd.DataFrame:
     """A row for each network on each data set and protocol: no adaptation, and the best."""
     rows = {}
     for part in every:
-        base, best = source_of(part), best_of(part)
+        base, best = found.source_of(part), found.best_of(part)
         plain = part.at[Place(*base)].mean if base else {}
-        sure = certainty(part, base) if base else None
+        sure = found.certainty(part, base) if base else None
         (ece, low), (accuracy, high) = (best.get(name, ("", None)) for name in ("ECE", "accuracy"))
         expected = len(part.variants) * part.runs["shift"].nunique() * len(part.seeds)
-        rows[subject(part.scope)] = {
+        rows[tables.subject(part.scope)] = {
             ("No adaptation", "accuracy"): Entry(plain.get("accuracy")),
             ("No adaptation", "confidence"): Entry(sure[0] if sure else None),
             ("No adaptation", "ECE"): Entry(plain.get("ece")),
@@ -183,36 +142,10 @@ def _overview(every: Sequence[Part]) -> pd.DataFrame:
 def _options(results: Results) -> pd.DataFrame:
     """The method, batch size and options of each name, and where."""
     where = results.frame["data"].map(paper_name) + ", " + results.frame["backbone"].map(paper_name)
-    keys = ["name", "method", "batch_size", "options"]
-    groups = (
-        results.frame.assign(where=where)
-        .groupby(keys, sort=False)["where"]
-        .agg(lambda each: "; ".join(each.unique()))
+    groups = results.frame.assign(where=where).groupby(
+        ["name", "method", "batch_size", "options"], sort=False
     )
-    return groups.reset_index().set_index("name")
-
-
-def _failures(lines: Sequence[CellResult]) -> list[dict[str, Any]]:
-    """Every error once, with the number of its cells, the first of them, and its traceback."""
-    found: dict[str, list[CellResult]] = {}
-    for line in lines:
-        found.setdefault(line["error"] or "no error was written", []).append(line)
-    return [
-        {
-            "cells": counted(len(several), "cell"),
-            "error": error[:300],
-            "where": _cell_words(several[0]),
-            "trace": (several[0]["traceback"] or "no traceback was written")[-6000:],
-        }
-        for error, several in sorted(found.items(), key=lambda item: -len(item[1]))
-    ]
-
-
-def _cell_words(line: CellResult) -> str:
-    cell = line["cell"]
-    tier = f" tier {cell['tier']}" if cell["tier"] else ""
-    variant = Variant(cell["label"], cell["tempering"])
-    return f"{cell['data']}, {cell['backbone']}, {cell['target']}{tier}, seed {cell['seed']}, {variant}, {cell['protocol']}"
+    return groups["where"].agg(lambda each: "; ".join(each.unique())).reset_index().set_index("name")
 
 
 def _bullets(sentences: Sequence[str]) -> str:

@@ -10,13 +10,19 @@ import pandas as pd
 
 from equipoise.report.results import Scope, Variant
 
-DATA = {"Digits": "digits", "PACS": "pacs", "HomeOffice": "office-home", "TIN-C": "tiny-imagenet-c"}
-BACKBONES = {"SmallCNN": "smallcnn", "EfficientNetB0": "efficientnet_b0", "MobileNet": "mobilenet_v1"}
+PAPER_NAMES = {
+    "digits": "Digits",
+    "pacs": "PACS",
+    "office-home": "HomeOffice",
+    "tiny-imagenet-c": "TIN-C",
+    "smallcnn": "SmallCNN",
+    "efficientnet_b0": "EfficientNetB0",
+    "mobilenet_v1": "MobileNet",
+}
 ROWS = {"No Adapt": "source", "DEC": "dec", "T3A": "t3a", "ETA": "eta", "TENT": "tent", "SoTTA": "sotta"}
 """The paper's algorithms in its order, with the methods of the registry."""
-VARIANCE, SIGMA = "sigma2_max", "σ²_max"
-"""The row with the largest variance over domains of any algorithm, in the file and in tables."""
-AVERAGE = "average"
+VARIANCE, SIGMA, AVERAGE = "sigma2_max", "σ²_max", "average"
+"""The row with the largest variance over domains, in the file and in tables; a column of averages."""
 RUN_TO_RUN = ("accuracy", "ece", "entropy", "nll")
 """The order of the four numbers of a list of run-to-run variances, as far as the paper says."""
 CLAIMED = frozenset({"tab:HO_metrics", "tab:TIN_C_metrics", "tab:TIN_C_metrics_mobilenet"})
@@ -27,17 +33,13 @@ class Printed(NamedTuple):
     """A printed number: its standard deviation over domains, whether it is bold, why it is doubtful."""
 
     value: float
-    std: float | None = None
-    bold: bool = False
-    doubt: str = ""
+    std: float | None
+    bold: bool
+    doubt: str
 
 
 class PrintedTable(NamedTuple):
-    """A table of the paper, with our names of data set and network.
-
-    `columns` are, for each metric, "average", targets, or "Tier 1" to "Tier 5"; `cells` are by metric, row (of
-    `ROWS`, or `VARIANCE`) and column. Two tables have the label "tab:pacs_avg_mob".
-    """
+    """A table of the paper; `columns` are, for each metric, "average", targets, or "Tier 1" to "Tier 5"."""
 
     label: str
     data: str
@@ -46,6 +48,7 @@ class PrintedTable(NamedTuple):
     columns: tuple[str, ...]
     decimals: int
     cells: Mapping[tuple[str, str, str], Printed]
+    """By metric, row (of `ROWS`, or `VARIANCE`) and column."""
 
 
 class Experiment(NamedTuple):
@@ -56,7 +59,7 @@ class Experiment(NamedTuple):
     own_size: int
     domains: int
     tiers: int
-    seeds: tuple[int, ...]
+    seeds: list[int]
 
     def differences(self, scope: Scope) -> list[str]:
         """The differences of a setting from the paper's, in words."""
@@ -71,13 +74,11 @@ class Experiment(NamedTuple):
 
     def lacking(self, domains: int, tiers: int, seeds: Collection[int]) -> str:
         """The part of the paper's experiment that is missing: "2 of 4 domains, 1 of 3 seeds"."""
-        there = len(set(seeds) & set(self.seeds))
-        wanted = (
-            (domains, self.domains, "domains"),
-            (tiers, self.tiers, "tiers"),
-            (there, len(self.seeds), "seeds"),
+        there = {"domains": domains, "tiers": tiers, "seeds": len(set(seeds) & set(self.seeds))}
+        wanted = {"domains": self.domains, "tiers": self.tiers, "seeds": len(self.seeds)}
+        return ", ".join(
+            f"{there[each]} of {wanted[each]} {each}" for each in there if there[each] < wanted[each]
         )
-        return ", ".join(f"{have} of {whole} {noun}" for have, whole, noun in wanted if have < whole)
 
 
 def counted(number: int, noun: str) -> str:
@@ -85,38 +86,46 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def paper_name(name: str) -> str:
+    """The paper's name of a data set or a network of ours; the name itself where it has none."""
+    return PAPER_NAMES.get(name, name)
+
+
 @cache
 def printed_tables() -> tuple[PrintedTable, ...]:
     """The tables of the paper, in its order."""
-    return tuple(_table(entry, _content()["suspicious"]) for entry in _content()["tables"])
+    tables = []
+    for entry in _content()["tables"]:
+        metrics, columns = entry.pop("metrics"), tuple(entry.pop("columns"))
+        cells = {
+            (metric, row, column): Printed(*cell)
+            for metric, rows in metrics.items()
+            for row, several in rows.items()
+            for column, cell in zip(columns, several, strict=True)
+        }
+        tables.append(PrintedTable(**entry, metrics=tuple(metrics), columns=columns, cells=cells))
+    return tuple(tables)
 
 
 @cache
 def experiments() -> dict[str, Experiment]:
-    """How the paper ran each data set, by our names."""
-    content = _content()
-    seeds = tuple(content["seeds"])
-    return {DATA[name]: Experiment(**entry, seeds=seeds) for name, entry in content["experiments"].items()}
+    """How the paper ran each data set."""
+    return {data: Experiment(**entry) for data, entry in _content()["experiments"].items()}
 
 
 @cache
 def run_to_run() -> dict[str, dict[str, Printed]]:
-    """The largest run-to-run variances of any algorithm and network, by our names of the data sets."""
-    doubts = _content()["suspicious"]
-    return {
-        DATA[name]: {
-            metric: Printed(values[metric], doubt=_doubt(doubts, name, None, metric, "run to run", AVERAGE))
-            for metric in RUN_TO_RUN
-        }
-        for name, values in _content()["run_to_run_variance"].items()
-    }
+    """The largest run-to-run variances of any algorithm and network, by data set and metric."""
+    lists = _content()["run_to_run"]
+    return {data: {metric: Printed(*cell) for metric, cell in cells.items()} for data, cells in lists.items()}
 
 
 def paper_variants(runs: pd.DataFrame) -> tuple[dict[str, Variant], list[str]]:
-    """The paper's algorithms among the rows of one scope, found by method and options, and notes about doubts.
+    """The paper's algorithms among the rows of one scope, found by method and options, and notes.
 
-    DEC is the method "dec" in the paper's reading with the mean of tau; the others are raw. The label is free;
-    it decides only between several that fit: then the one that is called like the method is taken, or none.
+    DEC is the method "dec" in the paper's reading with the mean of tau; the others are raw. The label is
+    free; it decides only between several that fit: then the one that is called like the method is taken, or
+    none.
     """
     found, notes = {}, []
     for row, method in ROWS.items():
@@ -135,39 +144,5 @@ def paper_variants(runs: pd.DataFrame) -> tuple[dict[str, Variant], list[str]]:
     return found, notes
 
 
-def paper_name(name: str) -> str:
-    """The paper's name of a data set or a network of ours; the name itself where it has none."""
-    return {ours: theirs for theirs, ours in (DATA | BACKBONES).items()}.get(name, name)
-
-
 def _content() -> Any:
     return json.loads(files("equipoise.report").joinpath("paper_tables.json").read_text(encoding="utf-8"))
-
-
-def _table(entry: Any, doubts: Any) -> PrintedTable:
-    data, backbone, columns = entry["data"], entry["backbone"], tuple(entry["columns"])
-    cells = {
-        (metric, row, column): Printed(
-            values["values"][at],
-            values["std"][at] if "std" in values else None,
-            column in values.get("bold", ()),
-            _doubt(doubts, data, backbone, metric, row, column),
-        )
-        for metric, rows in entry["metrics"].items()
-        for row, values in rows.items()
-        for at, column in enumerate(columns)
-    }
-    metrics = tuple(entry["metrics"])
-    return PrintedTable(
-        entry["label"], DATA[data], BACKBONES[backbone], metrics, columns, entry["decimals"], cells
-    )
-
-
-def _doubt(doubts: Any, data: str, backbone: str | None, metric: str, row: str, column: str) -> str:
-    return "; ".join(
-        doubt["reason"]
-        for doubt in doubts
-        if (doubt["data"], doubt["backbone"], doubt["metric"]) == (data, backbone, metric)
-        and row in doubt["algorithms"]
-        and column in doubt["columns"]
-    )

@@ -8,7 +8,7 @@ sigma²_max (0.117, 0.0117 and 6.469; printed are 0.116, 0.011 and 6.467), and d
 import math
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -103,8 +103,10 @@ def summarise(runs: pd.DataFrame) -> dict[Place, Summary]:
     by_shift = frame.groupby([*keys, "shift"])[metrics].mean().groupby(keys)
     by_seed = frame.groupby([*keys, "seed"])
     whole = by_seed["shift"].nunique() == by_seed["shifts"].first()
-    over_seeds = by_seed[metrics].mean()[whole].groupby(keys).std().to_dict("index")
-    means, over_domains = by_shift.mean().to_dict("index"), by_shift.std().to_dict("index")
+    over_seeds: Any = by_seed[metrics].mean()[whole].groupby(keys).std().to_dict("index")
+    means: Any = by_shift.mean().to_dict("index")
+    over_domains: Any = by_shift.std().to_dict("index")
+    groups: dict[Any, Any] = frame.groupby(keys).indices
     nothing = dict.fromkeys(metrics, math.nan)
     pairs = list(zip(frame["shift"].tolist(), frame["seed"].tolist(), strict=True))
     return {
@@ -113,7 +115,7 @@ def summarise(runs: pd.DataFrame) -> dict[Place, Summary]:
             {"domains": over_domains[key], "seeds": over_seeds.get(key, nothing)},
             frozenset(pairs[row] for row in rows),
         )
-        for key, rows in frame.groupby(keys).indices.items()
+        for key, rows in groups.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""The lines of a run, validated, as one frame: a row for each result that counts, and reasons for the rest."""
+"""The lines of a run, validated, as one frame: a row for each result that counts."""
 
 import json
 from collections import Counter
@@ -59,8 +59,8 @@ class Results:
     """Everything that a folder of results holds.
 
     Attributes:
-        frame: the results that count, a row each, with `COLUMNS`. `name` is the label or, where a label stands
-            for several methods, the label with their differences; `tier` is 0 where the data set has none.
+        frame: the results that count, a row each, with `COLUMNS`. `name` is the label or, where a label
+            stands for several methods, the label with their differences; `tier` is 0 where there are none.
         scopes: the scope of each row.
         failures: the cells that failed and were not done well since, nor with a newer model or stream.
         streams: the source models' norms and temperatures.
@@ -113,7 +113,8 @@ def read_results(folder: Path) -> Results:
         raise DataError(
             f"{path}: expected a result a line, as JSON; found none ({damaged} lines cannot be read)"
         )
-    streams, damaged_streams = [], 0
+    streams: list[Any] = []
+    damaged_streams = 0
     if (folder / "streams.jsonl").is_file():
         streams, damaged_streams = _read(
             folder / "streams.jsonl", TypeAdapter(StreamSummary), _is_sound_stream
@@ -124,8 +125,8 @@ def read_results(folder: Path) -> Results:
 def collect(lines: Sequence[CellResult]) -> Results:
     """Results of lines in the order of the file, of which those count that belong together.
 
-    At one place (setting, network, domain, tier, seed) the results of the newest model and stream count, and
-    of one label with one tempering those of the newest code of the method; the newest is the last in the file.
+    At one place (setting, network, domain, tier, seed) the results of the newest model and stream count, of
+    one label with one tempering those of the newest code of the method; the newest is the last.
     """
     newest: dict[Any, tuple[str, str]] = {}
     codes: dict[Any, str] = {}
@@ -149,7 +150,8 @@ def collect(lines: Sequence[CellResult]) -> Results:
             counted.setdefault((place, experiment, _traits(line)), line)
             done.add((place, experiment))
     names = _names(counted.values())
-    kept = sorted(reversed(counted.values()), key=lambda line: _order(line, names))
+    in_order = list(counted.values())[::-1]
+    kept = sorted(in_order, key=lambda line: _order(line, names))
     rows = [_row(line, names) for line in kept]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return Results(frame, tuple(scope_of(line["cell"]) for line in kept), tuple(failures), left_aside=aside)
@@ -217,21 +219,25 @@ def _order(line: CellResult, names: Mapping[Any, str]) -> tuple[object, ...]:
 
 
 def _read(path: Path, shape: TypeAdapter[Any], is_sound: Callable[[Any], bool]) -> tuple[list[Any], int]:
-    """The values of a file that have a shape, of each key the last, in order; and the number of the others."""
+    """The values of a file that have a shape, of each key the last, in order; the number of the others."""
     latest: dict[str, Any] = {}
     damaged = 0
     with path.open("rb") as file:
         for text in filter(bytes.strip, file):
-            try:
-                value = shape.validate_python(_loaded(text), strict=True)
-                if not (_is_moderate(value) and is_sound(value)):
-                    raise ValueError
-            except (ValueError, RecursionError):  # also no UTF-8, or nested without end
+            value = _valid(text, shape)
+            if value is None or not (_is_moderate(value) and is_sound(value)):
                 damaged += 1
             else:
                 latest.pop(value["key"], None)  # so that a line written again counts as written last
                 latest[value["key"]] = value
     return list(latest.values()), damaged
+
+
+def _valid(text: bytes, shape: TypeAdapter[Any]) -> Any:
+    try:
+        return shape.validate_python(_loaded(text), strict=True)
+    except (ValueError, RecursionError):  # no JSON, no UTF-8, not of the shape, or nested without end
+        return None
 
 
 def _loaded(text: bytes) -> Any:

@@ -22,6 +22,9 @@ FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
 
 
+TIERED = "The tiers of a domain are pairs of their own but not independent: p is too small."
+
+
 class PairedTest(NamedTuple):
     """The mean difference of so many pairs, its confidence interval, and two-sided p; None for too few pairs.
 

@@ -1,9 +1,11 @@
 """A table of the report: one frame of entries, before it is HTML, LaTeX, Markdown or CSV."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 import pandas as pd
 
@@ -20,8 +22,8 @@ LEAST_P = 1e-15
 class Entry:
     """A number of ours (None where there is no result) beside the one that the paper prints.
 
-    `best` marks the best as written, `bold` what the paper prints in bold; `doubt` says why the printed number
-    is doubtful, `missing` the part that is missing of a complete number ("1 of 3 seeds").
+    `best` marks the best as written, `bold` the paper's bold; `doubt` says why the printed is doubtful,
+    `missing` the part that is missing of a complete number ("1 of 3 seeds").
     """
 
     value: float | None = None
@@ -48,15 +50,13 @@ Columns = Mapping[tuple[str, str], Sequence[Entry | str]]
 
 
 class Table:
-    """One table: a `key` for file names, a `title`, a `frame` with an `Entry` or a text in each cell, `notes`.
+    """One table: a `title`, a `key` made of it that names files, a `frame` of entries or texts, and `notes`.
 
     Notes about gaps and doubtful cells follow the given ones.
     """
 
-    def __init__(
-        self, key: str, title: str, columns: Columns, rows: Sequence[str], notes: Iterable[str] = ()
-    ) -> None:
-        self.key, self.title = key, title
+    def __init__(self, title: str, columns: Columns, rows: Sequence[str], notes: Iterable[str] = ()) -> None:
+        self.title, self.key = title, file_key(title)
         self.frame = pd.DataFrame(list(columns.values()), columns=list(rows), dtype=object).T
         self.frame.columns = pd.MultiIndex.from_tuples(list(columns))
         self.entries = [
@@ -118,6 +118,14 @@ def compete(
         replace(entry, best=same and entry.value is not None and entry.written(entry.value) == best)
         for entry, same in zip(entries, alike, strict=True)
     ]
+
+
+def file_key(text: str) -> str:
+    """A text as the name of a file, at most 109 characters, different for different texts."""
+    key = re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-")
+    return (
+        key if len(key) <= 100 else f"{key[:100]}-{sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    )
 
 
 def known(value: float) -> float | None:

@@ -12,8 +12,8 @@ from equipoise.report.part import Part, Place, Spread
 from equipoise.report.tables import short
 
 LOOKS = {
-    "mean": (SERIES[0], "o"), "median": (SERIES[1], "D"), "sample": (SERIES[3], "^"), "agreement": (SERIES[4], "v"),
-    "rehearsed": (ACCENT, "P"), "fixed": (INK, "s"),
+    "mean": (SERIES[0], "o"), "median": (SERIES[1], "D"), "sample": (SERIES[3], "^"),
+    "agreement": (SERIES[4], "v"), "rehearsed": (ACCENT, "P"), "fixed": (INK, "s"),
 }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class Track(NamedTuple):
 
 @themed
 def certainty_figures(part: Part, *, by_place: bool = False) -> dict[str, Figure]:
-    """A picture for each tempering on average; `by_place`, for each tier or domain with the first tempering."""
+    """A picture for each tempering on average; `by_place`, for each tier or domain with the first."""
     kinds = [kind for kind in part.temperings if kind != "none"] or part.temperings
     tracks = {short(kind): _tracks(part, kind, ("average", "")) for kind in kinds}
     if by_place:
@@ -54,7 +54,7 @@ def certainty_figures(part: Part, *, by_place: bool = False) -> dict[str, Figure
 
 
 def spread_apart(wanted: Sequence[float], gap: float) -> list[float]:
-    """Ascending heights, from 0 to 1 if there is room, as near to the wanted ones as a gap between them allows."""
+    """Ascending heights as near to the wanted ones, from 0 to 1, as a gap between them allows."""
     placed: list[float] = []
     for height in wanted:
         placed.append(max(height, placed[-1] + gap) if placed else height)

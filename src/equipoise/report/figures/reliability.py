@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, UNDER, themed
-from equipoise.report.part import Part, Place
+from equipoise.report.part import Part
 from equipoise.report.results import Variant, of_variant
 
 
@@ -32,8 +32,8 @@ def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
 def reliability_axes(axes: Axes, sums: Mapping[str, Sequence[float]]) -> None:
     """Draw the accuracy in each bin of confidence, the gap to the confidence in colour, and the counts below.
 
-    `sums` has `count`, and sums of `confidence` and of hits (`correct`), for bins of equal width, or shares of
-    them. Bars of calibrated answers end at the diagonal.
+    `sums` has `count`, and sums of `confidence` and of hits (`correct`), for bins of equal width, or shares
+    of them. Bars of calibrated answers end at the diagonal.
     """
     count, total, hits = (np.asarray(sums[name], dtype=float) for name in ("count", "confidence", "correct"))
     edges, filled = np.linspace(0, 1, len(count) + 1), np.where(count > 0, count, 1.0)
@@ -51,17 +51,16 @@ def reliability_axes(axes: Axes, sums: Mapping[str, Sequence[float]]) -> None:
 
 
 @themed
-def reliability_figures(part: Part) -> dict[Variant, tuple[Figure, str]]:
-    """A small diagram for each method and tempering, with its numbers in a few words."""
+def reliability_figures(part: Part) -> dict[Variant, Figure]:
+    """A small diagram for each method and tempering; its label has confidence and accuracy in words."""
     found = {}
     for variant in part.variants:
         sums = pooled(of_variant(part.runs, variant))
         if sums is not None:
-            figure = Figure(figsize=(1.5, 1.65))
-            axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+            found[variant] = Figure(figsize=(1.5, 1.65))
+            axes = found[variant].add_axes((0.01, 0.01, 0.98, 0.98))
             reliability_axes(axes, sums)
             axes.set(xticks=[], yticks=[])  # ticks take most of the time, and there are many diagrams
             sure, right = sum(sums["confidence"]), sum(sums["correct"])
-            ece = part.at[Place(*variant)].mean["ece"]
-            found[variant] = figure, f"ECE {ece:.3f}; {sure:.0%} sure, {right:.0%} right"
+            found[variant].set_label(f"{sure:.0%} sure, {right:.0%} right")
     return found

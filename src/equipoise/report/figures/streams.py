@@ -90,7 +90,7 @@ def stream_figures(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Fi
     )
     edges = Counter(tuple(stream["tau_edges"]) for stream in streams).most_common(1)[0][0]
     alike = [
-        stream for stream in streams if tuple(stream["tau_edges"]) == edges and sum(stream["tau_counts"])
+        stream for stream in streams if tuple(stream["tau_edges"]) == edges and any(stream["tau_counts"])
     ]
     return {"norms": norms, "tau": _tau_figure(part, alike, edges)} if alike else {"norms": norms}
 
