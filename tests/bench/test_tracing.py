@@ -90,7 +90,8 @@ def test_a_traced_recipe_keeps_the_order_of_the_data_set_and_each_segment(tmp_pa
     assert "trace" not in after  # only answers given while adapting have a time
     trace = online["trace"]
     assert [batch["images"] for batch in trace["batches"]] == [10, 10, 10, 10, 10, 5]
-    assert [(segment["name"], segment["images"]) for segment in trace["segments"]] == [("noise", 30), ("night", 25)]
+    found = [(segment["name"], segment["images"]) for segment in trace["segments"]]
+    assert found == [("noise", 30), ("night", 25)]
     hits = [batch["correct"] for batch in trace["batches"]]
     assert sum(hits[:3]) == round(30 * trace["segments"][0]["scores"]["accuracy"])
     assert sum(hits[3:]) == round(25 * trace["segments"][1]["scores"]["accuracy"])

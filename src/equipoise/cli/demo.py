@@ -26,7 +26,7 @@ from equipoise.version import __version__
 FRAMES = 20
 """Example images along the time axis."""
 QUICK_IMAGES, QUICK_EPOCHS, QUICK_SHIFTS = 1200, 4, 8
-"""With `--quick`: the most images of the training set and of the stream, and a shorter training and rehearsal."""
+"""With `--quick`: the most images of training set and stream, and a shorter training and rehearsal."""
 
 
 def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console | None = None) -> Path:

@@ -15,10 +15,10 @@ from equipoise.data.registry import register_data_set
 from equipoise.errors import DataError
 
 SEGMENTS = (
-    Segment("as trained", 500),
+    Segment("day", 500),
     Segment("dusk", 1000),
     Segment("handwriting", 500),
-    Segment("as trained again", 500),
+    Segment("day again", 500),
 )
 """Light that fades, then a sudden change, then the start again."""
 DARKEST, NOISIEST = 0.25, 10.0

@@ -38,6 +38,12 @@ class Told:
         """The method's name in sentences."""
         return NAMES.get(self.method, self.method)
 
+    @property
+    def title(self) -> str:
+        """The method's name as a heading."""
+        name = self.name.removeprefix("the ")
+        return name[:1].upper() + name[1:]
+
 
 @dataclass(frozen=True)
 class Story:
@@ -85,35 +91,40 @@ def tell(results: Results) -> Story:
     return Story(methods, dict(zip(names, pd.Series(images).cumsum().tolist(), strict=True)))
 
 
+def percent(share: float, digits: int = 0) -> str:
+    """A share in per cent."""
+    return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
+
+
 def headline(story: Story) -> str:
     """One sentence in numbers: the plain model and ours where the plain model is furthest off."""
     plain, hero = story.plain.segments.loc[story.worst], story.hero.segments.loc[story.worst]
     return (
-        f"On {story.worst}, {story.plain.name} says {plain['says']:.0%} and is right {plain['right']:.0%} of "
-        f"the time; {story.hero.name} says {hero['says']:.0%} and is right {hero['right']:.0%}."
+        f"On {story.worst}, {story.plain.name} says {percent(plain['says'])} and is right "
+        f"{percent(plain['right'])} of the time; {story.hero.name} says {percent(hero['says'])} and is right "
+        f"{percent(hero['right'])}."
     )
 
 
 def findings(story: Story) -> list[str]:
-    """What the run shows, in a few sentences with numbers."""
+    """A few sentences with numbers."""
     first, plain, hero = next(iter(story.ends)), story.plain, story.hero
+    by_day = [percent(told.segments["right"][first], 1) for told in (plain, hero)]
+    right = [f"{percent(told.whole['right'], 1)} for {told.name}" for told in story.methods]
+    ece = [f"{told.whole['ece']:.3f} for {told.name}" for told in story.methods]
     found = [
-        f"Without drift nothing is lost: {first}, {plain.name} is right {plain.segments['right'][first]:.1%} of "
-        f"the time, {hero.name} {hero.segments['right'][first]:.1%}.",
-        "Over the whole stream the calibration error (ECE) is "
-        + ", ".join(f"{told.whole['ece']:.3f} for {told.name}" for told in story.methods)
-        + ".",
-        "Over the whole stream the share of right answers is "
-        + ", ".join(f"{told.whole['right']:.1%} for {told.name}" for told in story.methods)
-        + ".",
+        f"Right answers without drift ({first}): {by_day[0]} for {plain.name}, {by_day[1]} for {hero.name}.",
+        f"Right answers in the whole stream: {', '.join(right)}.",
+        f"Calibration error (ECE) in the whole stream: {', '.join(ece)}.",
     ]
     estimated = hero.batches.dropna(subset="value")
     if len(estimated):
         off = (estimated["value"] - estimated["recent"]).abs().mean()
         inside = estimated["recent"].between(estimated["low"], estimated["high"]).mean()
         found.append(
-            f"{hero.name[:1].upper()}{hero.name[1:]} estimates its accuracy without labels within {off:.3f} on "
-            f"average over the last {RECENT} batches; the truth is inside the 90 % band {inside:.0%} of the time."
+            f"The accuracy that {hero.name} estimates without labels is off by {off:.3f} on average, against "
+            f"the last {RECENT} batches; the true accuracy is inside the 90\N{NO-BREAK SPACE}% band "
+            f"{percent(inside)} of the time."
         )
     return found
 

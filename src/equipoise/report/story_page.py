@@ -11,9 +11,9 @@ from equipoise.report.figures.over_time import over_time_figure
 from equipoise.report.figures.reliability import reliability_axes
 from equipoise.report.formats import html_frame
 from equipoise.report.pages import render
-from equipoise.report.story import Story, Told, findings, headline
+from equipoise.report.story import Story, Told, findings, headline, percent
 
-WIDE, NARROW = (10.8, 5.2), (4.2, 5.6)
+WIDE, NARROW = (10.8, 5.4), (4.0, 5.6)
 """Inches of the picture on a screen, and on a phone."""
 
 
@@ -40,7 +40,7 @@ def story_page(story: Story, frames: Sequence[NDArray[np.uint8]], facts: str) ->
 def says_and_right(story: Story) -> pd.DataFrame:
     """A row for each segment, and two columns for each method: its confidence, and its accuracy."""
     columns = {
-        (told.name, kind): told.segments[kind].map("{:.0%}".format)
+        (told.title, kind): told.segments[kind].map(percent)
         for told in story.methods
         for kind in ("says", "right")
     }
@@ -49,7 +49,7 @@ def says_and_right(story: Story) -> pd.DataFrame:
 
 def scores(story: Story) -> pd.DataFrame:
     """A row for each method: its scores on the whole stream."""
-    frame = pd.DataFrame({told.name: told.whole for told in story.methods}).T
+    frame = pd.DataFrame({told.title: told.whole for told in story.methods}).T
     return frame.rename(
         columns={"right": "accuracy ↑", "says": "confidence", "ece": "ECE ↓", "nll": "NLL ↓"}
     )[["accuracy ↑", "confidence", "ECE ↓", "NLL ↓"]]
@@ -61,4 +61,4 @@ def _reliability(told: Told) -> tuple[str, str, str]:
     reliability_axes(axes, told.reliability)
     axes.set(xlabel="confidence", ylabel="accuracy")
     words = f"ECE {told.whole['ece']:.3f}"
-    return told.name, svg(figure, f"Reliability diagram of {told.name}: {words}"), words
+    return told.title, svg(figure, f"Reliability diagram of {told.name}: {words}"), words

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MultipleLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, PAPER, UNDER, method_colour, themed
+from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, UNDER, method_colour, themed
 from equipoise.report.story import Story, Told
 
 SMOOTHED = 5
@@ -21,14 +23,14 @@ def over_time_figure(
 ) -> Figure:
     """A row of example images along the time axis, and below it a panel for each method.
 
-    In a panel the dark line is the share of right answers, the coloured line the mean confidence; the gap is
-    shaded by its sign. A method that estimates its own accuracy has that as a dotted line with its band.
+    In a panel the thin line is the share of right answers, the thick line the mean confidence; the gap is
+    shaded by its sign. The accuracy that a method estimates for itself is a dotted line with its band.
     """
     figure = Figure(figsize=(width, height))
     count = len(story.methods)
     rows = figure.subplots(1 + count, 1, sharex=True, height_ratios=[0.55, *[1.0] * count])
     figure.subplots_adjust(
-        left=0.42 / width, right=1 - 0.08 / width, top=1 - 0.28 / height, bottom=0.42 / height, hspace=0.16
+        left=0.48 / width, right=1 - 0.2 / width, top=1 - 0.24 / height, bottom=0.44 / height, hspace=0.36
     )
     curves = [smoothed(told) for told in story.methods]
     lowest = min(float(curve[["correct", "confidence"]].to_numpy().min()) for curve in curves)
@@ -53,55 +55,49 @@ def smoothed(told: Told) -> pd.DataFrame:
 
 def _film(axes: Axes, story: Story, frames: Sequence[NDArray[np.uint8]]) -> None:
     """Example images at equal distances along the time axis, with the names of the segments above."""
-    total, start = story.total, 0
-    axes.set(xlim=(0, total), ylim=(0, 1))
+    axes.set(xlim=(0, story.total), ylim=(0, 1))
     axes.axis("off")
     for place, image in enumerate(frames):
         side = axes.inset_axes((place / len(frames), 0, 1 / len(frames), 1))
         side.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         side.axis("off")
+    start = 0
     for name, end in story.ends.items():
-        axes.text((start + end) / 2, 1.12, name, ha="center", va="bottom", fontsize=9.5, color=INK.light)
+        axes.text((start + end) / 2, 1.1, name, ha="center", va="bottom", fontsize=9)
         start = end
 
 
 def _panel(axes: Axes, told: Told, curve: pd.DataFrame, story: Story) -> None:
     colour = method_colour(told.method).light
     at, right, says = (curve[name].to_numpy() for name in ("image", "correct", "confidence"))
+    _gap(axes, at, right, says)
     if curve["value"].notna().any():
-        low, high = curve["low"].to_numpy(), curve["high"].to_numpy()
-        axes.fill_between(
-            at, low, high, color=ACCENT.light, alpha=0.13, linewidth=0, label="its estimate, 90 %"
-        )
+        band = axes.fill_between(at, curve["low"], curve["high"], color=ACCENT.light, alpha=0.14, linewidth=0)
+        (own,) = axes.plot(at, curve["value"], color=ACCENT.light, linewidth=1, linestyle=":")
+        shown = {"own estimate, 90\N{NO-BREAK SPACE}% band": (band, own)}
     else:
-        axes.fill_between(
-            at,
-            right,
-            says,
-            where=says >= right,
-            color=OVER.light,
-            alpha=0.28,
-            linewidth=0,
-            interpolate=True,
-            label="more certain than right",
-        )
-        axes.fill_between(
-            at, right, says, where=says < right, color=UNDER.light, alpha=0.28, linewidth=0, interpolate=True
-        )
-    axes.plot(at, right, color=INK.light, linewidth=1.5, label="is right")
-    axes.plot(at, says, color=colour, linewidth=2, label="says")
+        shown = {}
+    (line,) = axes.plot(at, right, color=INK.light, linewidth=1.4)
+    (stated,) = axes.plot(at, says, color=colour, linewidth=2)
+    if told is story.plain:
+        shown = {"says": stated, "is right": line, "gap": Patch(color=OVER.light, alpha=0.3)}
+    if shown:
+        axes.legend(
+            list(shown.values()), list(shown), loc="lower right", bbox_to_anchor=(1, 0.98), ncols=3,
+            fontsize=8.5, handlelength=1.3, columnspacing=1.0, borderaxespad=0, labelcolor=MUTED.light,
+        )  # fmt: skip
     for end in list(story.ends.values())[:-1]:
         axes.axvline(end, color=MUTED.light, linewidth=0.8, linestyle=(0, (2, 3)))
-    title = f"{told.name[:1].upper()}{told.name[1:]}"
-    axes.text(0.006, 0.06, title, transform=axes.transAxes, fontsize=11, fontweight="bold", color=colour)
-    axes.legend(
-        loc="lower right",
-        ncols=3,
-        fontsize=8.5,
-        handlelength=1.4,
-        columnspacing=1.2,
-        borderaxespad=0.1,
-        labelcolor=MUTED.light,
-    )
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.margins(x=0)
+    axes.set_title(told.title, color=colour, fontweight="bold", pad=4)
+    axes.yaxis.set_major_locator(MultipleLocator(0.2))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.set_xlim(0, story.total)
+
+
+def _gap(axes: Axes, at: NDArray[np.float64], right: NDArray[np.float64], says: NDArray[np.float64]) -> None:
+    """Shade the distance of two curves by its sign."""
+    for over, colour in ((True, OVER), (False, UNDER)):
+        where = (says >= right) == over
+        axes.fill_between(
+            at, right, says, where=where, color=colour.light, alpha=0.3, linewidth=0, interpolate=True
+        )
