@@ -1,4 +1,4 @@
-"""The tables of the speed benchmark: measurements survive a CSV file, and `make bench` explains its numbers."""
+"""The tables of the speed benchmark: lines survive a CSV file, and `make bench` explains its numbers."""
 
 import sys
 from pathlib import Path
@@ -29,7 +29,14 @@ def test_nested_lines_come_back_as_they_were(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {**MACHINE, "command": "python run.py --match 'a, \"b\"'"},
         step("tent"),
-        {"cell": {"kind": "stream"}, "held": [1, 2], "allocated": [], "tiny": 1e-07, "third": 1 / 3, "ok": True},
+        {
+            "cell": {"kind": "stream"},
+            "held": [1, 2],
+            "allocated": [],
+            "tiny": 1e-07,
+            "third": 1 / 3,
+            "ok": True,
+        },
     ]
     assert read_lines(tmp_path / "lines.csv") == []
     write_lines(tmp_path / "lines.csv", lines)
