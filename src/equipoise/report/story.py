@@ -100,7 +100,7 @@ def headline(story: Story) -> str:
     """One sentence in numbers: the plain model and ours where the plain model is furthest off."""
     plain, hero = story.plain.segments.loc[story.worst], story.hero.segments.loc[story.worst]
     return (
-        f"On {story.worst}, {story.plain.name} says {percent(plain['says'])} and is right "
+        f"Where drift is worst, {story.plain.name} says {percent(plain['says'])} and is right "
         f"{percent(plain['right'])} of the time; {story.hero.name} says {percent(hero['says'])} and is right "
         f"{percent(hero['right'])}."
     )
