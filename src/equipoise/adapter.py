@@ -28,11 +28,11 @@ from equipoise.engine.choice import (
     check_engine,
     describe_engine,
 )
-from equipoise.errors import ModelError, OptionError
+from equipoise.errors import OptionError
 from equipoise.files import write_tensors
 from equipoise.network.batch import Batch, batches
 from equipoise.network.layout import Layout, MemoryFormat, Precision, fresh_autocast_cache
-from equipoise.network.modules import check_module, device_of
+from equipoise.network.modules import LearningModule, checked_module, device_of
 from equipoise.network.named_tensors import prefixed
 from equipoise.network.teacher import Residence
 
@@ -44,7 +44,7 @@ _Self = TypeVar("_Self", bound="Adapter")
 _Answer = TypeVar("_Answer")
 
 
-class Adapter(nn.Module):
+class Adapter(LearningModule):
     """A classifier that adapts to its inputs: `adapter(x)` in place of `model(x)` returns logits.
 
     It composes a method with a copy of the model, the source model, a temper and the state; the model passed
@@ -86,9 +86,7 @@ class Adapter(nn.Module):
         distributed: bool = True,
     ) -> None:
         super().__init__()
-        check_module(model)
-        if isinstance(model, Adapter):
-            raise ModelError("expected a model, got an adapter: adapt the model that it was made from")
+        model = checked_module(model)
         check_engine(engine, device_of(model))
         layout = Layout.checked(precision, memory_format, as_given=engine == "eager")
         residence = teacher or method.default_teacher

@@ -52,7 +52,9 @@ class Tempered(Adapter):
         t_max: float | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        if not isinstance(adapter, Adapter) or isinstance(adapter, Tempered):
+        if isinstance(adapter, Tempered):
+            raise OptionError("expected an adapter, got one that is already tempered: pass tempered.adapter")
+        if not isinstance(adapter, Adapter):
             raise OptionError(f"expected an equipoise adapter, got {type(adapter).__name__}")
         if not isinstance(source, SourceStatistics):
             raise SourceError(f"expected source as SourceStatistics, got {type(source).__name__}")

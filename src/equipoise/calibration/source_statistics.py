@@ -19,7 +19,8 @@ from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.functional import at_least_single, entropy
 from equipoise.network.batch import batches, checked_logits
-from equipoise.network.modules import check_module, device_of, fingerprint
+from equipoise.network.compiled import uncompiled
+from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.network.named_tensors import part
 from equipoise.network.normalisation import frozen_statistics
 from equipoise.network.parameters import Parameters, checked_parameters
@@ -101,7 +102,7 @@ class SourceStatistics:
         """
         if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
-        check_module(model)
+        model = checked_module(model)
         if fisher is True:
             fisher = "norm"
         importance = None if fisher is False else Fisher(model, checked_parameters("parameters", fisher))
@@ -111,7 +112,7 @@ class SourceStatistics:
         modes = [(module, module.training) for module in model.modules()]
         try:
             model.eval()
-            with torch.no_grad(), frozen_statistics(model):
+            with torch.no_grad(), frozen_statistics(model), uncompiled(model):
                 title = "source statistics" if progress else None
                 for batch in batches(loader, device_of(model), progress=title):
                     if max_samples is not None and seen + batch.rows > max_samples:

@@ -13,7 +13,7 @@ from equipoise.calibration.shifts import NO_SHIFT, ShiftFunction, generic_shifts
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
 from equipoise.factory import create, options_of
-from equipoise.network.modules import check_module, device_of
+from equipoise.network.modules import checked_module, device_of
 from equipoise.options import integer
 from equipoise.registry import method_class
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, Inputs, Labelled, mapped, take, tensors_of
@@ -71,7 +71,7 @@ def rehearse(
     >>> adapter(torch.randn(50, 6)).shape
     torch.Size([50, 3])
     """
-    check_module(model)
+    model = checked_module(model)
     _check_call(method, shifts, options)
     samples, batch_size = (
         integer("samples", samples, low=FEWEST_SAMPLES),
