@@ -36,11 +36,9 @@ def test_an_adapter_is_no_model(kind: str, place: str) -> None:
     adapter, (_, source) = adapters()[kind], make()
     adapter(drifted(8))
     before = adapter.state_dict()
-    model: Any = {
-        "itself": lambda: adapter,
-        "inside": lambda: Parent(adapter),
-        "compiled": lambda: torch.compile(adapter, backend="eager"),
-    }[place]()
+    model: Any = Parent(adapter) if place == "inside" else adapter
+    if place == "compiled":
+        model = torch.compile(adapter, backend="eager")
     labelled = [(images(60), torch.arange(60) % 5)] * 3
     path = "expert" if place == "inside" else "adapt the model that it was made from"
     for call in (
@@ -62,6 +60,5 @@ def test_a_tempered_adapter_is_not_tempered_again() -> None:
 
 
 def test_a_detached_module_is_a_model_again() -> None:
-    model, source = make()
-    detached = eq.create("tent", model).detach()
+    detached = eq.create("tent", make()[0]).detach()
     assert eq.create("source", detached)(images(4)).shape == (4, 5)

@@ -1,4 +1,4 @@
-"""Networks run by torch.compile where a shape comes often, and the plain modules of a user's compiled ones."""
+"""Networks run by torch.compile where a shape comes often, and the modules inside a user's compiled ones."""
 
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext

@@ -20,17 +20,17 @@ def checked_module(model: Any) -> nn.Module:
     """The module behind torch.compile; ModelError for anything but a module with weights, or an adapter."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    model = original(model)
-    for name, module in model.named_modules():
+    plain = original(model)
+    for name, module in plain.named_modules():
         if isinstance(module, LearningModule):
             place = f"a model with an adapter inside, {name!r}, which would learn" if name else "an adapter"
             raise ModelError(
                 f"expected a plain model, got {place}: adapt the model that it was made from, or the plain "
                 "module that adapter.detach() returns"
             )
-    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+    if any(isinstance(p, nn.UninitializedParameter) for p in plain.parameters()):
         raise ModelError("expected a model with weights, got lazy layers: run a batch through it first")
-    return model
+    return plain
 
 
 def device_of(model: nn.Module) -> torch.device:
