@@ -18,7 +18,7 @@ def original(model: nn.Module) -> nn.Module:
 
     A compiled module ignores hooks that are placed after its first call, and prefixes the names of weights.
     """
-    wrapped = model._modules.get("_orig_mod")  # of a class whose import takes a second
+    wrapped = dict(model.named_children()).get("_orig_mod")  # of a class whose import takes a second
     return model if wrapped is None else original(wrapped)
 
 
