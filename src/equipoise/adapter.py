@@ -137,21 +137,16 @@ class Adapter(AdapterFacts):
         CUDA graph learns nothing from a batch with such a sample, and the next batches run eagerly. If the
         model raises, the error passes through and the adapter is as it was.
         """
-        return self._answer(self._batch(args, kwargs))
+        with self._lock, self._respond.student.ranks.together():
+            return self._answer(self._batch(args, kwargs))
 
     def _batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch:
         return called_batch(self._respond.student.model, args, kwargs, self._inputs)
 
-    @one_at_a_time
     def _answer(self, batch: Batch) -> Tensor:
         """Answer a batch and learn from it."""
         respond = self._respond
-        with (
-            respond.student.ranks.together(),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            fresh_autocast_cache(),
-        ):
+        with torch.inference_mode(False), torch.enable_grad(), fresh_autocast_cache():
             batch = batch.learnable()
             for parameter in respond.student.learned.values():
                 parameter.requires_grad_()
@@ -180,7 +175,8 @@ class Adapter(AdapterFacts):
         title = f"adapting with {self.name}" if progress else None
         model = self._respond.student.model
         for batch in batches(loader, model, self.device, self._inputs, progress=title):
-            self._answer(batch)
+            with self._lock, self._respond.student.ranks.together():
+                self._answer(batch)
         return self
 
     @one_at_a_time

@@ -16,6 +16,8 @@ from equipoise.network.named_tensors import part
 EXTRA_STATE = "_extra_state"
 """The entry that says which adapter a state is of, under torch's name for entries that are no weight."""
 
+_VERSION = 1
+
 
 def identity(
     method: str,
@@ -27,6 +29,7 @@ def identity(
     """The facts that two adapters must share for one to go on with the state of the other."""
     rehearsal = source.rehearsal_of(method).to_json() if source and rehearsed else ""
     return {
+        "version": _VERSION,
         "method": method,
         "options": dict(options),
         "model": model_fingerprint,
@@ -44,16 +47,18 @@ def check_identity(entry: Any, own: Mapping[str, Any]) -> None:
     """Raise StateError if a state dict's entry is not the identity of this adapter."""
     try:
         came = dict(json.loads(bytes(entry.cpu().tolist()).decode()))
-        others = [came[name] for name in ("method", "options", "model", "source", "rehearsal")]
-        options, numbers = dict(others[1]), [float(number) for number in others[3]]
+        if came["version"] != own["version"]:
+            raise ValueError(f"expected version {own['version']}, got {came['version']}")
+        options, numbers = dict(came["options"]), [float(number) for number in came["source"]]
+        method, model, rehearsal = came["method"], str(came["model"]), came["rehearsal"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StateError(f"the entry {EXTRA_STATE} is damaged: {error!r}") from error
-    if came["method"] != own["method"]:
-        raise StateError(f"expected method {own['method']!r}, got {came['method']!r}")
-    if came["model"] != own["model"]:
+        raise StateError(f"the entry {EXTRA_STATE} is damaged, or of another version: {error}") from error
+    if method != own["method"]:
+        raise StateError(f"expected method {own['method']!r}, got {method!r}")
+    if model != own["model"]:
         raise StateError(
             f"the state is of an adapter of another model (other weights or layers): expected fingerprint "
-            f"{own['model'][:12]}, got {came['model'][:12]}; give the source model its weights before the "
+            f"{own['model'][:12]}, got {model[:12]}; give the source model its weights before the "
             "adapter is made"
         )
     wanted = json.loads(json.dumps(own["options"]))  # tuples are lists there
@@ -64,7 +69,7 @@ def check_identity(entry: Any, own: Mapping[str, Any]) -> None:
     near = [math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-4) for a, b in zip(ours, numbers, strict=False)]
     if len(ours) != len(numbers) or not all(near):
         raise StateError(f"expected source statistics with h0 and kappa {ours}, got {numbers}")
-    if came["rehearsal"] != own["rehearsal"]:
+    if rehearsal != own["rehearsal"]:
         raise StateError("the state is of an adapter with another rehearsal: make the adapter with that one")
 
 

@@ -24,7 +24,8 @@ class Batch:
         """Check the arguments of a model: tensors by position or keyword, or dicts of them by position."""
         for value in args:
             if not isinstance(value, (Tensor, dict)):
-                raise BatchTypeError(f"expected a batch as a torch.Tensor, got {type(value).__name__}")
+                hint = "; arguments that are no tensors go by keyword" if len(args) > 1 else ""
+                raise BatchTypeError(f"expected a batch as a torch.Tensor, got {type(value).__name__}{hint}")
         tensors = cls(args, kwargs, 0).tensors()
         if not tensors:
             raise BatchTypeError("expected a batch as a torch.Tensor or tensors by keyword, got none")
