@@ -32,7 +32,7 @@ from equipoise.engine.choice import (
 from equipoise.errors import OptionError
 from equipoise.files import write_tensors
 from equipoise.network.batch import Batch
-from equipoise.network.inputs import InputsFunction, batches, called_batch, check_function
+from equipoise.network.inputs import InputsFunction, batches, called_batch, check_functions
 from equipoise.network.layout import Layout, MemoryFormat, Precision, fresh_autocast_cache
 from equipoise.network.modules import checked_module, device_of
 from equipoise.network.named_tensors import prefixed
@@ -100,8 +100,7 @@ class Adapter(AdapterFacts):
         outputs: OutputsFunction | None = None,
     ) -> None:
         super().__init__()
-        check_function("inputs", inputs)
-        check_function("outputs", outputs)
+        check_functions(inputs=inputs, outputs=outputs)
         self._inputs, self._lock = inputs, CallLock()
         model = checked_module(model)
         check_engine(engine, device_of(model))

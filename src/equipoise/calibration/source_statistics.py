@@ -19,7 +19,7 @@ from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.functional import at_least_single, entropy
 from equipoise.network.compiled import uncompiled
-from equipoise.network.inputs import InputsFunction, batches, check_function
+from equipoise.network.inputs import InputsFunction, batches, check_functions
 from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.network.named_tensors import part
 from equipoise.network.normalisation import frozen_statistics
@@ -98,19 +98,16 @@ class SourceStatistics:
         """Measure a model on source-domain batches in one pass that keeps nothing but the logit norms.
 
         The loader yields tensors, tuples (inputs, labels), or dicts of keyword inputs; labels play no part.
-        `inputs` and `outputs` are those of an adapter (`equipoise.Adapter`). The model is left as it was.
-        Samples with non-finite logits are left out, with a warning. `fisher=True` also measures what the
-        method "eata" needs, for the parameters that it adapts by default (or those named, as its option
-        `parameters` does): a forward and a backward more for each batch; its authors use 2,000 samples in
-        batches of 64.
+        `inputs` and `outputs` are as in `equipoise.Adapter`. The model is left as it was. Samples with
+        non-finite logits are left out, with a warning. `fisher=True` also measures what the method "eata"
+        needs, for the parameters that it adapts by default (or those named, as its option `parameters` does):
+        a forward and a backward more for each batch; its authors use 2,000 samples in batches of 64.
         """
         if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
         model = checked_module(model)
-        check_function("inputs", inputs)
-        check_function("outputs", outputs)
-        if fisher is True:
-            fisher = "norm"
+        check_functions(inputs=inputs, outputs=outputs)
+        fisher = "norm" if fisher is True else fisher
         importance = (
             None if fisher is False else Fisher(model, checked_parameters("parameters", fisher), outputs)
         )

@@ -19,10 +19,11 @@ LABELS = ("labels", "label")
 """The entries of a dict that hold labels, as loaders of Hugging Face's data sets name them."""
 
 
-def check_function(name: str, function: Any) -> None:
-    """Raise OptionError for anything but a function or None."""
-    if function is not None and not callable(function):
-        raise OptionError(f"expected {name} as a function, got {function!r}")
+def check_functions(**functions: Any) -> None:
+    """Raise OptionError for an argument, given by its name, that is neither a function nor None."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise OptionError(f"expected {name} as a function, got {function!r}")
 
 
 def called_batch(

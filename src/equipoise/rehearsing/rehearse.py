@@ -13,7 +13,7 @@ from equipoise.calibration.shifts import NO_SHIFT, ShiftFunction, generic_shifts
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
 from equipoise.factory import create, options_of
-from equipoise.network.inputs import InputsFunction, check_function
+from equipoise.network.inputs import InputsFunction, check_functions
 from equipoise.network.modules import checked_module, device_of
 from equipoise.network.nested import leaves, map_leaves
 from equipoise.network.outputs import OutputsFunction
@@ -82,8 +82,7 @@ def rehearse(
     """
     model = checked_module(model)
     _check_call(method, shifts, options)
-    check_function("inputs", inputs)
-    check_function("outputs", outputs)
+    check_functions(inputs=inputs, outputs=outputs)
     samples, batch_size = (
         integer("samples", samples, low=FEWEST_SAMPLES),
         integer("batch_size", batch_size, low=1),
