@@ -30,7 +30,7 @@ class BatchError(EquipoiseError, ValueError):
 
 
 class BatchTypeError(BatchError, TypeError):
-    """A batch that is not tensors, or that comes with labels."""
+    """A batch that is not tensors, that comes with labels, or that has no names where a metric needs them."""
 
 
 class ModelError(EquipoiseError, ValueError):
