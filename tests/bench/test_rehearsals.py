@@ -200,6 +200,12 @@ def _cut(source: SourceStatistics, path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _flipped(source: SourceStatistics, path: Path) -> None:
+    source.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+
+
 def _of_another_model(source: SourceStatistics, path: Path) -> None:
     replace(source, model_fingerprint="other").save(path)
 
@@ -208,7 +214,7 @@ def _without(source: SourceStatistics, path: Path) -> None:
     replace(source, rehearsals={}).save(path)
 
 
-@pytest.mark.parametrize("damage", [_cut, _of_another_model, _without])
+@pytest.mark.parametrize("damage", [_cut, _flipped, _of_another_model, _without])
 def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
     damage: Callable[[SourceStatistics, Path], None],
     folder: Path,

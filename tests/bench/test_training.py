@@ -230,9 +230,12 @@ def test_a_damaged_model_is_trained_again(tmp_path: Path) -> None:
     train_source_model(plan, tmp_path)
     whole = {name: tensor.clone() for name, tensor in weights(path, plan).items()}
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    train_source_model(plan, tmp_path)
-    assert same(weights(path, plan), whole)
+    in_text, in_tensor = content.index(b"kappa") + 3, len(content) - 2
+    flipped = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in (in_text, in_tensor)]
+    for damaged in (content[: len(content) // 2], *flipped):
+        path.write_bytes(damaged)
+        train_source_model(plan, tmp_path)
+        assert same(weights(path, plan), whole)
 
 
 def test_fisher_and_the_fixed_temperature_are_measured_on_a_choice(

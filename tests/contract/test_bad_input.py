@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.adapter import STATE_KIND, STATE_VERSION
+from equipoise.files import read_tensors, write_tensors
 from tests.support.models import drifted, images, make, same, snapshot
 
 
@@ -147,12 +147,27 @@ def test_damaged_state_files(adapter: eq.Adapter, tmp_path: Path) -> None:
         eq.load(tmp_path, model)
 
 
+def test_flipped_bits_in_a_state_file(adapter: eq.Adapter, tmp_path: Path) -> None:
+    model, source = make()
+    for saved, load in (
+        (adapter, lambda path: eq.load(path, model)),
+        (source, eq.SourceStatistics.load),
+    ):
+        path = tmp_path / "state.safetensors"
+        saved.save(path)
+        whole = path.read_bytes()
+        last_of_fingerprint = whole.index(adapter.model_fingerprint.encode()) + 39
+        for at in (len(whole) - 2, last_of_fingerprint):  # of a tensor, and of the header
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(eq.errors.StateError, match=r"damaged.*checksum"):
+                load(path)
+
+
 def rewritten(path: Path, **changes: str | None) -> Path:
-    opened: Any = safe_open(path, framework="pt")
-    with opened as file:
-        text = {**file.metadata(), **changes}
+    tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
     other = path.with_name("rewritten.safetensors")
-    save_file(load_file(path), other, metadata={k: v for k, v in text.items() if v is not None})
+    changed = {name: value for name, value in {**text, **changes}.items() if value is not None}
+    write_tensors(other, STATE_KIND, STATE_VERSION, tensors, changed)
     return other
 
 
