@@ -29,8 +29,8 @@ class Tempered(Adapter):
     Args:
         adapter: the adapter that answers and learns.
         source: the statistics of the model it was made from; SourceError without them.
-        tempering: "median" of tau, "mean", "sample" or "agreement"; or "rehearsed", where `source` holds a
-            rehearsal of the adapter's method.
+        tempering: "median" of tau, "mean", "sample" or "agreement" (docs/methods.md has which was better for
+            which network); or "rehearsed", where `source` holds a rehearsal of the adapter's method.
         t_min: lower end of the regulariser's range of t; None: the adapter's own.
         t_max: its upper end; likewise. DEC's range is that of its loss, and cannot be another here.
 
