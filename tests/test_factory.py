@@ -67,11 +67,12 @@ def test_missing_statistics_come_with_the_call_that_makes_them(
 def test_statistics_that_are_none_come_with_the_calls_that_make_them() -> None:
     model, _ = make()
     adapter, tempered = eq.create("tent", model), cast("Callable[..., object]", eq.Tempered)
-    for make_adapter, came in (
-        (lambda: eq.DEC(model, cast("Any", [drifted(8)])), "list"),
-        (lambda: eq.Poise(model, cast("Any", "source.safetensors")), "str"),
-        (lambda: tempered(adapter), "NoneType"),
-    ):
+    calls: dict[str, Callable[[], object]] = {
+        "list": lambda: eq.DEC(model, cast("Any", [drifted(8)])),
+        "str": lambda: eq.Poise(model, cast("Any", "source.safetensors")),
+        "NoneType": lambda: tempered(adapter),
+    }
+    for came, make_adapter in calls.items():
         expected = f"expected source as SourceStatistics, got {came}; .*measure.*rehearse.*load"
         with pytest.raises(eq.errors.SourceError, match=expected):
             make_adapter()

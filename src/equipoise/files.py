@@ -44,13 +44,14 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def _real_file(path: Path) -> Path:
     """The file that a path refers to, through links; OSError where no file can be."""
-    for kind, is_kind in {
-        "a folder": Path.is_dir,
-        "a pipe": Path.is_fifo,
-        "a socket": Path.is_socket,
-        "a device": lambda at: at.is_char_device() or at.is_block_device(),
-    }.items():
-        if is_kind(path):
+    kinds = {
+        "a folder": path.is_dir(),
+        "a pipe": path.is_fifo(),
+        "a socket": path.is_socket(),
+        "a device": path.is_char_device() or path.is_block_device(),
+    }
+    for kind, found in kinds.items():
+        if found:
             raise OSError(f"{path}: expected a file to write, got {kind}")
     target = Path(os.path.realpath(path))
     if target.is_symlink():
@@ -115,5 +116,5 @@ def _checksum(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

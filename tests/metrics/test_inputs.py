@@ -113,19 +113,21 @@ def test_probabilities_that_were_once_half_pass() -> None:
 
 
 def test_arguments_have_names() -> None:
-    add: Callable[..., object]
     for function in FUNCTIONS:
         name = getattr(function, "__name__", "")
         with pytest.raises(BatchTypeError, match=f"{name}.*probs= or logits=, and target=, got 2 .*position"):
             function(PROBS, TARGET)
-    for add in (
+    with_target: list[Callable[..., object]] = [
         metrics.Accuracy().update,
+        metrics.Accuracy(),
         metrics.Summary().update,
         metrics.Window(metrics.Accuracy(), 2).update,
-    ):
+    ]
+    for add in with_target:
         with pytest.raises(BatchTypeError, match=r"update.*probs= or logits=, and target=, got 2 .*position"):
             add(PROBS, TARGET)
-    for add in (metrics.entropy, metrics.Entropy().update):
+    without: list[Callable[..., object]] = [metrics.entropy, metrics.Entropy().update]
+    for add in without:
         with pytest.raises(BatchTypeError, match=r"probs= or logits=, got 1 .*position"):
             add(PROBS)
 

@@ -87,7 +87,8 @@ class StreamMetric(Metric):
 
     def _add_batch(self, sums: Tensor, scores: Scores) -> None:
         self._add(self.state_name, sums)
-        self._add(_SKIPPED, scores.skipped)
+        if scores.skipped:  # rare, and an addition on a GPU is a kernel more
+            self._add(_SKIPPED, scores.skipped)
 
     def _add(self, state: str, more: Tensor | float) -> None:
         before: Tensor = getattr(self, state)

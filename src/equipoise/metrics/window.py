@@ -57,7 +57,7 @@ class Window:
     @property
     def skipped(self) -> int:
         """The number of rows that were left out of the last updates: the NaN answers of an adapter."""
-        return self._filled().skipped
+        return int(self._filled().skipped)
 
     def reset(self) -> None:
         """Forget all updates."""
