@@ -1,7 +1,6 @@
 """The methods by name."""
 
 import hashlib
-import inspect
 import os
 from pathlib import Path
 from typing import TypeVar
@@ -49,11 +48,6 @@ def method_class(name: str) -> type[Method]:
     if name not in _METHODS:
         raise UnknownMethodError(f"no method {name!r}; there are {known}")
     return _METHODS[name]
-
-
-def code_digest(name: str) -> str:
-    """A hash of the file that defines a method; empty for those of this package, which have a version."""
-    return "" if is_shipped(name) else file_digest(inspect.getfile(method_class(name)))
 
 
 def is_shipped(name: str) -> bool:
