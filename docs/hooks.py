@@ -8,14 +8,15 @@ file, which the site does not have, becomes the path of the file.
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")
-_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<to>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+_CODE = r"^```.*?^```|`[^`\n]*`"
+_LINK = r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<to>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)"
+_CODE_OR_LINK = re.compile(f"{_CODE}|{_LINK}", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -26,22 +27,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
-    """Point links to their places on the site."""
-    root_page = page.file.src_uri in ROOT_PAGES
-    folder = "" if root_page else posixpath.join("docs", posixpath.dirname(page.file.src_uri))
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links to their places on the site; one to nothing stays, and the strict build reports it."""
+    root, uri = Path(config.config_file_path).parent, page.file.src_uri
+    folder = "" if uri in ROOT_PAGES else posixpath.join("docs", posixpath.dirname(uri))
 
-    def replaced(link: re.Match[str]) -> str:
-        text, to, anchor = link["text"], link["to"], link["anchor"] or ""
-        if ":" in to:
-            return link[0]
-        target = posixpath.normpath(posixpath.join(folder, to))  # from the repository's root
-        uri = target if target in ROOT_PAGES else target.removeprefix("docs/")
-        if files.get_file_from_path(uri) is None and target != uri:
-            return link[0]  # a page that is missing: the strict build says so
-        if target == uri and target not in ROOT_PAGES:
-            return text if "`" in text else f"`{target}`"
-        here = posixpath.dirname(page.file.src_uri) or "."
-        return f"[{text}]({posixpath.relpath(uri, here)}{anchor})"
+    def replaced(found: re.Match[str]) -> str:
+        if found["to"] is None or ":" in found["to"]:
+            return found[0]
+        target = posixpath.normpath(posixpath.join(folder, found["to"]))  # from the repository's root
+        to = target if target in ROOT_PAGES else target.removeprefix("docs/")
+        if target in ROOT_PAGES or (target != to and files.get_file_from_path(to)):
+            place = posixpath.relpath(to, posixpath.dirname(uri) or ".")
+            return f"[{found['text']}]({place}{found['anchor'] or ''})"
+        return f"`{target}`" if (root / target).is_file() else found[0]
 
-    return _LINK.sub(replaced, markdown)
+    return _CODE_OR_LINK.sub(replaced, markdown)
