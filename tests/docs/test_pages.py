@@ -21,7 +21,7 @@ from tests.support.rehearsals import held_out, samples, trained
 NEEDS_MERGE: dict[str, set[int]] = {
     "how-to/checkpoints.md": {3},  # an adapter in the state_dict of a parent module
     "how-to/compile.md": {1, 2},  # a compiled model is unwrapped; state files of both fit each other
-    "how-to/hugging-face.md": {1, 4},  # describe(); outputs=
+    "how-to/hugging-face.md": {1, 2, 5},  # a loader of dicts with labels; describe(); outputs=
     "how-to/lightning.md": {1},  # an adapter in the state_dict of a parent module
     "how-to/serve.md": {0},  # calls from several threads
 }
