@@ -14,6 +14,7 @@ from equipoise.bench.recipe import Recipe
 from equipoise.conformance import suite
 from equipoise.data import open_data_set
 from tests.docs.pages import DOCS, alike, check_page, examples
+from tests.support.models import MODELS
 from tests.support.rehearsals import held_out, samples, trained
 
 # Examples, by page and place, that need the branches merged with this one: they may fail until then, and
@@ -76,7 +77,7 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_method_of_the_page_conforms(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = ("batch_norm", "layer_norm")  # two of five: all take seconds
-    monkeypatch.setattr(suite, "SMALL_MODELS", {kind: suite.SMALL_MODELS[kind] for kind in kinds})
+    monkeypatch.setattr(suite, "SMALL_MODELS", {kind: MODELS[kind] for kind in kinds})
     exec(examples(DOCS / "how-to" / "own-method.md")[0].code, {"__name__": "page"})
     broken = [f for f in suite.check_method("pseudo_label") if f.outcome in ("failed", "remark")]
     assert not broken
