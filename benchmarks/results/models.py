@@ -39,6 +39,6 @@ def met(about: str) -> Iterator[tuple[RunPlan, SourceModel, Tensor, Tensor]]:
     for run in plans(given.out.resolve(), given.recipe, given.data.resolve(), given.targets, given.backbones):
         images = read_stored(run.streams[0])
         path = model_path(given.out / "models", run.model.key)
-        trained = read_source_model(path, run.model, images.pixels.shape[1], device)
+        trained = read_source_model(path, device)
         rows = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[: given.images]
         yield run, trained, images.pixels[rows].to(device), images.labels[rows].to(device)

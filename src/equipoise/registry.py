@@ -1,7 +1,6 @@
 """The methods by name."""
 
 import hashlib
-import inspect
 import os
 from pathlib import Path
 from typing import TypeVar
@@ -41,14 +40,14 @@ def list_methods() -> list[str]:
 
 def method_class(name: str) -> type[Method]:
     """The class of a method; UnknownMethodError lists the known ones."""
-    if not isinstance(name, str) or name not in _METHODS:
-        raise UnknownMethodError(f"no method {name!r}; there are {', '.join(list_methods())}")
+    known = ", ".join(list_methods())
+    if not isinstance(name, str):
+        raise UnknownMethodError(
+            f"expected the name of a method, got {type(name).__name__}; there are {known}"
+        )
+    if name not in _METHODS:
+        raise UnknownMethodError(f"no method {name!r}; there are {known}")
     return _METHODS[name]
-
-
-def code_digest(name: str) -> str:
-    """A hash of the file that defines a method; empty for those of this package, which have a version."""
-    return "" if is_shipped(name) else file_digest(inspect.getfile(method_class(name)))
 
 
 def is_shipped(name: str) -> bool:

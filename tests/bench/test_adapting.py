@@ -45,7 +45,7 @@ def runs_of(folder: Path, **changes: Any) -> list[RunPlan]:
 
 
 def trained(run: RunPlan, folder: Path) -> SourceModel:
-    return read_source_model(model_path(folder, run.model.key), run.model, 1, torch.device("cpu"))
+    return read_source_model(model_path(folder, run.model.key), torch.device("cpu"))
 
 
 def byhand(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:

@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.modules import load_modules
 from equipoise.bench.plan import RunPlan, joined_shifts, make_plan
+from equipoise.bench.provenance import code_digest
 from equipoise.bench.recipe import Recipe
 from equipoise.data import DataSet, Origin, Shift, Stored
-from equipoise.errors import RecipeError
-from equipoise.factory import options_of
+from equipoise.errors import OptionError, RecipeError
+from equipoise.methods.tent import Tent
 from equipoise.models.backbones import InitialWeights
-from equipoise.registry import code_digest
 
-from .own import METHOD
 from .toy import Toy, ToyTiers, toy_recipe
 
 
@@ -131,13 +129,11 @@ def test_whatever_a_rehearsal_depends_on_changes_the_key(entry: dict[str, Any]) 
     assert not one & two
 
 
-def test_the_number_of_images_of_a_rehearsal_is_in_the_keys_of_its_cells_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recipe = toy_recipe(methods={"poise": {"rehearsed": True}})
-    before = cell_keys(plan(recipe))
-    monkeypatch.setattr("equipoise.bench.plan.REHEARSAL_IMAGES", 500)
-    runs = plan(recipe)
+@pytest.mark.parametrize("size", [{"images": 500}, {"shifts": 16}])
+def test_the_size_of_a_rehearsal_is_in_the_keys_of_its_cells_alone(size: dict[str, int]) -> None:
+    methods = {"poise": {"rehearsed": True}}
+    before = cell_keys(plan(toy_recipe(methods=methods)))
+    runs = plan(toy_recipe(methods=methods, rehearsal=size))
     changed = {c["tempering"] for run in runs for key, c in run.cells.items() if key not in before}
     assert changed == {"rehearsed"}
 
@@ -197,25 +193,39 @@ def test_cells_say_where_their_images_come_from() -> None:
 def test_defaults_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = cell_keys(plan(toy_recipe(methods={"tent": {}})))
     assert before == cell_keys(plan(toy_recipe(methods={"tent": {"options": {"steps": 1}}})))  # the default
-    monkeypatch.setattr("equipoise.bench.plan.options_of", lambda name: {**options_of(name), "steps": 2})
+    monkeypatch.setattr(Tent, "default_rates", {"adam": 2e-3})
     assert not before & cell_keys(plan(toy_recipe(methods={"tent": {}})))
 
 
-def test_the_code_of_a_method_of_ones_own_is_part_of_the_key(tmp_path: Path) -> None:
-    assert code_digest("tent") == ""
-    file = tmp_path / "own.py"
-    body = METHOD.replace('name = "mine"', 'name = "mine of the plan"')
-    digests: list[str] = []
-    keys: list[set[str]] = []
-    for text in (body, body + "# changed"):
-        file.write_text(text)
-        if not digests:
-            load_modules([str(file)])
-        digests.append(code_digest("mine of the plan"))
-        keys.append(cell_keys(plan(toy_recipe(methods={"source": {}, "mine of the plan": {}}))))
-    assert digests[0] != digests[1]
-    shared = keys[0] & keys[1]
-    assert len(shared) == len(keys[0]) // 2  # those of "source"
+def test_options_are_those_that_the_method_uses() -> None:
+    cell = plan(toy_recipe(methods={"tent": {"options": {"steps": 2, "engine": "eager"}}}))[0].any_cell
+    own = {"learning_rate": 1e-3, "optimizer": "adam", "momentum": 0.9, "steps": 2, "parameters": "norm"}
+    own |= {"norm_momentum": 0.1, "window": 16}
+    assert cell["options"] == {**own, "t_min": 1.2, "t_max": 2.75, "teacher": "swapped", "engine": "eager"}
+
+
+def test_an_option_out_of_range_names_the_method() -> None:
+    with pytest.raises(OptionError, match=r"tent: .*steps"):
+        plan(toy_recipe(methods={"tent": {"options": {"steps": 0}}}))
+
+
+def test_the_code_of_a_method_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = toy_recipe(methods={"source": {}, "tent": {}})
+    before = cell_keys(plan(recipe))
+    edited = {"tent": "edited"}
+    monkeypatch.setattr("equipoise.bench.plan.code_digest", lambda name: edited.get(name, code_digest(name)))
+    runs = plan(recipe)
+    assert {run.any_cell["code"] for run in runs} == {"edited", code_digest("source")}
+    shared = before & cell_keys(runs)
+    assert {c["label"] for r in runs for k, c in r.cells.items() if k in shared} == {"source"}
+
+
+def test_runs_say_how_many_files_were_left_out() -> None:
+    data = Toy(Path())
+    torn = {"dark": ("a.png: torn",), "noisy": ("b.png: torn", "c.png: torn")}
+    stored = {part: Stored(Path(part), part, 1, torn.get(part, ())) for part in data.parts}
+    runs = make_plan(toy_recipe(), data, data.shifts[:2], stored, {"smallcnn": None}, None)
+    assert {run.left_out for run in runs} == {3}  # of the stream, and of the training images
 
 
 def model_keys(runs: list[RunPlan]) -> set[str]:

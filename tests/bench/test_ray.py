@@ -3,10 +3,22 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from equipoise.bench.ray_cluster import RayCluster
+from equipoise.errors import OptionError
+
 from .own import CELLS, RECIPE, command, run, scores, write_own
+
+
+def test_an_address_of_ray_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(OptionError, match=r"ray://head:10001 needs .* pip install 'ray\[client\]'"):
+        RayCluster(1, "ray://head:10001")
 
 
 def task_workers() -> list[int]:

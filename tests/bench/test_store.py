@@ -19,6 +19,7 @@ def line(key: str, status: str = "ok") -> CellResult:
         seed=0,
         label="tent",
         method="tent",
+        code="c",
         options={},
         tempering="none",
         protocol="online",
@@ -36,6 +37,8 @@ def line(key: str, status: str = "ok") -> CellResult:
         status="ok" if status == "ok" else "failed",
         cell=cell,
         images=1,
+        classes=1,
+        left_out=0,
         scores=None,
         reliability=None,
         error=None,
@@ -95,6 +98,24 @@ def test_failures_are_tried_again_and_stay_once(tmp_path: Path) -> None:
         assert keys(tmp_path) == ["a", "c"]
         store.add(None, [line("b")])
     assert keys(tmp_path) == ["a", "c", "b"]
+
+
+def test_results_of_other_code_are_counted(tmp_path: Path) -> None:
+    old, other_target = line("a"), line("b")
+    other_target["cell"]["target"] = "noisy"
+    with Store(tmp_path) as store:
+        store.add(None, [old, other_target, line("c")])
+    path = tmp_path / "results.jsonl"
+    *lines, last = path.read_text().splitlines()
+    older = last.replace('"code": "c", "options": {}, ', "")  # before lines had a code
+    assert older != last
+    path.write_text("\n".join([*lines, older]) + "\n")
+    new = line("d")["cell"]
+    with Store(tmp_path) as store:
+        assert store.of_other_code([new]) == 1  # the one without a code
+        new["code"], new["options"] = "edited", {"steps": 2}
+        assert store.of_other_code([new]) == 2
+        assert store.of_other_code([]) == 0
 
 
 def test_a_second_run_on_the_same_folder_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from equipoise.bench import sweep
 from equipoise.bench.progress import RunProgress
+from equipoise.bench.provenance import code_digest
 from equipoise.bench.recipe import Recipe
 from equipoise.bench.sweep import SweepSummary, find_weights, picked_shifts, run_recipe
 from equipoise.bench.workers import InProcess
@@ -16,7 +17,8 @@ from equipoise.data import Images, Reader
 from equipoise.data.reader import Problem
 from equipoise.errors import RecipeError
 
-from .own import scores
+from .own import lines, scores
+from .test_training import flipped
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
 
 
@@ -41,6 +43,19 @@ def test_only_cells_of_this_run_count_as_there_before(tmp_path: Path) -> None:
     assert go(both, tmp_path, targets=["dark"])[0] == SweepSummary(cells=2, before=1, failed=0)
 
 
+def test_results_of_edited_code_are_made_anew_and_the_old_ones_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = toy_recipe(methods={"source": {"batch_size": 16}, "norm": {"batch_size": 16}}, **SMALL)
+    go(recipe, tmp_path, targets=["dark"])
+    edited = {"norm": "edited"}
+    monkeypatch.setattr("equipoise.bench.plan.code_digest", lambda name: edited.get(name, code_digest(name)))
+    outcome, _ = go(recipe, tmp_path, targets=["dark"])
+    assert outcome == SweepSummary(cells=2, before=1, failed=0, of_other_code=1)
+    found = [(line["cell"]["label"], line["cell"]["code"]) for line in lines(tmp_path / "out")]
+    assert found == [("source", code_digest("source")), ("norm", code_digest("norm")), ("norm", "edited")]
+
+
 def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
     recipe = toy_recipe(methods={"source": {"batch_size": 16}}, **SMALL)
     go(recipe, tmp_path, targets=["dark"])
@@ -52,6 +67,18 @@ def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
     go(recipe, tmp_path, targets=["dark"])
     assert [file.exists() for file in halves] == [False] * 3
     assert unfinished.exists()
+
+
+def test_damaged_models_are_named_and_trained_anew(tmp_path: Path) -> None:
+    recipe = toy_recipe(methods={"source": {"batch_size": 16}}, **SMALL)
+    go(recipe, tmp_path, targets=["dark"])
+    (path,) = (tmp_path / "out" / "models").glob("*.safetensors")
+    path.write_bytes(flipped(path.read_bytes()))
+    both = toy_recipe(methods={"source": {"batch_size": 16}, "norm": {"batch_size": 16}}, **SMALL)
+    outcome, said = go(both, tmp_path, targets=["dark"])
+    assert outcome == SweepSummary(cells=2, before=1, failed=0)
+    assert f"{path}: " in said
+    assert "smallcnn on plain + noisy, seed 0 is trained anew" in said
 
 
 def test_cells_of_a_model_that_cannot_be_trained_fail_once(
@@ -91,6 +118,8 @@ def test_bad_files_are_read_as_asked_and_named(
     assert set(found) == {bad_files}
     assert ("dark: 1 files left out:\n  torn.png: cut short" in said) is (bad_files == "skip")
     assert said.count("left out") == (bad_files == "skip")
+    (line,) = lines(tmp_path / "out")
+    assert (line["left_out"], line["images"], line["classes"]) == (int(bad_files == "skip"), 40, 3)
 
 
 def test_networks_start_from_a_file_the_hub_or_nothing(tmp_path: Path) -> None:

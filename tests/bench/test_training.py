@@ -1,5 +1,6 @@
 """Source training: the paper's optimisers, the same bits from the same seed, also after a kill."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,16 @@ import pytest
 import torch
 from torch import nn
 
+import equipoise as eq
 from equipoise.bench import source_model, training
 from equipoise.bench.held_out import split
 from equipoise.bench.plan import ModelPlan
 from equipoise.bench.recipe import Training
 from equipoise.bench.repeatable import repeatable, seeded
 from equipoise.bench.source_model import (
+    SourceModelInfo,
     best_fixed_temperature,
+    load_source_model,
     model_path,
     new_model,
     read_source_model,
@@ -24,9 +28,11 @@ from equipoise.bench.source_model import (
 from equipoise.bench.training import fit, make_optimizer, train_source_model
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.data import Cache, Images, Reader
+from equipoise.models import create_backbone
 
 from .toy import Toy, toy_images
 
+ONE_EPOCH = Training(optimizer="adam", learning_rate=1e-3, epochs=1, batch_size=4)
 ADAM = Training(optimizer="adam", learning_rate=1e-3, epochs=3, batch_size=16)
 
 
@@ -37,7 +43,10 @@ def toy_plan(folder: Path, seed: int = 0, steps: Training = ADAM, backbone: str 
         key=f"key{seed}",
         name="toy",
         backbone=backbone,
-        num_classes=3,
+        data="toy",
+        classes=("top", "middle", "bottom"),
+        trained_on=("plain", "dark"),
+        targets=("noisy",),
         seed=seed,
         sources=tuple(sources),
         training=steps,
@@ -48,7 +57,7 @@ def toy_plan(folder: Path, seed: int = 0, steps: Training = ADAM, backbone: str 
 
 def weights(path: Path, plan: ModelPlan) -> dict[str, torch.Tensor]:
     read_source_model.cache_clear()
-    return read_source_model(path, plan, 1, torch.device("cpu")).model.state_dict()
+    return read_source_model(path, torch.device("cpu")).model.state_dict()
 
 
 def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
@@ -172,7 +181,7 @@ def test_a_damaged_unfinished_training_starts_anew(tmp_path: Path) -> None:
 def test_the_file_has_the_model_and_what_was_measured_of_it(tmp_path: Path) -> None:
     plan = toy_plan(tmp_path)
     train_source_model(plan, tmp_path)
-    trained = read_source_model(model_path(tmp_path, plan.key), plan, 1, torch.device("cpu"))
+    trained = read_source_model(model_path(tmp_path, plan.key), torch.device("cpu"))
     images = Images.join([toy_images("plain"), toy_images("dark")])
     images = images.select(split(images.labels, plan.seed).trained)  # not the held-out ones
     logits = trained.model(images.pixels.float())
@@ -189,7 +198,7 @@ def test_the_file_has_the_model_and_what_was_measured_of_it(tmp_path: Path) -> N
 def test_a_model_without_normalisation_has_no_fisher(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3)).eval()
-    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), 0)
+    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), toy_plan(tmp_path))
     assert (tmp_path / "m.safetensors").exists()
 
 
@@ -224,21 +233,43 @@ def test_new_models_depend_on_the_seed_alone(tmp_path: Path) -> None:
     assert not same(one, new_model(toy_plan(tmp_path, 1), 1).state_dict())
 
 
-def test_a_damaged_model_is_trained_again(tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path)
+def _cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2  # in the weights of a dense layer
+    return content[:middle] + bytes([content[middle] ^ 64]) + content[middle + 1 :]
+
+
+def _renamed(content: bytes) -> bytes:
+    return content.replace(b"model.head.bias", b"model.head.bios")
+
+
+def _without_description(content: bytes) -> bytes:
+    return content.replace(b'"about"', b'"abort"')
+
+
+@pytest.mark.parametrize("damage", [_cut, flipped, _renamed, _without_description])
+def test_a_damaged_model_is_trained_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    plan = toy_plan(tmp_path, steps=ONE_EPOCH)
     path = model_path(tmp_path, plan.key)
-    train_source_model(plan, tmp_path)
+    assert train_source_model(plan, tmp_path) == ""
     whole = {name: tensor.clone() for name, tensor in weights(path, plan).items()}
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    train_source_model(plan, tmp_path)
+    path.write_bytes(damage(content))
+    assert path.read_bytes() != content
+    said = train_source_model(plan, tmp_path)
+    assert said.startswith(f"{path}: ")
+    assert said.endswith("; toy is trained anew")
     assert same(weights(path, plan), whole)
+    assert train_source_model(plan, tmp_path) == ""
 
 
 def test_fisher_and_the_fixed_temperature_are_measured_on_a_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, images = toy_plan(tmp_path), toy_images("plain")
+    plan, images = toy_plan(tmp_path, seed=5), toy_images("plain")
     model = new_model(plan, 1).eval()
     monkeypatch.setattr(source_model, "FISHER_IMAGES", 8)
     monkeypatch.setattr(source_model, "FIXED_IMAGES", 12)
@@ -249,8 +280,8 @@ def test_fisher_and_the_fixed_temperature_are_measured_on_a_choice(
         return 1.5
 
     monkeypatch.setattr(source_model, "best_fixed_temperature", fit_none)
-    write_source_model(tmp_path / "m.safetensors", model, images, 5)
-    found = read_source_model(tmp_path / "m.safetensors", plan, 1, torch.device("cpu"))
+    write_source_model(tmp_path / "m.safetensors", model, images, plan)
+    found = read_source_model(tmp_path / "m.safetensors", torch.device("cpu"))
     order = torch.randperm(40, generator=torch.Generator().manual_seed(5))
     few = images.pixels[order[:8]].float()
     expected = SourceStatistics.measure(model, [few], fisher=True, progress=False).fisher
@@ -286,10 +317,7 @@ def test_random_numbers_depend_on_every_number_given() -> None:
         assert float(torch.rand(())) == drawn[1]
 
 
-@pytest.mark.parametrize("load", [True, False])
-def test_a_model_is_made_as_its_plan_says(
-    load: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_made_as_its_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
 
     def noted(*arguments: Any, **options: Any) -> nn.Module:
@@ -299,23 +327,35 @@ def test_a_model_is_made_as_its_plan_says(
     monkeypatch.setattr(source_model, "create_backbone", noted)
     file = tmp_path / "w.safetensors"
     plan = replace(toy_plan(tmp_path), backbone="mobilenet_v1", input_size=48, weights=file)
-    new_model(plan, 1, load=load)
-    assert given == [
-        ("mobilenet_v1", 3),
-        {"weights": file, "in_channels": 1, "input_size": 48, "load": load},
-    ]
+    new_model(plan, 1)
+    assert given == [("mobilenet_v1", 3), {"weights": file, "in_channels": 1, "input_size": 48}]
 
 
-def test_reading_a_trained_model_needs_no_weights_to_start_from(tmp_path: Path) -> None:
-    plan = replace(toy_plan(tmp_path), backbone="test_resnet", weights=tmp_path / "gone.safetensors")
-    model = new_model(plan, 1, load=False).eval()
-    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain", 4), 0)
-    found = read_source_model(tmp_path / "m.safetensors", plan, 1, torch.device("cpu"))
-    images = toy_images("plain", 4).pixels.float()
-    torch.testing.assert_close(found.model(images), model(images))
-
-
-ONE_EPOCH = Training(optimizer="adam", learning_rate=1e-3, epochs=1, batch_size=4)
+@pytest.mark.parametrize("weights", [Path("gone.safetensors"), None])
+def test_a_trained_model_is_loaded_from_its_file_alone(weights: Path | None, tmp_path: Path) -> None:
+    plan = replace(toy_plan(tmp_path), backbone="mobilenet_v1", weights=weights, input_size=40)
+    torch.manual_seed(0)
+    model = create_backbone("mobilenet_v1", 3, weights=weights, in_channels=1, input_size=40, load=False)
+    path, images = tmp_path / "m.safetensors", toy_images("plain", 4)
+    write_source_model(path, model.eval(), images, plan)
+    before = torch.get_rng_state()
+    found = load_source_model(str(path), "cpu")
+    assert torch.equal(before, torch.get_rng_state())
+    pixels = images.pixels.float()
+    torch.testing.assert_close(found.model(pixels), model(pixels))  # padded as the weights before want it
+    assert eq.create("tent", found.model, found.source)(pixels).shape == (4, 3)
+    assert found.info == SourceModelInfo(
+        backbone="mobilenet_v1",
+        weights="random" if weights is None else "file",
+        channels=1,
+        input_size=40,
+        data="toy",
+        classes=("top", "middle", "bottom"),
+        trained_on=("plain", "dark"),
+        targets=("noisy",),
+        seed=0,
+        epochs=3,
+    )
 
 
 def test_a_single_image_is_trained_on() -> None:

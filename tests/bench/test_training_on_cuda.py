@@ -32,7 +32,10 @@ def test_the_same_seed_gives_the_same_bits_after_a_kill_too(
         key="key",
         name="toy",
         backbone=backbone,
-        num_classes=3,
+        data="toy",
+        classes=("top", "middle", "bottom"),
+        trained_on=("plain", "dark"),
+        targets=("noisy",),
         seed=0,
         sources=tuple(sources),
         training=Training(optimizer="rmsprop", learning_rate=2e-4, epochs=2, batch_size=16),
@@ -55,7 +58,7 @@ def test_the_same_seed_gives_the_same_bits_after_a_kill_too(
                 train_source_model(plan, folder)
         train_source_model(plan, folder)
         read_source_model.cache_clear()
-        trained = read_source_model(model_path(folder, "key"), plan, 1, torch.device("cuda"))
+        trained = read_source_model(model_path(folder, "key"), torch.device("cuda"))
         found.append((trained.model.state_dict(), trained.source, trained.fixed_tau))
     for other in found[1:]:
         for name, tensor in found[0][0].items():

@@ -17,7 +17,7 @@ from equipoise.cli.run import unchecked
 from equipoise.conformance import mark
 from equipoise.conformance.models import SMALL_MODELS
 from equipoise.conformance.suite import PROMISES, Finding, Outcome
-from equipoise.registry import code_digest, file_digest
+from equipoise.registry import file_digest
 
 runner = CliRunner()
 
@@ -73,7 +73,7 @@ def test_a_method_that_keeps_the_contract_gets_a_mark(
     assert row.split()[-5:] == ["✓", "✓", "✓", "✓", "\N{EN DASH}"]  # it has no layer to learn with
     assert f"checked: mine; the mark is {file}.checked" in result.output.replace("\n", "")
     written = json.loads(Path(f"{file}.checked").read_text())
-    assert written == {"digest": code_digest("mine"), "equipoise": eq.__version__, "methods": ["mine"]}
+    assert written == {"digest": file_digest(file), "equipoise": eq.__version__, "methods": ["mine"]}
     assert unchecked([str(file)]) == []
 
 

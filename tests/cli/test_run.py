@@ -10,7 +10,7 @@ from rich.console import Console
 from equipoise.bench.sweep import SweepSummary
 from equipoise.bench.workers import InProcess, ProcessPool
 from equipoise.cli import run
-from equipoise.cli.run import make_workers, run_named_recipe
+from equipoise.cli.run import make_workers, run_named_recipe, summary_lines
 from equipoise.conformance.mark import write_mark
 from equipoise.registry import file_digest
 
@@ -32,6 +32,12 @@ def test_a_summary_is_printed(failed: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert f"{10 - failed} of 10 cells in o/results.jsonl (4 were there before)" in said.getvalue()
     assert ("3 cells failed" in said.getvalue()) is (failed == 3)
     assert ("cells failed" in said.getvalue()) is bool(failed)
+
+
+def test_results_of_other_code_are_counted() -> None:
+    said = summary_lines(SweepSummary(cells=36, before=0, failed=0, of_other_code=12), Path("o"), ["online"])
+    assert said[1:] == ["12 results of other code stay in the file; the report shows the newest only"]
+    assert len(summary_lines(SweepSummary(36, 36, 0), Path("o"), ["online"])) == 1
 
 
 @pytest.mark.parametrize(("skip", "word"), [(False, "refuse"), (True, "skip")])

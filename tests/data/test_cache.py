@@ -294,3 +294,15 @@ def test_the_demo_is_stored_by_its_versions(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("equipoise.data.demo._VERSION", 2)
     assert cache.store(open_data_set("demo", tmp_path), "optical", 20, Reader()).path != first.path
     assert reads.times == 2
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path, pacs: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # no file may become larger
+    try:
+        with pytest.raises(DataError, match=r"1 MB of images could not be stored \(.*is the disk full\?"):
+            store(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "cache" / "images").iterdir()) == []
+    assert store(tmp_path).images == 4

@@ -10,8 +10,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from equipoise.errors import ModelError, StateError
-from equipoise.models import create_backbone, list_backbones
+from equipoise.models import backbones, create_backbone, list_backbones
 from equipoise.models.backbones import check_backbone, weights_digest
+from equipoise.models.hub import reach_hub
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -171,6 +172,7 @@ def test_the_hub_is_used_only_on_request(monkeypatch: pytest.MonkeyPatch) -> Non
         return real(name, pretrained=False, **options)
 
     monkeypatch.setattr(timm, "create_model", noted)
+    monkeypatch.setattr(backbones, "reach_hub", lambda name: None)
     create_backbone("mobilenet_v1", 3, weights="hub")
     create_backbone("mobilenet_v1", 3, weights="hub", load=False)
     create_backbone("mobilenet_v1", 3)
@@ -188,10 +190,30 @@ def test_a_hub_out_of_reach_is_an_error_with_a_remedy(
         raise error
 
     monkeypatch.setattr(timm, "create_model", fails)
-    with pytest.raises(ModelError, match=rf"could not be had from the hub \({error}\); download them"):
+    monkeypatch.setattr(backbones, "reach_hub", lambda name: None)
+    with pytest.raises(
+        ModelError, match=rf"from the hub \({error}\); .* DATA/weights/mobilenet_v1\.safetensors"
+    ):
         create_backbone("mobilenet_v1", 3, weights="hub")
     with pytest.raises(type(error), match=str(error)):
         create_backbone("mobilenet_v1", 3)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def out_of_reach(*_: Any, max_retries: int, timeout: float) -> None:
+        asked.append((max_retries, timeout))
+        raise ValueError("no route")
+
+    monkeypatch.setattr("huggingface_hub.utils.http_backoff", out_of_reach)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    with pytest.raises(ModelError, match=r"does not answer: no route\)"):
+        create_backbone("mobilenet_v1", 3, weights="hub")
+    assert asked == [(0, 3.0)]
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "here")
+    reach_hub("resnet18")
+    assert len(asked) == 1
 
 
 def test_a_file_with_more_than_the_network_has_is_refused(tmp_path: Path) -> None:

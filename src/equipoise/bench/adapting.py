@@ -14,9 +14,18 @@ from torch import Tensor
 from equipoise.bench.plan import RunPlan
 from equipoise.bench.rehearsals import rehearsed_temper
 from equipoise.bench.repeatable import seeded
-from equipoise.bench.schema import REHEARSED, Cell, CellResult, Protocol, Provenance, StreamSummary
+from equipoise.bench.schema import (
+    REHEARSED,
+    Cell,
+    CellResult,
+    EstimatedAccuracy,
+    Protocol,
+    Provenance,
+    StreamSummary,
+)
 from equipoise.bench.scoring import Divider, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
+from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
@@ -66,7 +75,7 @@ def run_cells(
 def failed(run: RunPlan, error: BaseException) -> list[CellResult]:
     """The results of a run that raised an error."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    results = [_result(key, cell) for key, cell in run.cells.items()]
+    results = [_result(key, cell, run.left_out) for key, cell in run.cells.items()]
     for result in results:
         result["status"], result["traceback"] = "failed", trace
         result["error"] = f"{type(error).__name__}: {error}"
@@ -85,7 +94,7 @@ def _rehearse(
     if not asking.cells:
         return run, None, []
     try:
-        return run, rehearsed_temper(run.any_cell, run.model, trained, models), []
+        return run, rehearsed_temper(asking.any_cell, run.model, trained, models), []
     except Exception as error:
         return run.without(asking.cells), None, failed(asking, error)
 
@@ -131,10 +140,7 @@ def summarise_stream(run: RunPlan, trained: SourceModel, stream: StreamData) -> 
 
 def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     cell = run.any_cell
-    parts = [read_stored(path) for path in run.streams]
-    trained = read_source_model(
-        model_path(models, run.model.key), run.model, parts[0].pixels.shape[1], pick_device()
-    )
+    trained = read_source_model(model_path(models, run.model.key), pick_device())
     for parameter in trained.model.parameters():
         if parameter.ndim == 4:  # the kernels of convolutions
             parameter.data = parameter.data.contiguous(memory_format=_layout(parameter.device))
@@ -181,29 +187,34 @@ def _adapt(
     rows = torch.arange(len(stream.labels)).split(cell["batch_size"])
     batches = [(stream.pixels[at[0] : at[-1] + 1], view.select(at)) for at in rows]
     answers: dict[tuple[Protocol, str], list[Tensor]] = {}
+    estimates: dict[str, list[EstimatedAccuracy | None]] = {}
     for pixels, of_batch in batches:
         logits = adapter(pixels.float()).detach().cpu()
         for kind, divided in divider.online(logits, of_batch):
             answers.setdefault(("online", kind), []).append(divided)
+            estimates.setdefault(kind, []).append(divider.estimate(kind))
     if "after-pass" in protocols:
         for pixels, of_batch in batches:
             logits = adapter.predict(pixels.float()).cpu()
             for kind, divided in divider.after_pass(logits, of_batch):
                 answers.setdefault(("after-pass", kind), []).append(divided)
-    return [
-        _scored(key, cell, answers[cell["protocol"], cell["tempering"]], stream.labels)
-        for key, cell in run.cells.items()
-    ]
+    results = []
+    for key, cell in run.cells.items():
+        given = answers[cell["protocol"], cell["tempering"]]
+        result = _scored(_result(key, cell, run.left_out), given, stream.labels)
+        if run.segments is not None and cell["protocol"] == "online":
+            result["trace"] = trace_stream(given, stream.labels, estimates[cell["tempering"]], run.segments)
+        results.append(result)
+    return results
 
 
-def _scored(key: str, cell: Cell, answers: Sequence[Tensor], labels: Tensor) -> CellResult:
-    result = _result(key, cell)
-    result["images"] = len(labels)
+def _scored(result: CellResult, answers: Sequence[Tensor], labels: Tensor) -> CellResult:
+    result["images"], result["classes"] = len(labels), len(labels.unique())
     result["scores"], result["reliability"] = score(torch.cat(list(answers)), labels)
     return result
 
 
-def _result(key: str, cell: Cell) -> CellResult:
+def _result(key: str, cell: Cell, left_out: int) -> CellResult:
     device = pick_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return CellResult(
@@ -211,6 +222,8 @@ def _result(key: str, cell: Cell) -> CellResult:
         status="ok",
         cell=cell,
         images=0,
+        classes=0,
+        left_out=left_out,
         scores=None,
         reliability=None,
         error=None,

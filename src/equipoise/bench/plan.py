@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.bench.keys import content_key
+from equipoise.bench.provenance import code_digest, resolved_options
 from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
-from equipoise.bench.schema import REHEARSED, Cell
+from equipoise.bench.schema import REHEARSED, Cell, RehearsalSize
 from equipoise.data.cache import Stored
-from equipoise.data.dataset import DataSet, Origin, Shift
-from equipoise.engine.choice import EXECUTION_OPTIONS
+from equipoise.data.dataset import DataSet, Origin, Segment, Shift
 from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.models.backbones import InitialWeights, weights_digest
-from equipoise.registry import code_digest
 
 _FORMAT = 2
 """Goes up when training or adapting changes so that older results no longer hold."""
-
-REHEARSAL_IMAGES = 2000
-"""The most held-out source images that a method is rehearsed with."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,10 @@ class ModelPlan:
     key: str
     name: str
     backbone: str
-    num_classes: int
+    data: str
+    classes: tuple[str, ...]
+    trained_on: tuple[str, ...]
+    targets: tuple[str, ...]
     seed: int
     sources: tuple[Path, ...]
     training: Training
@@ -58,6 +57,10 @@ class RunPlan:
     cells: Mapping[str, Cell]
     own_range: bool
     """Whether the method sets its own range of t, so that this run must not summarise the stream."""
+    left_out: int
+    """The files of the stream and of the training images that could not be read and were left out."""
+    segments: tuple[Segment, ...] | None
+    """The segments to score one by one, with the figures of each batch; None: only the whole stream."""
 
     @property
     def any_cell(self) -> Cell:
@@ -85,7 +88,7 @@ def joined_shifts(shifts: Sequence[Shift], order: str, targets: int) -> list[Str
 
     Joined targets are named "all" if they are all `targets` of the data set, else by their names.
     """
-    if order in ("shuffled", "sorted"):
+    if order in ("shuffled", "sorted", "recorded"):
         return [StreamPlan(s.target, s.tier, s.sources, (s.stream,)) for s in shifts]
     groups: dict[tuple[tuple[str, ...], int | None], list[Shift]] = {}
     for shift in shifts:
@@ -115,7 +118,6 @@ def make_plan(
     limit: int | None,
 ) -> list[RunPlan]:
     """Every run of a recipe, those of one model and then of one stream next to each other."""
-    num_classes = len(data_set.classes)
     targets = len({shift.target for shift in data_set.shifts})
     starts = {name: weights_digest(path, name) for name, path in weights.items()}
     runs = []
@@ -129,7 +131,7 @@ def make_plan(
                     "format": _FORMAT,
                     "backbone": name,
                     "start": starts[name],
-                    "classes": num_classes,
+                    "classes": len(data_set.classes),
                     "seed": seed,
                     "sources": [part.digest for part in sources],
                     "training": recipe.training.model_dump(),
@@ -138,7 +140,10 @@ def make_plan(
             ),
             name=f"{name} on {' + '.join(stream.sources)}, seed {seed}",
             backbone=name,
-            num_classes=num_classes,
+            data=recipe.data,
+            classes=tuple(data_set.classes),
+            trained_on=stream.sources,
+            targets=tuple(dict.fromkeys(s.target for s in data_set.shifts if s.sources == stream.sources)),
             seed=seed,
             sources=tuple(part.path for part in sources),
             training=recipe.training,
@@ -163,6 +168,8 @@ def make_plan(
                     limit,
                 ),
                 own_range=bool(method.options.keys() & {"t_min", "t_max"}),
+                left_out=sum(len(part.problems) for part in (*sources, *streams)),
+                segments=_segments(data_set, stream, limit) if recipe.trace else None,
             )
             for label, method in recipe.methods.items()
         ]
@@ -183,13 +190,10 @@ def _cells(
     limit: int | None,
 ) -> dict[str, Cell]:
     name = method.method or label
-    # A result depends on the defaults, too, and on the code of a method from outside this package; not on the
-    # options that choose how the method is run.
-    defaults = {name: value for name, value in options_of(name).items() if name not in EXECUTION_OPTIONS}
-    rest = {"format": _FORMAT, "code": code_digest(name)}
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
-    options: dict[str, Any] = {**seed, "t_min": backbone.t_min, "t_max": backbone.t_max, **method.options}
+    given: dict[str, Any] = {**seed, "t_min": backbone.t_min, "t_max": backbone.t_max, **method.options}
+    code, options = code_digest(name), resolved_options(name, given)
     # A method that is not rehearsed has no cell of that tempering.
     temperings = [kind for kind in recipe.temperings if kind != REHEARSED or method.rehearsed]
     cells = [
@@ -201,6 +205,7 @@ def _cells(
             seed=model.seed,
             label=label,
             method=name,
+            code=code,
             options=options,
             tempering=tempering,
             protocol=protocol,
@@ -215,15 +220,13 @@ def _cells(
         )
         for protocol, tempering in product(recipe.protocols, temperings)
     ]
-    rehearsal = {"rehearsal": {"images": REHEARSAL_IMAGES}}
-    return {
-        content_key(
-            {
-                **cell,
-                "options": {**defaults, **options},
-                **rest,
-                **(rehearsal if cell["tempering"] == REHEARSED else {}),
-            }
-        ): cell
-        for cell in cells
-    }
+    for cell in cells:
+        if cell["tempering"] == REHEARSED:
+            cell["rehearsal"] = RehearsalSize(**recipe.rehearsal.model_dump())
+    traced = {"trace": True} if recipe.trace else {}
+    return {content_key({**cell, "format": _FORMAT, **traced}): cell for cell in cells}
+
+
+def _segments(data_set: DataSet, stream: StreamPlan, limit: int | None) -> tuple[Segment, ...]:
+    """The segments of a stream, one part after the other."""
+    return tuple(segment for part in stream.streams for segment in data_set.segments(part, limit))

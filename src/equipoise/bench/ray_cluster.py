@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from equipoise.bench.workers import ATTEMPTS, LostWorkerError, one_thread
@@ -20,7 +21,7 @@ class RayCluster:
     """
 
     def __init__(self, count: int, address: str | None) -> None:
-        self._ray = ray = _import_ray()
+        self._ray = ray = _import_ray(address)
         self.count = count
         self._ours = not ray.is_initialized()
         if self._ours:
@@ -66,11 +67,15 @@ class RayCluster:
             self._ray.shutdown()
 
 
-def _import_ray() -> Any:
+def _import_ray(address: str | None) -> Any:
     try:
         import ray
     except ModuleNotFoundError as missing:
         raise OptionError("--engine ray needs Ray: pip install 'equipoise[ray]'") from missing
+    if (address or "").startswith("ray://") and find_spec("grpc") is None:
+        raise OptionError(
+            f"--address {address} needs Ray's client, which is not installed: pip install 'ray[client]'"
+        )
     return ray
 
 

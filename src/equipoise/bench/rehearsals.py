@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.plan import REHEARSAL_IMAGES, ModelPlan
+from equipoise.bench.plan import ModelPlan
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.schema import Cell
 from equipoise.bench.source_model import MEASURE_BATCH, SourceModel, held_out_images
@@ -14,8 +14,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper
 from equipoise.engine.choice import EXECUTION_OPTIONS
 from equipoise.errors import RehearsalError, StateError
-from equipoise.factory import create, options_of
-from equipoise.registry import code_digest
+from equipoise.factory import create
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES
 from equipoise.rehearsing.rehearse import rehearse
 
@@ -41,16 +40,25 @@ def rehearsed_source(cell: Cell, plan: ModelPlan, trained: SourceModel, models: 
 
 def rehearsal_path(models: Path, cell: Cell) -> Path:
     """The file, beside the model, of the rehearsal of a cell's method with its options."""
-    name = cell["method"]
-    defaults = options_of(name)
     content = {
-        "method": name,
-        "code": code_digest(name),
-        "options": _rehearsed({**defaults, **cell["options"]}),
+        "method": cell["method"],
+        "code": cell["code"],
+        "options": _rehearsed(cell["options"]),
         "batch_size": cell["batch_size"],
-        "images": REHEARSAL_IMAGES,
+        **cell["rehearsal"],
     }
     return models / f"{cell['model']}.rehearsal-{content_key(content)}.safetensors"
+
+
+def damaged_rehearsal(cell: Cell, models: Path) -> str:
+    """A sentence that says why the file of a cell's rehearsal cannot be read; empty where there is no cause."""
+    try:
+        SourceStatistics.load(rehearsal_path(models, cell))
+    except FileNotFoundError:
+        pass
+    except StateError as error:
+        return f"{error}; {cell['method']} is rehearsed anew"
+    return ""
 
 
 def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics | None:
@@ -71,7 +79,8 @@ def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics
             f"{len(held)}: a tenth of the source images is held out; a higher --limit, or none, leaves more"
         )
     # Chosen here, so that only the images that are used are converted to floats.
-    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(plan.seed))[:REHEARSAL_IMAGES]
+    size = cell["rehearsal"]
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(plan.seed))[: size["images"]]
     loader = (
         (images.pixels.float(), images.labels) for images in map(held.select, order.split(MEASURE_BATCH))
     )
@@ -82,7 +91,8 @@ def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics
             loader,
             method=cell["method"],
             source=trained.source,
-            samples=REHEARSAL_IMAGES,
+            samples=size["images"],
+            shifts=size["shifts"],
             batch_size=cell["batch_size"],
             seed=plan.seed,
             progress=False,

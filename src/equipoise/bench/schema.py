@@ -1,6 +1,8 @@
 """The JSON that a run writes: a line for every cell in results.jsonl, for every stream in streams.jsonl."""
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict  # pydantic reads these on every Python
 
 Protocol = Literal["online", "after-pass"]
 """The answers that are scored: those given while adapting, or those of a second pass after adapting."""
@@ -9,6 +11,13 @@ RAW = "none"
 """The tempering of logits that are not divided."""
 REHEARSED = "rehearsed"
 """The tempering by a rehearsal on held-out source images."""
+
+
+class RehearsalSize(TypedDict):
+    """The held-out source images of a rehearsal, at most, and the number of its made-up shifts; None: all."""
+
+    images: int
+    shifts: int | None
 
 
 class Cell(TypedDict):
@@ -22,7 +31,8 @@ class Cell(TypedDict):
         seed: of the training and of the order of the stream.
         label: the recipe's name for the method with these options ("dec", "dec-released").
         method: the method's name in the registry.
-        options: its options, without `tempering`.
+        code: a hash of the source files that the method's answers depend on.
+        options: its options as it uses them, defaults included, without `tempering`.
         tempering: the divisor of the logits: "none", "mean", "median", "sample", "agreement", "rehearsed" (by
             a rehearsal on held-out source images; the source model may answer as well), or "fixed", the one
             temperature that is best on the source.
@@ -35,6 +45,7 @@ class Cell(TypedDict):
         input_size: the side that images are resized to inside the model, or None for that of the data set.
         model: the key of the trained model: a hash of its recipe, its weights before training and its data.
         stream: a hash of the images of the stream.
+        rehearsal: the size of the rehearsal, where the tempering is "rehearsed".
     """
 
     data: str
@@ -44,6 +55,7 @@ class Cell(TypedDict):
     seed: int
     label: str
     method: str
+    code: str
     options: dict[str, Any]
     tempering: str
     protocol: Protocol
@@ -55,6 +67,7 @@ class Cell(TypedDict):
     input_size: int | None
     model: str
     stream: str
+    rehearsal: NotRequired[RehearsalSize]
 
 
 class CellScores(TypedDict):
@@ -75,6 +88,39 @@ class ReliabilitySums(TypedDict):
     correct: list[int]
 
 
+class EstimatedAccuracy(TypedDict):
+    """The accuracy that an adapter estimates without labels: its value and a 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class BatchTrace(TypedDict):
+    """One batch of a stream: its images, right answers, mean confidence, and the estimate after it."""
+
+    images: int
+    correct: int
+    confidence: float
+    estimate: EstimatedAccuracy | None
+
+
+class SegmentScores(TypedDict):
+    """The scores of one segment of a stream."""
+
+    name: str
+    images: int
+    scores: CellScores
+    reliability: ReliabilitySums
+
+
+class Trace(TypedDict):
+    """A stream over time: each batch, and each named segment of the stream."""
+
+    batches: list[BatchTrace]
+    segments: list[SegmentScores]
+
+
 class Provenance(TypedDict):
     """The versions and the device that made a result, and the seconds that it took."""
 
@@ -85,14 +131,25 @@ class Provenance(TypedDict):
 
 
 class CellResult(TypedDict):
-    """A cell and its result: scores, or an error and a traceback if it failed."""
+    """A cell and its result: scores, or an error and a traceback if it failed.
+
+    Attributes:
+        images: the number of images of the stream.
+        classes: the number of classes that occur in the stream.
+        left_out: the files of the stream and of the training images that could not be read and were left out
+            (`--skip-bad-files`).
+        trace: the stream over time, for recipes with `trace: true`.
+    """
 
     key: str
     status: Literal["ok", "failed"]
     cell: Cell
     images: int
+    classes: int
+    left_out: int
     scores: CellScores | None
     reliability: ReliabilitySums | None
+    trace: NotRequired[Trace]
     error: str | None
     traceback: str | None
     made: Provenance

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from equipoise.bench.schema import CellResult, StreamSummary
+from equipoise.bench.keys import content_key
+from equipoise.bench.schema import Cell, CellResult, StreamSummary
 from equipoise.errors import StateError
 from equipoise.files import whole_file
 
@@ -29,6 +30,7 @@ class Store:
         self._done: set[str] = set()
         self._failed: set[str] = set()
         self._streams: set[str] = set()
+        self._cells: list[Mapping[str, Any]] = []
 
     def __enter__(self) -> "Store":
         if self.folder.exists() and not self.folder.is_dir():
@@ -44,6 +46,7 @@ class Store:
             ) from error
         for line in _mended(self.folder / RESULTS):
             (self._done if line["status"] == "ok" else self._failed).add(line["key"])
+            self._cells.append(line["cell"])
         self._streams = {line["key"] for line in _mended(self.folder / STREAMS)}
         return self
 
@@ -63,6 +66,11 @@ class Store:
     def streams(self) -> frozenset[str]:
         """The keys of the streams that have a summary."""
         return frozenset(self._streams)
+
+    def of_other_code(self, cells: Iterable[Cell]) -> int:
+        """The number of results, from before this run, of the experiments of these cells with other code."""
+        code = {_experiment(cell): cell["code"] for cell in cells}
+        return sum(code.get(_experiment(old), old.get("code")) != old.get("code") for old in self._cells)
 
     def forget_failures(self, keys: Collection[str]) -> None:
         """Drop the failures of these cells, which are about to be tried again."""
@@ -86,6 +94,11 @@ class Store:
             (self._done if result["status"] == "ok" else self._failed).add(result["key"])
 
 
+def _experiment(cell: Mapping[str, Any]) -> str:
+    """A hash of a cell without the method's code, and without its options, whose defaults are in the code."""
+    return content_key({name: value for name, value in cell.items() if name not in ("code", "options")})
+
+
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
     with path.open("ab") as file:
@@ -94,7 +107,7 @@ def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         os.fsync(file.fileno())
 
 
-def _mended(path: Path) -> list[dict[str, str]]:
+def _mended(path: Path) -> list[dict[str, Any]]:
     """The lines of a file; one that a kill cut short, which can only be the last, is taken off."""
     if not path.exists():
         return []
@@ -118,10 +131,14 @@ def _is_whole(text: bytes) -> bool:
     return True
 
 
-def _read(path: Path, number: int, text: bytes) -> dict[str, str]:
+def _read(path: Path, number: int, text: bytes) -> dict[str, Any]:
     try:
         line = json.loads(text)
-        return {"key": str(line["key"]), "status": str(line.get("status", "ok"))}
+        return {
+            "key": str(line["key"]),
+            "status": line.get("status", "ok"),
+            "cell": dict(line.get("cell", {})),
+        }
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"{path}, line {number}: not a result ({error}); restore the file, or remove that line"

@@ -11,7 +11,8 @@ from equipoise.bench.modules import load_modules
 from equipoise.bench.plan import ModelPlan, RunPlan, make_plan
 from equipoise.bench.progress import RunProgress
 from equipoise.bench.recipe import Recipe
-from equipoise.bench.schema import CellResult, StreamSummary
+from equipoise.bench.rehearsals import damaged_rehearsal
+from equipoise.bench.schema import REHEARSED, CellResult, StreamSummary
 from equipoise.bench.store import Store
 from equipoise.bench.training import train_source_model
 from equipoise.bench.workers import Workers
@@ -24,11 +25,19 @@ MODELS, CACHE = "models", "cache"
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """Counts of a finished sweep: all cells, those done before, and those that failed."""
+    """Counts of a finished sweep.
+
+    Attributes:
+        cells: all cells of the sweep.
+        before: those that were done before.
+        failed: those that failed.
+        of_other_code: results of the same experiments in the file, made before by other code.
+    """
 
     cells: int
     before: int
     failed: int
+    of_other_code: int = 0
 
 
 def run_recipe(
@@ -69,13 +78,14 @@ def run_recipe(
                 half.unlink(missing_ok=True)
         stored = _read_parts(data_set, shifts, limit, out / CACHE, bad_files, workers.count, progress)
         runs = make_plan(recipe, data_set, shifts, stored, weights, limit)
-        total = {key for run in runs for key in run.cells}
-        before = store.done & total
+        total = {key: cell for run in runs for key, cell in run.cells.items()}
+        before = store.done & total.keys()
+        of_other_code = store.of_other_code(total.values())
         store.forget_failures(total)
         progress.cells(len(before), len(total))
         missing = [run for run in (run.without(before) for run in runs) if run.cells]
         failures = _work(missing, store, workers, out / MODELS, recipe.modules, progress)
-    return SweepSummary(cells=len(total), before=len(before), failed=failures)
+    return SweepSummary(len(total), len(before), failures, of_other_code)
 
 
 def find_weights(recipe: Recipe, data: Path) -> dict[str, InitialWeights]:
@@ -153,7 +163,11 @@ def _work(
         finished = workers.run(partial(_adapt_task, tuple(modules), models), tasks)
         for done, ((run, _), result) in enumerate(finished, 1):
             progress.step(done, len(tasks))
-            stream, results = (None, failed(run, result)) if isinstance(result, Exception) else result
+            if isinstance(result, Exception):
+                failures += _keep(store, progress, None, failed(run, result))
+                continue
+            remark, stream, results = result
+            _say(progress, remark)
             failures += _keep(store, progress, stream, results)
     return failures
 
@@ -181,20 +195,29 @@ def _train(
     for done, (model, result) in enumerate(workers.run(partial(_train_task, folder), models), 1):
         if isinstance(result, Exception):
             wrong[model] = result
+        else:
+            _say(progress, result)
         progress.step(done, len(models))
     return wrong
 
 
-def _train_task(folder: Path, plan: ModelPlan) -> None:
-    train_source_model(plan, folder)
+def _say(progress: RunProgress, remark: str) -> None:
+    if remark:
+        progress.say(remark)
+
+
+def _train_task(folder: Path, plan: ModelPlan) -> str:
+    return train_source_model(plan, folder)
 
 
 def _adapt_task(
     modules: tuple[str, ...], models: Path, task: tuple[RunPlan, bool]
-) -> tuple[StreamSummary | None, list[CellResult]]:
+) -> tuple[str, StreamSummary | None, list[CellResult]]:
     load_modules(modules)
     run, summarise = task
-    return run_cells(run, models, summarise=summarise)
+    rehearsed = any(cell["tempering"] == REHEARSED for cell in run.cells.values())
+    remark = damaged_rehearsal(run.any_cell, models) if rehearsed else ""
+    return remark, *run_cells(run, models, summarise=summarise)
 
 
 def _with_summaries(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPlan, bool]]:

@@ -10,7 +10,7 @@ from equipoise.bench.plan import ModelPlan
 from equipoise.bench.recipe import Training
 from equipoise.bench.repeatable import repeatable, seeded
 from equipoise.bench.source_model import (
-    is_source_model,
+    load_source_model,
     model_path,
     new_model,
     pick_device,
@@ -27,18 +27,28 @@ _KIND, _VERSION = "equipoise unfinished training", 1
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 
 
-def train_source_model(plan: ModelPlan, folder: Path) -> None:
-    """Train, measure and write a model, unless it is there; a training that was killed goes on."""
+def train_source_model(plan: ModelPlan, folder: Path) -> str:
+    """Train, measure and write a model, unless it is there; a training that was killed goes on.
+
+    A damaged file is replaced. Returns a sentence that says so, or an empty one.
+    """
     path = model_path(folder, plan.key)
-    if is_source_model(path):
-        return
+    remark = ""
+    try:
+        load_source_model(path, "cpu")
+        return remark
+    except FileNotFoundError:
+        pass
+    except StateError as error:
+        remark = f"{error}; {plan.name} is trained anew"
     images = source_images(plan)
     partial = path.with_suffix(".partial.safetensors")
     with repeatable():
         model = on_device(new_model(plan, images.pixels.shape[1]), pick_device())
         fit(model, images, plan.training, plan.seed, partial)
-        write_source_model(path, model, images, plan.seed)
+        write_source_model(path, model, images, plan)
     partial.unlink(missing_ok=True)
+    return remark
 
 
 def fit(model: nn.Module, images: Images, training: Training, seed: int, partial: Path | None = None) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from equipoise.bench.modules import load_modules, methods_of
 from equipoise.bench.progress import RunProgress
 from equipoise.bench.recipe import load_recipe
-from equipoise.bench.sweep import run_recipe
+from equipoise.bench.sweep import SweepSummary, run_recipe
 from equipoise.bench.workers import InProcess, ProcessPool, Workers
 from equipoise.conformance.mark import checked_methods
 from equipoise.errors import OptionError
@@ -59,22 +59,28 @@ def run_named_recipe(
             )
     finally:
         pool.close()
-    good = summary.cells - summary.failed
-    shown.print(
-        f"{good} of {summary.cells} cells in {out / 'results.jsonl'} ({summary.before} were there before); "
-        f"protocols: {', '.join(recipe.protocols)}; see them with: equipoise report {out} --html report.html",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    if summary.failed:
-        shown.print(
-            f"{summary.failed} cells failed: their lines have the traceback; the same command tries again",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+    for line in summary_lines(summary, out, recipe.protocols):
+        shown.print(line, highlight=False, markup=False, soft_wrap=True)
     return summary.failed
+
+
+def summary_lines(summary: SweepSummary, out: Path, protocols: Sequence[str]) -> list[str]:
+    """The lines at the end of a run: the counts of its cells, and the command that shows them."""
+    lines = [
+        f"{summary.cells - summary.failed} of {summary.cells} cells in {out / 'results.jsonl'} "
+        f"({summary.before} were there before); protocols: {', '.join(protocols)}; see them with: "
+        f"equipoise report {out} --html report.html"
+    ]
+    if summary.of_other_code:
+        lines.append(
+            f"{summary.of_other_code} results of other code stay in the file; "
+            "the report shows the newest only"
+        )
+    if summary.failed:
+        lines.append(
+            f"{summary.failed} cells failed: their lines have the traceback; the same command tries again"
+        )
+    return lines
 
 
 def unchecked(modules: Sequence[str]) -> list[str]:

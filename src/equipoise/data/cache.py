@@ -65,8 +65,15 @@ class Cache:
             }
             self.folder.mkdir(parents=True, exist_ok=True)
             tensors = {"pixels": images.pixels.contiguous(), "labels": images.labels.contiguous()}
-            with whole_file(path) as partial:
-                save_file(tensors, partial, header)
+            try:
+                with whole_file(path) as partial:
+                    save_file(tensors, partial, header)
+            except (SafetensorError, OSError) as error:
+                megabytes = sum(tensor.nbytes for tensor in tensors.values()) / 1e6
+                raise DataError(
+                    f"{path}: {megabytes:,.0f} MB of images could not be stored ({error}); "
+                    "is the disk full? Free some space, or give another folder (--out)"
+                ) from error
         problems = [Problem(Path(place), why) for place, why in json.loads(header["problems"])]
         count = int(header["images"])
         reader.account(problems, count + len(problems))

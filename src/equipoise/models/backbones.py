@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from equipoise.errors import ModelError, StateError
+from equipoise.models.hub import reach_hub
 from equipoise.models.small_cnn import SmallCNN
 
 InitialWeights: TypeAlias = Path | Literal["hub"] | None
@@ -99,7 +100,19 @@ def create_backbone(
             )
         return SmallCNN(num_classes, in_channels)
     body = (_FILE if isinstance(weights, Path) else _HUB).get(name, Body(name))
-    return Backbone(body, num_classes, weights if load else None, in_channels, input_size)
+    from_hub = weights == "hub" and load
+    try:
+        if from_hub:
+            reach_hub(body.name)
+        return Backbone(body, num_classes, weights if load else None, in_channels, input_size)
+    except (OSError, RuntimeError) as error:
+        if not from_hub:
+            raise
+        raise ModelError(
+            f"{body.name}: its ImageNet weights could not be had from the hub ({error}); download them "
+            "elsewhere and put the safetensors file, with timm's names of the parameters, at "
+            f"DATA/weights/{name}.safetensors, where DATA is the folder of --data"
+        ) from error
 
 
 class Backbone(nn.Module):
@@ -156,15 +169,7 @@ def _check_timm_name(name: str) -> Any:
 
 def _timm_model(body: Body, num_classes: int, pretrained: bool) -> Any:
     timm = _check_timm_name(body.name)
-    try:
-        return timm.create_model(body.name, pretrained=pretrained, num_classes=num_classes, **body.arguments)
-    except (OSError, RuntimeError) as error:
-        if not pretrained:
-            raise
-        raise ModelError(
-            f"{body.name}: its ImageNet weights could not be had from the hub ({error}); "
-            "download them elsewhere and give the safetensors file"
-        ) from error
+    return timm.create_model(body.name, pretrained=pretrained, num_classes=num_classes, **body.arguments)
 
 
 def _load_file(body: Any, path: Path) -> None:

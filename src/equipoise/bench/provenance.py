@@ -1,0 +1,102 @@
+"""Provenance of a result: a hash of the code behind it, and the method's options with their defaults."""
+
+import ast
+import hashlib
+import inspect
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import equipoise
+from equipoise.engine.choice import EXECUTION_OPTIONS
+from equipoise.errors import OptionError
+from equipoise.factory import options_of
+from equipoise.registry import method_class
+
+_PACKAGE = Path(equipoise.__file__).parent
+_ANSWERS = ("factory.py", "rehearsing/rehearse.py", "bench/scoring.py")
+"""With their imports, the code that every result depends on: adapters, temperatures, rehearsals, scores."""
+_INSTALLED = {Path(sysconfig.get_paths()[name]).resolve() for name in ("purelib", "platlib")}
+
+
+def code_digest(name: str) -> str:
+    """A hash, 12 hexadecimal digits, of the source files that the answers of a method depend on.
+
+    They are the file of the method, the files that it imports, transitively, from equipoise or from beside
+    it, and equipoise's own code of adapters, temperatures, rehearsals and scores. Other methods are not
+    among them (the file `equipoise/__init__.py`, which imports them all, is not followed), and neither are
+    torch and other packages.
+    """
+    start = Path(inspect.getfile(method_class(name))).resolve()
+    digest = hashlib.blake2b(digest_size=6)
+    for file in sorted(_with_imports([start, *(_PACKAGE / part for part in _ANSWERS)])):
+        near = file.relative_to(_PACKAGE) if file.is_relative_to(_PACKAGE) else Path(file.name)
+        text = file.read_bytes()
+        digest.update(f"{near.as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method as it uses them, defaults included: `given`, without `tempering`.
+
+    Options that choose how the method is run, and change no result, are there only if they are given.
+    """
+    kind = method_class(name)
+    own = [field.name for field in fields(kind)]
+    try:
+        method = kind(**{option: value for option, value in given.items() if option in own})
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from error
+    left_out = {*own, "tempering", *EXECUTION_OPTIONS}
+    shared = {option: value for option, value in options_of(name).items() if option not in left_out}
+    return {**shared, **given, **{option: getattr(method, option) for option in own}}
+
+
+def _with_imports(starts: Iterable[Path]) -> set[Path]:
+    found: set[Path] = set()
+    waiting = list(starts)
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += _imports(file, file.stat().st_mtime_ns)
+    return found
+
+
+@cache
+def _imports(file: Path, _changed: int) -> tuple[Path, ...]:
+    """The files that a file imports from its own project or from equipoise, wherever in it an import is."""
+    root, package = file.parent, ""
+    while (root / "__init__.py").is_file():
+        root, package = root.parent, f"{root.name}.{package}"
+    found = (_module_file(root, package, name) for name in _imported_names(file, package))
+    return tuple(path for path in found if path is not None)
+
+
+def _imported_names(file: Path, package: str) -> Iterator[str]:
+    """The dotted names that a file imports; "a.b" of `from a import b` is a module, or a name in one."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: -node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _module_file(root: Path, package: str, name: str) -> Path | None:
+    """The file of a module, or of the module that a name is in; None if it is of another project."""
+    top = name.partition(".")[0]
+    if top == _PACKAGE.name:
+        root = _PACKAGE.parent
+    elif root in _INSTALLED and top != package.partition(".")[0]:
+        return None
+    for module in (name, name.rpartition(".")[0]):
+        place = root / module.replace(".", "/")
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if module and file.is_file() and file != _PACKAGE / "__init__.py":
+                return file.resolve()
+    return None
