@@ -79,7 +79,9 @@ def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
     found, images = trained(run, folder), stream(run)
     _, lines = run_cells(run, folder, summarise=False)
     assert [line["status"] for line in lines] == ["ok"] * 12, lines[0]["traceback"]
-    by_way = {(line["cell"]["tempering"], line["cell"]["protocol"]): line for line in lines}
+    by_way: dict[tuple[str, str], CellResult] = {
+        (line["cell"]["tempering"], line["cell"]["protocol"]): line for line in lines
+    }
     batches = images.pixels.float().split(16)
     for tempering in dict.fromkeys(kind for kind, _ in by_way):
         kind, fixed = ("none", found.fixed_tau) if tempering == "fixed" else (tempering, 1.0)
