@@ -129,13 +129,11 @@ def test_whatever_a_rehearsal_depends_on_changes_the_key(entry: dict[str, Any]) 
     assert not one & two
 
 
-def test_the_number_of_images_of_a_rehearsal_is_in_the_keys_of_its_cells_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recipe = toy_recipe(methods={"poise": {"rehearsed": True}})
-    before = cell_keys(plan(recipe))
-    monkeypatch.setattr("equipoise.bench.plan.REHEARSAL_IMAGES", 500)
-    runs = plan(recipe)
+@pytest.mark.parametrize("size", [{"images": 500}, {"shifts": 16}])
+def test_the_size_of_a_rehearsal_is_in_the_keys_of_its_cells_alone(size: dict[str, int]) -> None:
+    methods = {"poise": {"rehearsed": True}}
+    before = cell_keys(plan(toy_recipe(methods=methods)))
+    runs = plan(toy_recipe(methods=methods, rehearsal=size))
     changed = {c["tempering"] for run in runs for key, c in run.cells.items() if key not in before}
     assert changed == {"rehearsed"}
 

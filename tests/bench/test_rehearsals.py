@@ -14,7 +14,7 @@ from equipoise.bench import held_out, rehearsals
 from equipoise.bench.adapting import run_cells
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.rehearsals import damaged_rehearsal, rehearsal_path, rehearsed_source
-from equipoise.bench.schema import CellResult
+from equipoise.bench.schema import Cell, CellResult
 from equipoise.bench.source_model import (
     SourceModel,
     held_out_images,
@@ -64,6 +64,10 @@ def made(folder: Path, limit: int | None = None, **entry: Any) -> RunPlan:
     return run
 
 
+def rehearsed_cell(run: RunPlan) -> Cell:
+    return next(cell for cell in run.cells.values() if cell["tempering"] == "rehearsed")
+
+
 def trained(run: RunPlan, folder: Path) -> SourceModel:
     return read_source_model(model_path(folder, run.model.key), torch.device("cpu"))
 
@@ -89,7 +93,7 @@ def run(folder: Path) -> RunPlan:
 
 @pytest.fixture(scope="module")
 def source(folder: Path, run: RunPlan) -> SourceStatistics:
-    return rehearsed_source(run.any_cell, run.model, trained(run, folder), folder)
+    return rehearsed_source(rehearsed_cell(run), run.model, trained(run, folder), folder)
 
 
 def rehearsed_lines(lines: list[CellResult]) -> dict[str, CellResult]:
@@ -120,7 +124,7 @@ def test_a_rehearsal_is_of_the_held_out_images(
 
     monkeypatch.setattr(rehearsals, "rehearse", noted)
     before = torch.get_rng_state()
-    other: Any = {**run.any_cell, "batch_size": 10}
+    other: Any = {**rehearsed_cell(run), "batch_size": 10}
     rehearsed_source(other, run.model, trained(run, folder), folder)
     assert torch.equal(before, torch.get_rng_state())
     images = torch.cat([pixels for pixels, _ in given.pop("batches")])
@@ -131,6 +135,7 @@ def test_a_rehearsal_is_of_the_held_out_images(
         "method": "poise",
         "source": trained(run, folder).source,
         "samples": 2000,
+        "shifts": None,
         "batch_size": 10,
         "seed": 3,
         "progress": False,
@@ -162,17 +167,17 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
     run = made(folder, options={"falls_back": falls_back})
     model = trained(run, folder).model
     changed = doubting(source, trusts)
-    changed.save(rehearsal_path(folder, run.any_cell))
+    changed.save(rehearsal_path(folder, rehearsed_cell(run)))
     lines = rehearsed_lines(run_cells(run, folder, summarise=False)[1])
     images = toy_images("dark", 80)
     images = images.select(stream_order([images.labels], "shuffled", 3))
-    adapter = eq.create("poise", model, changed, **run.any_cell["options"])
+    adapter = eq.create("poise", model, changed, **rehearsed_cell(run)["options"])
     batches = images.pixels.float().split(20)
     online = torch.cat([adapter(x) for x in batches])
     after = torch.cat([adapter.predict(x) for x in batches])
     assert adapter.last is not None
     assert (adapter.last.answered_by == "source") == (trusts and falls_back)
-    raw = eq.create("poise", model, changed, **{**run.any_cell["options"], "tempering": "none"})
+    raw = eq.create("poise", model, changed, **{**rehearsed_cell(run)["options"], "tempering": "none"})
     assert not torch.equal(online, torch.cat([raw(x) for x in batches]))
     for protocol, logits in (("online", online), ("after-pass", after)):
         assert lines[protocol]["status"] == "ok", lines[protocol]["traceback"]
@@ -187,7 +192,7 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
 def test_a_rehearsal_is_made_once_and_read_afterwards(
     folder: Path, run: RunPlan, source: SourceStatistics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = rehearsal_path(folder, run.any_cell)
+    path = rehearsal_path(folder, rehearsed_cell(run))
     assert path.name.startswith(f"{run.model.key}.rehearsal-")
     assert path.is_file()
     monkeypatch.setattr(rehearsals, "rehearse", lambda *_, **__: pytest.fail("made again"))
@@ -203,6 +208,12 @@ def _cut(source: SourceStatistics, path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _flipped(source: SourceStatistics, path: Path) -> None:
+    source.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+
+
 def _of_another_model(source: SourceStatistics, path: Path) -> None:
     replace(source, model_fingerprint="other").save(path)
 
@@ -211,7 +222,7 @@ def _without(source: SourceStatistics, path: Path) -> None:
     replace(source, rehearsals={}).save(path)
 
 
-@pytest.mark.parametrize("damage", [_cut, _of_another_model, _without])
+@pytest.mark.parametrize("damage", [_cut, _flipped, _of_another_model, _without])
 def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
     damage: Callable[[SourceStatistics, Path], None],
     folder: Path,
@@ -219,30 +230,31 @@ def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
     source: SourceStatistics,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path, calls = rehearsal_path(folder, run.any_cell), []
+    path, calls = rehearsal_path(folder, rehearsed_cell(run)), []
 
     def noted(*_: Any, **__: Any) -> SourceStatistics:
         calls.append(1)
         return source
 
     monkeypatch.setattr(rehearsals, "rehearse", noted)
-    assert damaged_rehearsal(run.any_cell, folder) == ""
+    assert damaged_rehearsal(rehearsed_cell(run), folder) == ""
     damage(source, path)
-    said = damaged_rehearsal(run.any_cell, folder)
-    assert ("poise is rehearsed anew" in said) == (damage is _cut)
+    said = damaged_rehearsal(rehearsed_cell(run), folder)
+    assert ("poise is rehearsed anew" in said) == (damage in (_cut, _flipped))
     for _ in range(2):
-        found = rehearsed_source(run.any_cell, run.model, trained(run, folder), folder)
+        found = rehearsed_source(rehearsed_cell(run), run.model, trained(run, folder), folder)
         assert found.rehearsal_of("poise").samples == 102
     assert len(calls) == 1
     assert [file for file in folder.iterdir() if file.name.endswith(".partial")] == []
 
 
 def test_other_options_or_batches_are_another_rehearsal_and_a_seed_is_not(folder: Path, run: RunPlan) -> None:
-    cell = run.any_cell
+    cell = rehearsed_cell(run)
     for change in (
         {"batch_size": 10},
         {"method": "norm"},
         {"model": "other"},
+        {"rehearsal": {"images": 2000, "shifts": 8}},
         {"options": {**cell["options"], "norm_momentum": 0.2}},
     ):
         other: Any = {**cell, **change}

@@ -14,9 +14,18 @@ from torch import Tensor
 from equipoise.bench.plan import RunPlan
 from equipoise.bench.rehearsals import rehearsed_temper
 from equipoise.bench.repeatable import seeded
-from equipoise.bench.schema import REHEARSED, Cell, CellResult, Protocol, Provenance, StreamSummary
+from equipoise.bench.schema import (
+    REHEARSED,
+    Cell,
+    CellResult,
+    EstimatedAccuracy,
+    Protocol,
+    Provenance,
+    StreamSummary,
+)
 from equipoise.bench.scoring import Divider, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
+from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
@@ -85,7 +94,7 @@ def _rehearse(
     if not asking.cells:
         return run, None, []
     try:
-        return run, rehearsed_temper(run.any_cell, run.model, trained, models), []
+        return run, rehearsed_temper(asking.any_cell, run.model, trained, models), []
     except Exception as error:
         return run.without(asking.cells), None, failed(asking, error)
 
@@ -178,19 +187,25 @@ def _adapt(
     rows = torch.arange(len(stream.labels)).split(cell["batch_size"])
     batches = [(stream.pixels[at[0] : at[-1] + 1], view.select(at)) for at in rows]
     answers: dict[tuple[Protocol, str], list[Tensor]] = {}
+    estimates: dict[str, list[EstimatedAccuracy | None]] = {}
     for pixels, of_batch in batches:
         logits = adapter(pixels.float()).detach().cpu()
         for kind, divided in divider.online(logits, of_batch):
             answers.setdefault(("online", kind), []).append(divided)
+            estimates.setdefault(kind, []).append(divider.estimate(kind))
     if "after-pass" in protocols:
         for pixels, of_batch in batches:
             logits = adapter.predict(pixels.float()).cpu()
             for kind, divided in divider.after_pass(logits, of_batch):
                 answers.setdefault(("after-pass", kind), []).append(divided)
-    return [
-        _scored(_result(key, cell, run.left_out), answers[cell["protocol"], cell["tempering"]], stream.labels)
-        for key, cell in run.cells.items()
-    ]
+    results = []
+    for key, cell in run.cells.items():
+        given = answers[cell["protocol"], cell["tempering"]]
+        result = _scored(_result(key, cell, run.left_out), given, stream.labels)
+        if run.segments is not None and cell["protocol"] == "online":
+            result["trace"] = trace_stream(given, stream.labels, estimates[cell["tempering"]], run.segments)
+        results.append(result)
+    return results
 
 
 def _scored(result: CellResult, answers: Sequence[Tensor], labels: Tensor) -> CellResult:

@@ -9,18 +9,15 @@ from typing import Any
 from equipoise.bench.keys import content_key
 from equipoise.bench.provenance import code_digest, resolved_options
 from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
-from equipoise.bench.schema import REHEARSED, Cell
+from equipoise.bench.schema import REHEARSED, Cell, RehearsalSize
 from equipoise.data.cache import Stored
-from equipoise.data.dataset import DataSet, Origin, Shift
+from equipoise.data.dataset import DataSet, Origin, Segment, Shift
 from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.models.backbones import InitialWeights, weights_digest
 
 _FORMAT = 2
 """Goes up when training or adapting changes so that older results no longer hold."""
-
-REHEARSAL_IMAGES = 2000
-"""The most held-out source images that a method is rehearsed with."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,8 @@ class RunPlan:
     """Whether the method sets its own range of t, so that this run must not summarise the stream."""
     left_out: int
     """The files of the stream and of the training images that could not be read and were left out."""
+    segments: tuple[Segment, ...] | None
+    """The segments to score one by one, with the figures of each batch; None: only the whole stream."""
 
     @property
     def any_cell(self) -> Cell:
@@ -89,7 +88,7 @@ def joined_shifts(shifts: Sequence[Shift], order: str, targets: int) -> list[Str
 
     Joined targets are named "all" if they are all `targets` of the data set, else by their names.
     """
-    if order in ("shuffled", "sorted"):
+    if order in ("shuffled", "sorted", "recorded"):
         return [StreamPlan(s.target, s.tier, s.sources, (s.stream,)) for s in shifts]
     groups: dict[tuple[tuple[str, ...], int | None], list[Shift]] = {}
     for shift in shifts:
@@ -170,6 +169,7 @@ def make_plan(
                 ),
                 own_range=bool(method.options.keys() & {"t_min", "t_max"}),
                 left_out=sum(len(part.problems) for part in (*sources, *streams)),
+                segments=_segments(data_set, stream, limit) if recipe.trace else None,
             )
             for label, method in recipe.methods.items()
         ]
@@ -220,10 +220,13 @@ def _cells(
         )
         for protocol, tempering in product(recipe.protocols, temperings)
     ]
-    rehearsal = {"rehearsal": {"images": REHEARSAL_IMAGES}}
-    return {
-        content_key(
-            {**cell, "format": _FORMAT, **(rehearsal if cell["tempering"] == REHEARSED else {})}
-        ): cell
-        for cell in cells
-    }
+    for cell in cells:
+        if cell["tempering"] == REHEARSED:
+            cell["rehearsal"] = RehearsalSize(**recipe.rehearsal.model_dump())
+    traced = {"trace": True} if recipe.trace else {}
+    return {content_key({**cell, "format": _FORMAT, **traced}): cell for cell in cells}
+
+
+def _segments(data_set: DataSet, stream: StreamPlan, limit: int | None) -> tuple[Segment, ...]:
+    """The segments of a stream, one part after the other."""
+    return tuple(segment for part in stream.streams for segment in data_set.segments(part, limit))

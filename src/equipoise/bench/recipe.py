@@ -18,9 +18,12 @@ from pydantic import (
 )
 
 from equipoise.bench.schema import REHEARSED, Protocol
+from equipoise.data.streams import Order
 from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.registry import list_methods
+from equipoise.rehearsing.labelled import FEWEST_SAMPLES
+from equipoise.rehearsing.rehearse import FEWEST_SHIFTS
 
 RecipeTempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
 """The divisor of raw logits; "fixed" is the one temperature with the least ECE on the source."""
@@ -90,6 +93,18 @@ class MethodRecipe(_Strict):
         return options
 
 
+class RehearsalRecipe(_Strict):
+    """The size of rehearsals.
+
+    Attributes:
+        images: the most held-out source images.
+        shifts: the number of made-up shifts; None: all. 16 are nearly as good.
+    """
+
+    images: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 2000
+    shifts: Annotated[int, Field(ge=FEWEST_SHIFTS)] | None = None
+
+
 class Recipe(_Strict):
     """A whole experiment.
 
@@ -98,10 +113,13 @@ class Recipe(_Strict):
         data: the data set's name.
         modules: Python files, beside the recipe, that define further methods or data sets.
         seeds: each trains its own models and shuffles its own streams.
-        order: of the streams; "mixed" and "sequence" join all targets of one model.
+        order: of the streams; "mixed" and "sequence" join all targets of one model, "recorded" keeps the
+            order of the data set.
+        trace: whether results have the figures of each batch and of each segment of the stream.
         protocols: the answers that are scored.
         temperings: the divisors of the logits; "rehearsed" is for methods with `rehearsed: true`.
         training: of the source models.
+        rehearsal: of the methods with `rehearsed: true`.
         backbones: the networks by name.
         methods: the methods by their label in the results.
     """
@@ -110,7 +128,8 @@ class Recipe(_Strict):
     data: str
     modules: tuple[str, ...] = ()
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
-    order: Literal["shuffled", "sorted", "mixed", "sequence"] = "shuffled"
+    order: Order = "shuffled"
+    trace: bool = False
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
     temperings: tuple[RecipeTempering, ...] = (
         "none",
@@ -122,6 +141,7 @@ class Recipe(_Strict):
         "fixed",
     )
     training: Training
+    rehearsal: RehearsalRecipe = RehearsalRecipe()
     backbones: dict[str, BackboneRecipe] = Field(min_length=1)
     methods: dict[str, MethodRecipe] = Field(min_length=1)
 

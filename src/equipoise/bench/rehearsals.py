@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.plan import REHEARSAL_IMAGES, ModelPlan
+from equipoise.bench.plan import ModelPlan
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.schema import Cell
 from equipoise.bench.source_model import MEASURE_BATCH, SourceModel, held_out_images
@@ -45,7 +45,7 @@ def rehearsal_path(models: Path, cell: Cell) -> Path:
         "code": cell["code"],
         "options": _rehearsed(cell["options"]),
         "batch_size": cell["batch_size"],
-        "images": REHEARSAL_IMAGES,
+        **cell["rehearsal"],
     }
     return models / f"{cell['model']}.rehearsal-{content_key(content)}.safetensors"
 
@@ -79,7 +79,8 @@ def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics
             f"{len(held)}: a tenth of the source images is held out; a higher --limit, or none, leaves more"
         )
     # Chosen here, so that only the images that are used are converted to floats.
-    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(plan.seed))[:REHEARSAL_IMAGES]
+    size = cell["rehearsal"]
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(plan.seed))[: size["images"]]
     loader = (
         (images.pixels.float(), images.labels) for images in map(held.select, order.split(MEASURE_BATCH))
     )
@@ -90,7 +91,8 @@ def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics
             loader,
             method=cell["method"],
             source=trained.source,
-            samples=REHEARSAL_IMAGES,
+            samples=size["images"],
+            shifts=size["shifts"],
             batch_size=cell["batch_size"],
             seed=plan.seed,
             progress=False,

@@ -1,6 +1,8 @@
 """The JSON that a run writes: a line for every cell in results.jsonl, for every stream in streams.jsonl."""
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict  # pydantic reads these on every Python
 
 Protocol = Literal["online", "after-pass"]
 """The answers that are scored: those given while adapting, or those of a second pass after adapting."""
@@ -9,6 +11,13 @@ RAW = "none"
 """The tempering of logits that are not divided."""
 REHEARSED = "rehearsed"
 """The tempering by a rehearsal on held-out source images."""
+
+
+class RehearsalSize(TypedDict):
+    """The held-out source images of a rehearsal, at most, and the number of its made-up shifts; None: all."""
+
+    images: int
+    shifts: int | None
 
 
 class Cell(TypedDict):
@@ -36,6 +45,7 @@ class Cell(TypedDict):
         input_size: the side that images are resized to inside the model, or None for that of the data set.
         model: the key of the trained model: a hash of its recipe, its weights before training and its data.
         stream: a hash of the images of the stream.
+        rehearsal: the size of the rehearsal, where the tempering is "rehearsed".
     """
 
     data: str
@@ -57,6 +67,7 @@ class Cell(TypedDict):
     input_size: int | None
     model: str
     stream: str
+    rehearsal: NotRequired[RehearsalSize]
 
 
 class CellScores(TypedDict):
@@ -77,6 +88,39 @@ class ReliabilitySums(TypedDict):
     correct: list[int]
 
 
+class EstimatedAccuracy(TypedDict):
+    """The accuracy that an adapter estimates without labels: its value and a 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class BatchTrace(TypedDict):
+    """One batch of a stream: its images, right answers, mean confidence, and the estimate after it."""
+
+    images: int
+    correct: int
+    confidence: float
+    estimate: EstimatedAccuracy | None
+
+
+class SegmentScores(TypedDict):
+    """The scores of one segment of a stream."""
+
+    name: str
+    images: int
+    scores: CellScores
+    reliability: ReliabilitySums
+
+
+class Trace(TypedDict):
+    """A stream over time: each batch, and each named segment of the stream."""
+
+    batches: list[BatchTrace]
+    segments: list[SegmentScores]
+
+
 class Provenance(TypedDict):
     """The versions and the device that made a result, and the seconds that it took."""
 
@@ -94,6 +138,7 @@ class CellResult(TypedDict):
         classes: the number of classes that occur in the stream.
         left_out: the files of the stream and of the training images that could not be read and were left out
             (`--skip-bad-files`).
+        trace: the stream over time, for recipes with `trace: true`.
     """
 
     key: str
@@ -104,6 +149,7 @@ class CellResult(TypedDict):
     left_out: int
     scores: CellScores | None
     reliability: ReliabilitySums | None
+    trace: NotRequired[Trace]
     error: str | None
     traceback: str | None
     made: Provenance

@@ -6,7 +6,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from equipoise.bench.schema import REHEARSED, CellScores, ReliabilitySums
+from equipoise.bench.schema import REHEARSED, CellScores, EstimatedAccuracy, ReliabilitySums
 from equipoise.calibration.rehearsed import TRUSTS
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Temper, Tempering, divide
@@ -79,6 +79,16 @@ class Divider:
             self._observed[temper.kind] = dict(tempered.observed)
         for kind, fixed in self._fixed.items():
             yield kind, logits / fixed
+
+    def estimate(self, kind: str) -> EstimatedAccuracy | None:
+        """The accuracy that a rehearsal estimates after the batches so far; None for other temperings."""
+        for temper in self._tempers:
+            if temper.kind == kind and temper.rehearsed is not None:
+                observed = self._observed[kind]
+                found = temper.rehearsed.estimates(observed)[1 if bool(observed[TRUSTS]) else 0]
+                if found is not None:
+                    return EstimatedAccuracy(value=found.value, low=found.low, high=found.high)
+        return None
 
     def after_pass(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers of `predict` when all of the stream has been seen."""

@@ -4,10 +4,10 @@
 `DataSet` in a file of its own, with `@register_data_set`.
 """
 
-from equipoise.data import demo, digits, folders, tiny_imagenet
+from equipoise.data import demo, digits, drift, folders, tiny_imagenet
 from equipoise.data.cache import Cache, Stored, read_stored
 from equipoise.data.corruptions import corrupt
-from equipoise.data.dataset import DataSet, Origin, Shift
+from equipoise.data.dataset import DataSet, Origin, Segment, Shift
 from equipoise.data.images import Images, chosen
 from equipoise.data.reader import Problem, Reader
 from equipoise.data.registry import data_set_class, list_data_sets, open_data_set, register_data_set
@@ -21,6 +21,7 @@ __all__ = [
     "Origin",
     "Problem",
     "Reader",
+    "Segment",
     "Shift",
     "Stored",
     "chosen",
@@ -28,6 +29,7 @@ __all__ = [
     "data_set_class",
     "demo",
     "digits",
+    "drift",
     "folders",
     "list_data_sets",
     "open_data_set",

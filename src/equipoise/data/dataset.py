@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from equipoise.data.images import Images
 from equipoise.data.reader import Reader
@@ -29,6 +29,13 @@ class Shift:
     stream: str
     sources: tuple[str, ...]
     tier: int | None = None
+
+
+class Segment(NamedTuple):
+    """A named stretch of a stream, and its number of images."""
+
+    name: str
+    images: int
 
 
 class DataSet(ABC):
@@ -77,6 +84,10 @@ class DataSet(ABC):
     def origin(self, part: str) -> Origin:
         """Whether the images of a part are the published ones or made here: results are labelled with it."""
         return "official"
+
+    def segments(self, part: str, limit: int | None) -> Sequence[Segment]:
+        """The named stretches of a part whose order is a story: recipes with `trace: true` score each."""
+        return ()
 
     def check_part(self, part: str) -> None:
         """DataError for a part that there is not."""

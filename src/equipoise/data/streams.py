@@ -9,8 +9,9 @@ from torch import Tensor
 from equipoise.errors import OptionError
 from equipoise.options import one_of
 
-Order = Literal["shuffled", "sorted", "mixed", "sequence"]
-"""One domain in random order; by class; all domains in one random order; or one domain after the other."""
+Order = Literal["shuffled", "sorted", "mixed", "sequence", "recorded"]
+"""One domain in random order; by class; all domains in one random order; one domain after the other; or one
+domain in the order of the data set."""
 
 
 def stream_order(labels: Sequence[Tensor], order: Order, seed: int) -> Tensor:
@@ -23,9 +24,10 @@ def stream_order(labels: Sequence[Tensor], order: Order, seed: int) -> Tensor:
         seed: of a generator of its own on the CPU, so that device and global state change nothing.
     """
     one_of("order", order, get_args(Order))
-    if not labels or (order == "shuffled" and len(labels) > 1):
+    alone = order in ("shuffled", "recorded")
+    if not labels or (alone and len(labels) > 1):
         raise OptionError(
-            f"expected {'one' if order == 'shuffled' else 'at least one'} domain for the order {order!r}, "
+            f"expected {'one' if alone else 'at least one'} domain for the order {order!r}, "
             f'got {len(labels)}; "mixed" and "sequence" take several'
         )
     generator = torch.Generator().manual_seed(seed)
@@ -35,6 +37,8 @@ def stream_order(labels: Sequence[Tensor], order: Order, seed: int) -> Tensor:
             rows.append(start + torch.randperm(len(domain), generator=generator))
             start += len(domain)
         return torch.cat(rows)
+    if order == "recorded":
+        return torch.arange(len(labels[0]))
     joined = torch.cat([domain.cpu() for domain in labels])
     shuffled = torch.randperm(len(joined), generator=generator)
     return shuffled[joined[shuffled].argsort(stable=True)] if order == "sorted" else shuffled

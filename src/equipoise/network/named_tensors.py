@@ -41,10 +41,28 @@ def copy_unless(flag: Tensor, tensors: Mapping[str, Tensor], values: Mapping[str
     """Give tensors the values of the same names unless a flag on the device is true, by few kernels."""
     with torch.no_grad():
         for names in _groups(tensors, values):
-            old, new = (torch.cat([of[n].detach().reshape(-1) for n in names]) for of in (tensors, values))
-            chosen = torch.where(flag.to(old.device), old, new).split([tensors[n].numel() for n in names])
-            settled = [part.view(tensors[n].shape) for n, part in zip(names, chosen, strict=True)]
-            torch._foreach_copy_([tensors[n] for n in names], settled)
+            olds = [_flat(tensors[name].detach(), like=tensors[name]) for name in names]
+            news = [_flat(values[name].detach(), like=tensors[name]) for name in names]
+            chosen = torch.where(flag.to(olds[0].device), torch.cat(olds), torch.cat(news))
+            parts = chosen.split([old.numel() for old in olds])
+            torch._foreach_copy_(olds, parts)
+            for name, part in zip(names, parts, strict=True):
+                if not _is_dense(tensors[name]):
+                    tensors[name].copy_(part.view(tensors[name].shape))
+
+
+def _flat(tensor: Tensor, like: Tensor) -> Tensor:
+    """The elements of a tensor in the memory order of another of its shape: a view where it is dense."""
+    if not _is_dense(like):
+        return tensor.reshape(-1).clone()
+    if tensor.stride() != like.stride():
+        tensor = torch.empty_like(like).copy_(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    channels_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return channels_last or tensor.is_contiguous()
 
 
 def _groups(tensors: Mapping[str, Tensor], names: Iterable[str]) -> Iterator[list[str]]:

@@ -1,0 +1,58 @@
+"""A stream over time: the figures of each batch, and the scores of each segment."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from equipoise.bench.schema import BatchTrace, EstimatedAccuracy, SegmentScores, Trace
+from equipoise.bench.scoring import score
+from equipoise.data.dataset import Segment
+from equipoise.errors import DataError
+
+
+def trace_stream(
+    answers: Sequence[Tensor],
+    labels: Tensor,
+    estimates: Sequence[EstimatedAccuracy | None],
+    segments: Sequence[Segment],
+) -> Trace:
+    """The trace of a stream.
+
+    Args:
+        answers: the logits of each batch.
+        labels: of the whole stream.
+        estimates: of the accuracy, after each batch.
+        segments: the stretches of the stream, in order; without any, the whole stream is one.
+    """
+    parts = labels.split([len(batch) for batch in answers])
+    batches = [_batch(*of_batch) for of_batch in zip(answers, parts, estimates, strict=True)]
+    return Trace(batches=batches, segments=_segments(torch.cat(list(answers)), labels, segments))
+
+
+def _batch(logits: Tensor, labels: Tensor, estimate: EstimatedAccuracy | None) -> BatchTrace:
+    confidence, answer = logits.double().softmax(1).max(1)
+    return BatchTrace(
+        images=len(labels),
+        correct=int((answer == labels).sum()),
+        confidence=round(float(confidence.mean()), 6),
+        estimate=estimate,
+    )
+
+
+def _segments(logits: Tensor, labels: Tensor, segments: Sequence[Segment]) -> list[SegmentScores]:
+    stretches = segments or [Segment("all", len(labels))]
+    if sum(segment.images for segment in stretches) != len(labels):
+        raise DataError(
+            f"expected segments of {len(labels)} images in all, got "
+            f"{', '.join(f'{segment.images} of {segment.name}' for segment in stretches)}"
+        )
+    found, start = [], 0
+    for segment in stretches:
+        rows = slice(start, start + segment.images)
+        scores, reliability = score(logits[rows], labels[rows])
+        found.append(
+            SegmentScores(name=segment.name, images=segment.images, scores=scores, reliability=reliability)
+        )
+        start += segment.images
+    return found

