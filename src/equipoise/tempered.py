@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 from torch import nn
 
 from equipoise.adapter import Adapter
-from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.assembly import check_rehearsed
+from equipoise.core.lock import one_at_a_time
 from equipoise.core.record import Record, Step
 from equipoise.core.respond import Responder
 from equipoise.errors import OptionError, SourceError
@@ -28,9 +29,9 @@ class Tempered(Adapter):
 
     Args:
         adapter: the adapter that answers and learns.
-        source: the statistics of the model it was made from.
-        tempering: "median" of tau, "mean", "sample" or "agreement"; or "rehearsed", where `source` holds a
-            rehearsal of the adapter's method.
+        source: the statistics of the model it was made from; SourceError without them.
+        tempering: "median" of tau, "mean", "sample" or "agreement" (docs/methods.md has which was better for
+            which network); or "rehearsed", where `source` holds a rehearsal of the adapter's method.
         t_min: lower end of the regulariser's range of t; None: the adapter's own.
         t_max: its upper end; likewise. DEC's range is that of its loss, and cannot be another here.
 
@@ -45,17 +46,18 @@ class Tempered(Adapter):
     def __init__(
         self,
         adapter: Adapter,
-        source: SourceStatistics,
+        source: SourceStatistics | None = None,
         tempering: Tempering = "median",
         *,
         t_min: float | None = None,
         t_max: float | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        if not isinstance(adapter, Adapter) or isinstance(adapter, Tempered):
+        if isinstance(adapter, Tempered):
+            raise OptionError("expected an adapter, got one that is already tempered: pass tempered.adapter")
+        if not isinstance(adapter, Adapter):
             raise OptionError(f"expected an equipoise adapter, got {type(adapter).__name__}")
-        if not isinstance(source, SourceStatistics):
-            raise SourceError(f"expected source as SourceStatistics, got {type(source).__name__}")
+        source = check_source(source)
         source.check_fits(adapter.model_fingerprint)
         inner, own = adapter._respond, adapter._respond.temper
         t_min, t_max = own.t_min if t_min is None else t_min, own.t_max if t_max is None else t_max
@@ -73,7 +75,8 @@ class Tempered(Adapter):
         method = replace(inner.method, **({"falls_back": False} if never else {}))
         if inner.source:  # constants of the method are those of the adapter
             source = replace(source, fisher=inner.source.fisher, norm_limits=inner.source.norm_limits)
-        self.adapter, self._shared = adapter, adapter._shared
+        self.adapter, self._shared, self._inputs = adapter, adapter._shared, adapter._inputs
+        self._lock = adapter._lock  # they share weights and memory
         state = inner.state.beside(temper.initial())
         self._assemble(Responder(inner.student, method, temper, state, source))
         check_rehearsed(temper, self.name, self.rehearsed_options)
@@ -87,11 +90,13 @@ class Tempered(Adapter):
     def _last(self, last: Record | Step | None) -> None:
         self.adapter._last = last
 
+    @one_at_a_time
     def reset(self) -> None:
         """Go back, bit for bit, to the source model, and forget both temperatures."""
         self.adapter.reset()
         self._respond.state.forget_temperature()
 
+    @one_at_a_time
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
         self.adapter._apply(fn, recurse)
         self._respond.state.move_temperature()

@@ -18,11 +18,14 @@ from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.functional import at_least_single, entropy
-from equipoise.network.batch import batches, checked_logits
-from equipoise.network.modules import check_module, device_of, fingerprint
+from equipoise.network.compiled import uncompiled
+from equipoise.network.inputs import InputsFunction, batches, check_functions
+from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.network.named_tensors import part
 from equipoise.network.normalisation import frozen_statistics
+from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, checked_parameters
+from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
 from equipoise.version import __version__
 
 _TENSORS = ("norm_limits", "fisher", "rehearsals")
@@ -89,36 +92,40 @@ class SourceStatistics:
         max_samples: int | None = None,
         *,
         fisher: Parameters | bool = False,
+        inputs: InputsFunction | None = None,
+        outputs: OutputsFunction | None = None,
         progress: bool = True,
     ) -> "SourceStatistics":
         """Measure a model on source-domain batches in one pass that keeps nothing but the logit norms.
 
-        The loader yields tensors, tuples whose first element is the input, or dicts of keyword inputs. The
-        model is left as it was. Samples with non-finite logits are left out, with a warning. `fisher=True`
-        also measures what the method "eata" needs, for the parameters that it adapts by default (or those
-        named, as its option `parameters` does): a forward and a backward more for each batch; its authors use
-        2,000 samples in batches of 64.
+        The loader yields tensors, tuples (inputs, labels), or dicts of keyword inputs; labels play no part.
+        `inputs` and `outputs` are as in `equipoise.Adapter`. The model is left as it was. Samples with
+        non-finite logits are left out, with a warning. `fisher=True` also measures what the method "eata"
+        needs, for the parameters that it adapts by default (or those named, as its option `parameters` does):
+        a forward and a backward more for each batch; its authors use 2,000 samples in batches of 64.
         """
         if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
-        check_module(model)
-        if fisher is True:
-            fisher = "norm"
-        importance = None if fisher is False else Fisher(model, checked_parameters("parameters", fisher))
+        model = checked_module(model)
+        check_functions(inputs=inputs, outputs=outputs)
+        fisher = "norm" if fisher is True else fisher
+        importance = (
+            None if fisher is False else Fisher(model, checked_parameters("parameters", fisher), outputs)
+        )
         moments = SampleMoments(model)
         norms: list[torch.Tensor] = []
-        total, seen, left_out, classes, probabilities = 0.0, 0, 0, 0, True
+        total, largest, seen, left_out, classes, probabilities = 0.0, 0.0, 0, 0, 0, True
         modes = [(module, module.training) for module in model.modules()]
         try:
             model.eval()
-            with torch.no_grad(), frozen_statistics(model):
+            with torch.no_grad(), frozen_statistics(model), uncompiled(model):
                 title = "source statistics" if progress else None
-                for batch in batches(loader, device_of(model), progress=title):
+                for batch in batches(loader, model, device_of(model), inputs, progress=title):
                     if max_samples is not None and seen + batch.rows > max_samples:
                         batch = batch.select(torch.arange(batch.rows) < max_samples - seen)
                     with nullcontext() if moments.full else moments.gathering():
                         output = model(*batch.args, **batch.kwargs)
-                    logits = checked_logits(output, batch.rows, classes or None)
+                    logits = checked_logits(output, batch.rows, classes or None, outputs)
                     classes = logits.shape[1]
                     finite = logits.isfinite().all(1)
                     good = at_least_single(logits[finite])
@@ -128,7 +135,8 @@ class SourceStatistics:
                         importance.observe(batch.select(finite))
                     total += float(entropy(good).double().sum())
                     norms.append(torch.linalg.vector_norm(good, dim=1).cpu())
-                    probabilities &= bool((good >= 0).all() and ((good.sum(1) - 1).abs() < 1e-3).all())
+                    largest = max(largest, float(good.abs().amax())) if len(good) else largest
+                    probabilities &= are_probabilities(good)
                     left_out += batch.rows - len(good)
                     seen += batch.rows
                     if seen == max_samples:
@@ -137,17 +145,13 @@ class SourceStatistics:
             for module, training in modes:
                 module.training = training
         kept = torch.cat(norms)
+        _check_norms(kept, largest, left_out)
         if left_out:
-            message = f"{left_out} of {seen} source samples gave non-finite logits and were left out"
-            if not len(kept):
-                raise SourceError(message)
-            warnings.warn(message, stacklevel=2)
-        if probabilities:
             warnings.warn(
-                "every output of the model is a row of probabilities: does it end in a softmax? "
-                "Temperatures need the logits before it",
-                stacklevel=2,
+                f"{left_out} of {seen} source samples gave non-finite logits and were left out", stacklevel=2
             )
+        if probabilities:
+            warn_of_probabilities()
         return cls(
             h0=total / len(kept),
             kappa=float(kept.median()),
@@ -231,3 +235,33 @@ class SourceStatistics:
             and math.isclose(self.h0, other.h0, rel_tol=1e-3, abs_tol=1e-4)
             and math.isclose(self.kappa, other.kappa, rel_tol=1e-3)
         )
+
+
+def _check_norms(norms: Tensor, largest: float, left_out: int) -> None:
+    """Raise SourceError where at least half of the logits are zero or overflow, or none is finite."""
+    samples, median = len(norms), float(norms.median()) if len(norms) else math.nan
+    advice = "are its weights loaded, and the inputs scaled as in training?"
+    if not samples:
+        raise SourceError(f"{left_out} of {left_out} source samples gave non-finite logits: {advice}")
+    if median == 0:
+        raise SourceError(
+            f"the model's logits are zero for {int((norms == 0).sum())} of {samples} source samples: its "
+            "last layer is not trained, or has weights of zero; train it or load its weights first"
+        )
+    if median == math.inf:
+        raise SourceError(
+            f"the model's logits overflow for {int(norms.isinf().sum())} of {samples} source samples (the "
+            f"largest is {largest:.1e}, the root of its sum of squares is infinite): {advice}"
+        )
+
+
+def check_source(source: Any) -> SourceStatistics:
+    """Source statistics as they are; SourceError, with the calls that make some, for anything else."""
+    if not isinstance(source, SourceStatistics):
+        raise SourceError(
+            f"expected source as SourceStatistics, got {type(source).__name__}; "
+            "equipoise.SourceStatistics.measure(model, source_loader) makes them, "
+            "equipoise.rehearse(model, held_out_loader) with a rehearsal, and "
+            "equipoise.SourceStatistics.load(path) reads them from a file"
+        )
+    return source
