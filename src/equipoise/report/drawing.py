@@ -37,14 +37,14 @@ UNDER = Colour("--under", "#1971c2", "#74b4f0")
 """Less certain than right."""
 
 SERIES = (
-    Colour("--series-orange", "#d9480f", "#ff8a3d"),
+    Colour("--series-orange", "#c2410c", "#ff8a3d"),
     Colour("--series-violet", "#7048e8", "#ab93ff"),
     Colour("--series-pink", "#c2255c", "#ff7fab"),
     Colour("--series-green", "#2b8a3e", "#6fcf84"),
     Colour("--series-blue", "#1864ab", "#6cb3f5"),
     Colour("--series-brown", "#846204", "#d9b13d"),
     Colour("--series-grey", "#495057", "#b5bec7"),
-    Colour("--series-lime", "#5c940d", "#a9d65a"),
+    Colour("--series-lime", "#4d7c0f", "#a9d65a"),
 )
 METHODS = {
     "source": SERIES[0],

@@ -116,8 +116,9 @@ def cautions(results: Results, parts: Sequence[Part]) -> list[str]:
     """What a reader must know about the whole before reading on."""
     told = list(dict.fromkeys(filter(None, map(_trial, parts))))
     if single := [part for part in parts if len(part.seeds) == 1]:
-        where = "All results are" if len(single) == len(parts) else f"{len(single)} of {len(parts)} parts are"
-        told.append(f"{where} of a single seed: nothing there says how much another would differ.")
+        told.append(
+            f"Of a single seed: {len(single)} of {len(parts)} parts; another may differ by an unknown amount."
+        )
     if results.failures:
         told.append(f"{counted(len(results.failures), 'cell')} failed; numbers that lack them are marked ‡.")
     if results.damaged:

@@ -105,7 +105,9 @@ def markdown_table(table: Table) -> str:
     heads = [" ".join(filter(None, head)) if isinstance(head, tuple) else str(head) for head in shown.columns]
     align = ["left", *["right"] * len(heads)]
     text = shown.set_axis(heads, axis=1).to_markdown(disable_numparse=True, colalign=align)
-    return "\n".join([text, "", *(f"- {markdown_text(note)}" for note in table.notes)])
+    return "\n".join(
+        [text, "", *(f"- {markdown_text(note)}" for note in (table.setting, *table.notes) if note)]
+    )
 
 
 def latex_table(table: Table) -> str:
@@ -113,7 +115,7 @@ def latex_table(table: Table) -> str:
     shown = _shown(table.frame, LATEX, table.common_gap)
     columns = "l" + "r" * len(shown.columns)
     tabular = shown.to_latex(escape=False, multicolumn_format="c", column_format=columns, index_names=False)
-    notes = "".join(f"{latex_text(note)}\\par\n" for note in table.notes)
+    notes = "".join(f"{latex_text(note)}\\par\n" for note in (table.setting, *table.notes) if note)
     return _FLOAT % (latex_text(table.title), re.sub(r"[^A-Za-z0-9.-]", "-", table.key), tabular, notes)
 
 

@@ -45,9 +45,9 @@ def certainty_figures(part: Part, *, by_place: bool = False) -> dict[str, Figure
     found = {}
     for title, several in tracks.items():
         figure = Figure(figsize=(3.6, max(2.7, 0.24 * len(several) + 0.6)))
-        axes = figure.add_axes((0.14, 0.16, 0.56, 0.74))
+        axes = figure.add_axes((0.19, 0.16, 0.48, 0.74))
         axes.set(xlim=(0, 1.05 * max(x for x, _ in ends) or 1), ylim=(0, 1.05 * max(y for _, y in ends) or 1))
-        axes.set(xlabel="entropy, bits", ylabel="ECE", title=title)
+        axes.set(xlabel="entropy, bits", ylabel="ECE", title=title if len(title) < 40 else f"{title[:39]}…")
         _draw(axes, several)
         found[title] = figure
     return found
@@ -99,5 +99,5 @@ def _draw(axes: Axes, tracks: Sequence[Track]) -> None:
         for end in track.ends:
             fill = colour if end is track.tempered else "none"
             axes.plot(*end, track.marker, color=colour, markerfacecolor=fill, markersize=5)
-        name = track.name if len(track.name) <= 20 else f"{track.name[:19]}…"
-        axes.text(1.04, height, name, va="center", fontsize=8.5, color=colour, transform=axes.transAxes)
+        name = track.name if len(track.name) <= 15 else f"{track.name[:7]}…{track.name[-7:]}"
+        axes.text(1.04, height, name, va="center", fontsize=8, color=colour, transform=axes.transAxes)
