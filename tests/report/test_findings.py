@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from equipoise.report.findings import best_of, cautions, direction, findings, part_findings, tempering_counts
+from equipoise.report.findings import (
+    best_of,
+    cautions,
+    direction,
+    overall_findings,
+    part_findings,
+    tempering_counts,
+)
 from equipoise.report.part import Part, parts
 from equipoise.report.results import Variant
 from tests.report.plausible import made
@@ -28,7 +35,7 @@ CERTAIN = [
 
 
 def test_over_certainty_is_counted() -> None:
-    over, dec = findings([part(CERTAIN)])
+    over, dec = overall_findings([part(CERTAIN)])
     assert "more certain than no adaptation in 2 of 3 cases; in 1 also worse calibrated" in over
     assert (
         "better than every other method raw by ECE in 1 of 1, by NLL in 1 of 1 and by accuracy in 0 of 1"
@@ -87,5 +94,5 @@ def test_cautions() -> None:
 
 @pytest.mark.parametrize("lines", [[line("tent")], [line("dec", "median")]])
 def test_without_a_base_less_is_said(lines: list[dict[str, Any]]) -> None:
-    assert findings([part(lines)]) == []
+    assert overall_findings([part(lines)]) == []
     assert part_findings(part(lines)) == []

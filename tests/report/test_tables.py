@@ -33,7 +33,7 @@ def test_averages_have_a_row_for_each_method_and_a_column_for_each_tempering() -
     lines = grid("demo", "net", TARGETS, seeds=[0, 1])
     ece, nll, entropy, brier = average_tables(part(lines))
     assert ece.title == "demo, net, online (15 epochs): accuracy and ECE on average"
-    assert list(ece.frame.columns) == [
+    assert ece.frame.columns.tolist() == [
         ("Accuracy ↑", ""),
         ("ECE ↓", "raw"),
         ("ECE ↓", "mean of τ"),

@@ -40,7 +40,7 @@ SERIES = (
     Colour("--series-orange", "#c2410c", "#ff8a3d"),
     Colour("--series-violet", "#7048e8", "#ab93ff"),
     Colour("--series-pink", "#c2255c", "#ff7fab"),
-    Colour("--series-green", "#2b8a3e", "#6fcf84"),
+    Colour("--series-green", "#237a35", "#6fcf84"),
     Colour("--series-blue", "#1864ab", "#6cb3f5"),
     Colour("--series-brown", "#846204", "#d9b13d"),
     Colour("--series-grey", "#495057", "#b5bec7"),

@@ -138,7 +138,10 @@ def write_csv(results: Results, tables: Sequence[Table], folder: Path) -> list[P
         for table in tables
         for row, (metric, column), entry in table.entries
     ]
-    frames = {"results.csv": results.frame.drop(columns="reliability"), "tables.csv": pd.DataFrame(cells)}
+    frames = {
+        "results.csv": results.frame.drop(columns=["reliability", "trace"]),
+        "tables.csv": pd.DataFrame(cells),
+    }
     return [write_text(folder / name, frame.to_csv(index=False)) for name, frame in frames.items()]
 
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import pandas as pd
 
-from equipoise.report.part import Spread, Summary
+from equipoise.report.part import PlaceScores, Spread
 from equipoise.report.results import BETTER
 
 DOUBTFUL, INCOMPLETE = "†", "‡"
@@ -91,7 +91,7 @@ class Table:
 
 
 def compete(
-    summaries: Sequence[Summary | None],
+    summaries: Sequence[PlaceScores | None],
     metric: str,
     missing: Sequence[str],
     spread: Spread,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, UNDER, themed
 from equipoise.report.part import Part
-from equipoise.report.results import Variant, of_variant
+from equipoise.report.results import Variant
 
 
 def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
@@ -55,7 +55,7 @@ def reliability_figures(part: Part) -> dict[Variant, Figure]:
     """A small diagram for each method and tempering; its label has confidence and accuracy in words."""
     found = {}
     for variant in part.variants:
-        sums = pooled(of_variant(part.runs, variant))
+        sums = pooled(part.of(variant))
         if sums is not None:
             found[variant] = Figure(figsize=(1.5, 1.65))
             axes = found[variant].add_axes((0.01, 0.01, 0.98, 0.98))
