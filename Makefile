@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-browser bench lint format clean
+.PHONY: help setup demo test test-slow test-browser bench docs wheel lint format clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -31,6 +31,14 @@ bench: setup ## what a step costs on this machine, ten minutes of it; BENCH=--qu
 	$(BIN)/python benchmarks/speed/run.py --out benchmarks/speed/local.jsonl $(BENCH)
 	$(BIN)/python benchmarks/speed/performance.py benchmarks/speed/local.jsonl
 
+docs: setup ## the documentation as pages in site/, every link and docstring checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: setup ## a wheel and a source archive in dist/, checked as a package index does
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
 lint: setup ## formatting, style and strict types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -41,4 +49,4 @@ format: setup ## rewrite the files in the project's format
 	$(BIN)/ruff check --fix .
 
 clean: ## remove what the other targets made
-	rm -rf .venv demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

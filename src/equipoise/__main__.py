@@ -4,13 +4,16 @@ import sys
 
 
 def main() -> None:
-    """Run the command line, or say what to install where its packages are missing."""
+    """Run the command line; where its packages are missing, the few commands that need none of them."""
     try:
         from equipoise.cli.app import app
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "equipoise":
             raise
-        sys.exit(f"The command line needs {missing.name}: pip install 'equipoise[demo]'")
+        from equipoise.cli.plain import run_plain
+
+        run_plain(sys.argv[1:], str(missing.name))
+        return
     app()
 
 

@@ -4,6 +4,8 @@ Every message has what was expected and what came. A batch, an option or a file 
 nothing.
 """
 
+import sys
+
 
 class EquipoiseError(Exception):
     """Anything equipoise refuses to do."""
@@ -30,7 +32,7 @@ class BatchError(EquipoiseError, ValueError):
 
 
 class BatchTypeError(BatchError, TypeError):
-    """A batch that is not tensors, or that comes with labels."""
+    """A batch that is not tensors, that comes with labels, or that has no names where a metric needs them."""
 
 
 class ModelError(EquipoiseError, ValueError):
@@ -67,3 +69,16 @@ class ConformanceError(EquipoiseError, AssertionError):
 
 class RankError(EquipoiseError, RuntimeError):
     """Processes that adapt as one are one no longer: a rank was lost, fell behind, failed or differs."""
+
+
+def callers_level() -> int:
+    """The `stacklevel` of the first caller outside of this package, whom a warning is for.
+
+    PyTorch, which calls the forward of a module, is not taken for the caller.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
+        ("equipoise.", "torch.")
+    ):
+        level, frame = level + 1, frame.f_back
+    return level

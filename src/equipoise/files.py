@@ -1,10 +1,13 @@
 """Tensors and text on disk: safetensors files, written atomically, read without trusting them."""
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -12,13 +15,16 @@ from torch import Tensor
 from equipoise.errors import StateError
 from equipoise.version import __version__
 
+_CHECKSUM = "checksum"
+
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path to write to that replaces `path` when the block ends well; else the old file stays as it was."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{target}: there is no folder {target.parent} to write to")
+    """A path to write to that replaces `path` when the block ends well; else the old file stays as it was.
+
+    A link stays a link, and the file that it refers to is replaced. Devices, pipes and folders are refused.
+    """
+    target = _real_file(Path(path))
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         partial.touch()
@@ -29,8 +35,30 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         partial.replace(target)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OSError(error.errno, f"{path}: not written, an old file is as it was: {why}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _real_file(path: Path) -> Path:
+    """The file that a path refers to, through links; OSError where no file can be."""
+    kinds = {
+        "a folder": path.is_dir(),
+        "a pipe": path.is_fifo(),
+        "a socket": path.is_socket(),
+        "a device": path.is_char_device() or path.is_block_device(),
+    }
+    for kind, found in kinds.items():
+        if found:
+            raise OSError(f"{path}: expected a file to write, got {kind}")
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(f"{path}: expected a file to write, got a link in a loop")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {target.parent} to write to")
+    return target
 
 
 def write_tensors(
@@ -40,10 +68,11 @@ def write_tensors(
     tensors: Mapping[str, Tensor],
     text: Mapping[str, str],
 ) -> None:
-    """Write a safetensors file of a kind and version."""
+    """Write a safetensors file of a kind and version, with a checksum of its tensors and text."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"kind": kind, "version": str(version), "equipoise": __version__, **text}
     with whole_file(path) as partial:
-        partial.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, header))
+        partial.write_bytes(save(plain, {**header, _CHECKSUM: _checksum(plain, header)}))
 
 
 def read_tensors(
@@ -62,6 +91,12 @@ def read_tensors(
         raise StateError(
             f"{source}: not a readable safetensors file (truncated or damaged?): {error}"
         ) from error
+    checksum = text.pop(_CHECKSUM, None)
+    if checksum is not None and checksum != _checksum(tensors, text):
+        raise StateError(
+            f"{source}: damaged: its contents are not those that its checksum was made of; use a copy of the "
+            "file, or make it anew"
+        )
     if text.get("kind") != kind:
         raise StateError(f"{source}: expected a file of kind {kind!r}, got {text.get('kind', 'none')!r}")
     if text.get("version") != str(version):
@@ -70,4 +105,16 @@ def read_tensors(
             f"(written by equipoise {text.get('equipoise')}, this is {__version__}): files of other versions "
             "cannot be read, make it anew"
         )
+    if checksum is None:
+        raise StateError(f"{source}: it has no checksum, so that damage would go unnoticed; make it anew")
     return tensors, text
+
+
+def _checksum(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> str:
+    """A hash of the names, types, shapes and bytes of contiguous tensors on the CPU, and of the text."""
+    digest = hashlib.blake2b(json.dumps(dict(text), sort_keys=True).encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -40,8 +40,13 @@ def list_methods() -> list[str]:
 
 def method_class(name: str) -> type[Method]:
     """The class of a method; UnknownMethodError lists the known ones."""
-    if not isinstance(name, str) or name not in _METHODS:
-        raise UnknownMethodError(f"no method {name!r}; there are {', '.join(list_methods())}")
+    known = ", ".join(list_methods())
+    if not isinstance(name, str):
+        raise UnknownMethodError(
+            f"expected the name of a method, got {type(name).__name__}; there are {known}"
+        )
+    if name not in _METHODS:
+        raise UnknownMethodError(f"no method {name!r}; there are {known}")
     return _METHODS[name]
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from equipoise.adapter import Adapter
-from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.assembly import check_rehearsed
 from equipoise.core.record import Record, Step
@@ -28,9 +28,9 @@ class Tempered(Adapter):
 
     Args:
         adapter: the adapter that answers and learns.
-        source: the statistics of the model it was made from.
-        tempering: "median" of tau, "mean", "sample" or "agreement"; or "rehearsed", where `source` holds a
-            rehearsal of the adapter's method.
+        source: the statistics of the model it was made from; SourceError without them.
+        tempering: "median" of tau, "mean", "sample" or "agreement" (docs/methods.md has which was better for
+            which network); or "rehearsed", where `source` holds a rehearsal of the adapter's method.
         t_min: lower end of the regulariser's range of t; None: the adapter's own.
         t_max: its upper end; likewise. DEC's range is that of its loss, and cannot be another here.
 
@@ -45,7 +45,7 @@ class Tempered(Adapter):
     def __init__(
         self,
         adapter: Adapter,
-        source: SourceStatistics,
+        source: SourceStatistics | None = None,
         tempering: Tempering = "median",
         *,
         t_min: float | None = None,
@@ -54,8 +54,7 @@ class Tempered(Adapter):
         nn.Module.__init__(self)
         if not isinstance(adapter, Adapter) or isinstance(adapter, Tempered):
             raise OptionError(f"expected an equipoise adapter, got {type(adapter).__name__}")
-        if not isinstance(source, SourceStatistics):
-            raise SourceError(f"expected source as SourceStatistics, got {type(source).__name__}")
+        source = check_source(source)
         source.check_fits(adapter.model_fingerprint)
         inner, own = adapter._respond, adapter._respond.temper
         t_min, t_max = own.t_min if t_min is None else t_min, own.t_max if t_max is None else t_max

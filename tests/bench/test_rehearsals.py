@@ -208,6 +208,12 @@ def _cut(source: SourceStatistics, path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _flipped(source: SourceStatistics, path: Path) -> None:
+    source.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+
+
 def _of_another_model(source: SourceStatistics, path: Path) -> None:
     replace(source, model_fingerprint="other").save(path)
 
@@ -216,7 +222,7 @@ def _without(source: SourceStatistics, path: Path) -> None:
     replace(source, rehearsals={}).save(path)
 
 
-@pytest.mark.parametrize("damage", [_cut, _of_another_model, _without])
+@pytest.mark.parametrize("damage", [_cut, _flipped, _of_another_model, _without])
 def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
     damage: Callable[[SourceStatistics, Path], None],
     folder: Path,
@@ -234,7 +240,7 @@ def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
     assert damaged_rehearsal(rehearsed_cell(run), folder) == ""
     damage(source, path)
     said = damaged_rehearsal(rehearsed_cell(run), folder)
-    assert ("poise is rehearsed anew" in said) == (damage is _cut)
+    assert ("poise is rehearsed anew" in said) == (damage in (_cut, _flipped))
     for _ in range(2):
         found = rehearsed_source(rehearsed_cell(run), run.model, trained(run, folder), folder)
         assert found.rehearsal_of("poise").samples == 102

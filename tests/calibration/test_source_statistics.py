@@ -100,6 +100,27 @@ def test_a_model_that_ends_in_a_softmax_is_pointed_out() -> None:
         eq.SourceStatistics.measure(nn.Sequential(model, nn.Softmax(1)), [images(8)], progress=False)
 
 
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (0.0, "the model's logits are zero for 12 of 12 source samples: .*not trained.*train it or load"),
+        (1e-30, "the model's logits are zero for 12 of 12 source samples"),
+        (
+            1e25,
+            r"the model's logits overflow for 12 of 12 source samples \(.*e\+2.*\): .*scaled as in training",
+        ),
+        (1e60, "12 of 12 source samples gave non-finite logits: .*scaled as in training"),
+    ],
+)
+def test_heads_of_zeros_and_huge_logits(scale: float, message: str) -> None:
+    model, _ = make()
+    for parameter in list(model.children())[-1].parameters():
+        parameter.data.mul_(scale)
+    with pytest.raises(eq.errors.SourceError, match=message) as raised:
+        eq.SourceStatistics.measure(model, images(12).split(4), progress=False)
+    assert "kappa" not in str(raised.value)
+
+
 def test_save_and_load(tmp_path: Path) -> None:
     _, source = make()
     source.save(tmp_path / "s.safetensors")

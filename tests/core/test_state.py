@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.adapter import STATE_KIND, STATE_VERSION
 from equipoise.core.method import Context, Method, Update
 from equipoise.core.state import NewMemoryError, State, check_state
 from equipoise.errors import StateError
+from equipoise.files import read_tensors, write_tensors
 from equipoise.network.student import Student
 from tests.support.cases import CASES, build
 from tests.support.models import drifted, make, same, snapshot
@@ -240,10 +240,8 @@ def test_a_move_to_half_precision_leaves_memory_in_single(narrow: torch.dtype) -
 def test_states_of_version_1_are_refused(tmp_path: Path) -> None:
     adapter, path = sotta(), tmp_path / "state.safetensors"
     adapter.save(path)
-    opened: Any = safe_open(path, framework="pt")
-    with opened as file:
-        text = {**file.metadata(), "version": "1", "equipoise": "0.5.0"}
-    save_file(load_file(path), path, metadata=text)
+    tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
+    write_tensors(path, STATE_KIND, 1, tensors, {**text, "version": "1", "equipoise": "0.5.0"})
     message = r"expected version 2 of 'equipoise adapter', got 1 \(written by equipoise 0\.5\.0, this is "
     with pytest.raises(StateError, match=message):
         eq.load(path, make()[0])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from equipoise import metrics
-from equipoise.errors import BatchTypeError, OptionError
+from equipoise.errors import BatchTypeError, OptionError, UnknownOptionError
 
 TARGET = torch.tensor([0, 1])
 PROBS = torch.tensor([[0.9, 0.1], [0.4, 0.6]])
@@ -35,9 +35,8 @@ BAD_SCORES: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"logits": torch.tensor([[0.0, math.nan], [0.0, 1.0]])},
         OptionError,
-        "NaN in 1 of 2 rows.*adapter set aside.*must be dropped",
+        "NaN in some classes and not in others in 1 of 2 rows",
     ),
-    ({"probs": torch.full((2, 2), math.nan)}, OptionError, "NaN in 2 of 2 rows"),
     ({"logits": torch.tensor([[0.0, math.inf], [0.0, 1.0]])}, OptionError, "finite maximum, got 1 rows"),
     ({"logits": torch.full((2, 2), -math.inf)}, OptionError, "finite maximum, got 2 rows"),
     ({"probs": torch.tensor([[1.1, -0.1], [0.5, 0.5]])}, OptionError, "negative value in 1 of 2.*logits="),
@@ -114,6 +113,75 @@ def test_probabilities_that_were_once_half_pass() -> None:
 
 
 def test_arguments_have_names() -> None:
-    call: Callable[..., object] = metrics.accuracy
-    with pytest.raises(TypeError):
-        call(PROBS, TARGET)
+    for function in FUNCTIONS:
+        name = getattr(function, "__name__", "")
+        with pytest.raises(BatchTypeError, match=f"{name}.*probs= or logits=, and target=, got 2 .*position"):
+            function(PROBS, TARGET)
+    with_target: list[Callable[..., object]] = [
+        metrics.Accuracy().update,
+        metrics.Accuracy(),
+        metrics.Summary().update,
+        metrics.Window(metrics.Accuracy(), 2).update,
+    ]
+    for add in with_target:
+        with pytest.raises(BatchTypeError, match=r"update.*probs= or logits=, and target=, got 2 .*position"):
+            add(PROBS, TARGET)
+    without: list[Callable[..., object]] = [metrics.entropy, metrics.Entropy().update]
+    for add in without:
+        with pytest.raises(BatchTypeError, match=r"probs= or logits=, got 1 .*position"):
+            add(PROBS)
+
+
+def test_an_unknown_argument_gets_the_known_ones() -> None:
+    ece: Callable[..., object] = metrics.expected_calibration_error
+    with pytest.raises(UnknownOptionError, match=r"no argument n_bins=; it takes probs=, .*target=, bins="):
+        ece(probs=PROBS, target=TARGET, n_bins=10)
+    add: Callable[..., object] = metrics.Accuracy().update
+    with pytest.raises(UnknownOptionError, match=r"update has no argument preds=; it takes probs=, logits="):
+        add(preds=PROBS, target=TARGET)
+    make: Callable[..., object]
+    for make in (metrics.ExpectedCalibrationError, metrics.AdaptiveCalibrationError, metrics.Summary):
+        with pytest.raises(OptionError, match=r"Unexpected keyword arguments: `n_bins`; its own .*: bins=,"):
+            make(n_bins=10)
+    with pytest.raises(OptionError, match=r"Unexpected keyword arguments: `task`; its own arguments: none"):
+        metrics.Accuracy(task="multiclass")
+
+
+NAN_ROWS = torch.tensor([[math.nan, math.nan], [0.9, 0.1], [math.nan, math.nan], [0.4, 0.6]])
+LABELS = torch.tensor([1, 0, 0, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("given", ["probs", "logits"])
+def test_rows_that_an_adapter_set_aside_are_left_out(given: str, dtype: torch.dtype) -> None:
+    rows = NAN_ROWS.to(dtype)
+    kept = ~rows.isnan().all(dim=1)
+    for function in FUNCTIONS:
+        got = function(**{given: rows}, target=LABELS)
+        alone = function(**{given: rows[kept]}, target=LABELS[kept])
+        torch.testing.assert_close(_values(got), _values(alone), rtol=0, atol=0, equal_nan=True)
+    entropy: Callable[..., object] = metrics.entropy
+    assert entropy(**{given: rows}) == entropy(**{given: rows[kept]})
+
+
+def test_nothing_but_rows_set_aside_is_nan() -> None:
+    nothing = torch.full((2, 2), math.nan)
+    for function in FUNCTIONS:
+        values = _values(function(logits=nothing, target=TARGET))
+        assert all(
+            bool(value.isnan().all())
+            for name, value in values.items()
+            if name not in ("lower", "upper", "count")
+        )
+    assert bool(metrics.entropy(probs=nothing).isnan())
+
+
+def test_labels_of_rows_set_aside_are_checked_as_well() -> None:
+    with pytest.raises(OptionError, match=r"shape \(4,\), got \(2,\)"):
+        metrics.accuracy(probs=NAN_ROWS, target=LABELS[:2])
+    with pytest.raises(OptionError, match=r"values in 0\.\.1, got 0\.\.7"):
+        metrics.accuracy(probs=NAN_ROWS, target=torch.tensor([7, 0, 0, 1]))
+
+
+def _values(result: object) -> dict[str, torch.Tensor]:
+    return {"value": result} if isinstance(result, torch.Tensor) else dict(vars(result))

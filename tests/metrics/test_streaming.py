@@ -11,6 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.wrappers import Running
 
+import equipoise as eq
 from equipoise import metrics
 from equipoise.errors import OptionError
 from tests.metrics import reference
@@ -205,9 +206,55 @@ def test_a_refused_batch_costs_nothing(name: str) -> None:
     metric = streamed(name, logits, target, [20])
     before = metric.compute()
     for add in (metric.update, metric):
-        with pytest.raises(OptionError, match="NaN in 20 of 20 rows"):
-            add(**arguments(name, logits * torch.nan, target))
+        with pytest.raises(OptionError, match="finite maximum, got 20 rows"):
+            add(**arguments(name, torch.full_like(logits, torch.inf), target))
         assert_same(metric.compute(), before)
+
+
+@every_metric
+def test_rows_that_an_adapter_set_aside_are_left_out_and_counted(name: str) -> None:
+    logits, target = random_logits(10, 40, CLASSES, ties=True)
+    answers = logits.clone()
+    answers[3:25] = torch.nan  # some of one batch and all of another
+    kept = ~answers.isnan().all(dim=1)
+    metric: Any = streamed(name, answers, target, [20, 5, 15])
+    assert metric.skipped == 22
+    assert_same(metric.compute(), one_shot(name, logits[kept], target[kept]))
+    other: Any = MAKERS[name]()
+    assert other.skipped == 0
+    other(**arguments(name, answers[:5], target[:5]))
+    for incoming, count in ((metric, 24), (metric.metric_state, 46)):
+        other.merge_state(incoming)
+        assert other.skipped == count
+    assert saved_and_loaded(metric).skipped == copy.deepcopy(metric).skipped == 22
+    metric.reset()
+    assert metric.skipped == 0
+
+
+def test_skipped_rows_of_processes_add_up() -> None:
+    metric = metrics.Accuracy(dist_sync_fn=gather_twice, distributed_available_fn=lambda: True)
+    metric.update(logits=torch.full((3, 2), torch.nan), target=torch.zeros(3, dtype=torch.long))
+    assert metric.skipped == 6 and bool(metric.compute().isnan())
+
+
+def test_skipped_rows_of_a_collection() -> None:
+    collection = MetricCollection({name: make() for name, make in MAKERS.items()})
+    logits, target = random_logits(11, 20, CLASSES)
+    logits[:4] = torch.nan
+    for _ in range(2):
+        collection.update(logits=logits, target=target)
+    assert {name: metric.skipped for name, metric in collection.items()} == dict.fromkeys(MAKERS, 8)
+
+
+def test_the_loop_of_the_readme_goes_past_a_bad_sample() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, CLASSES))
+    adapter, draw = eq.create("tent", model), torch.Generator().manual_seed(0)
+    ece = metrics.ExpectedCalibrationError()
+    for bad in (0, 2, 8):
+        x, y = torch.randn(8, 4, generator=draw), torch.arange(8) % CLASSES
+        x[:bad] = torch.inf
+        ece.update(logits=adapter(x), target=y)
+    assert ece.skipped == 10 and bool(ece.compute().isfinite())
 
 
 @every_metric

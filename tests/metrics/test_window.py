@@ -73,9 +73,23 @@ def test_a_refused_batch_costs_nothing(name: str) -> None:
     logits, target = random_logits(2, 20, CLASSES)
     recent = window(name, 2)
     recent.update(**arguments(name, logits, target))
-    with pytest.raises(OptionError, match="NaN in 20 of 20 rows"):
-        recent.update(**arguments(name, logits * torch.nan, target))
+    with pytest.raises(OptionError, match="finite maximum, got 20 rows"):
+        recent.update(**arguments(name, torch.full_like(logits, torch.inf), target))
     assert_same(recent.compute(), one_shot(name, logits, target))
+
+
+@every_metric
+def test_counts_the_skipped_rows_of_the_last_updates(name: str) -> None:
+    logits, target = random_logits(4, 20, CLASSES)
+    recent, counts = window(name, 2), []
+    for bad in (3, 5, 7):
+        answers = logits.clone()
+        answers[:bad] = torch.nan
+        recent.update(**arguments(name, answers, target))
+        counts.append(recent.skipped)
+    assert counts == [3, 8, 12]
+    recent.reset()
+    assert recent.skipped == 0
 
 
 @every_metric

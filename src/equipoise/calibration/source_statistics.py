@@ -23,6 +23,7 @@ from equipoise.network.modules import check_module, device_of, fingerprint
 from equipoise.network.named_tensors import part
 from equipoise.network.normalisation import frozen_statistics
 from equipoise.network.parameters import Parameters, checked_parameters
+from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
 from equipoise.version import __version__
 
 _TENSORS = ("norm_limits", "fisher", "rehearsals")
@@ -107,7 +108,7 @@ class SourceStatistics:
         importance = None if fisher is False else Fisher(model, checked_parameters("parameters", fisher))
         moments = SampleMoments(model)
         norms: list[torch.Tensor] = []
-        total, seen, left_out, classes, probabilities = 0.0, 0, 0, 0, True
+        total, largest, seen, left_out, classes, probabilities = 0.0, 0.0, 0, 0, 0, True
         modes = [(module, module.training) for module in model.modules()]
         try:
             model.eval()
@@ -128,7 +129,8 @@ class SourceStatistics:
                         importance.observe(batch.select(finite))
                     total += float(entropy(good).double().sum())
                     norms.append(torch.linalg.vector_norm(good, dim=1).cpu())
-                    probabilities &= bool((good >= 0).all() and ((good.sum(1) - 1).abs() < 1e-3).all())
+                    largest = max(largest, float(good.abs().amax())) if len(good) else largest
+                    probabilities &= are_probabilities(good)
                     left_out += batch.rows - len(good)
                     seen += batch.rows
                     if seen == max_samples:
@@ -137,17 +139,13 @@ class SourceStatistics:
             for module, training in modes:
                 module.training = training
         kept = torch.cat(norms)
+        _check_norms(kept, largest, left_out)
         if left_out:
-            message = f"{left_out} of {seen} source samples gave non-finite logits and were left out"
-            if not len(kept):
-                raise SourceError(message)
-            warnings.warn(message, stacklevel=2)
-        if probabilities:
             warnings.warn(
-                "every output of the model is a row of probabilities: does it end in a softmax? "
-                "Temperatures need the logits before it",
-                stacklevel=2,
+                f"{left_out} of {seen} source samples gave non-finite logits and were left out", stacklevel=2
             )
+        if probabilities:
+            warn_of_probabilities()
         return cls(
             h0=total / len(kept),
             kappa=float(kept.median()),
@@ -231,3 +229,33 @@ class SourceStatistics:
             and math.isclose(self.h0, other.h0, rel_tol=1e-3, abs_tol=1e-4)
             and math.isclose(self.kappa, other.kappa, rel_tol=1e-3)
         )
+
+
+def _check_norms(norms: Tensor, largest: float, left_out: int) -> None:
+    """Raise SourceError where at least half of the logits are zero or overflow, or none is finite."""
+    samples, median = len(norms), float(norms.median()) if len(norms) else math.nan
+    advice = "are its weights loaded, and the inputs scaled as in training?"
+    if not samples:
+        raise SourceError(f"{left_out} of {left_out} source samples gave non-finite logits: {advice}")
+    if median == 0:
+        raise SourceError(
+            f"the model's logits are zero for {int((norms == 0).sum())} of {samples} source samples: its "
+            "last layer is not trained, or has weights of zero; train it or load its weights first"
+        )
+    if median == math.inf:
+        raise SourceError(
+            f"the model's logits overflow for {int(norms.isinf().sum())} of {samples} source samples (the "
+            f"largest is {largest:.1e}, the root of its sum of squares is infinite): {advice}"
+        )
+
+
+def check_source(source: Any) -> SourceStatistics:
+    """Source statistics as they are; SourceError, with the calls that make some, for anything else."""
+    if not isinstance(source, SourceStatistics):
+        raise SourceError(
+            f"expected source as SourceStatistics, got {type(source).__name__}; "
+            "equipoise.SourceStatistics.measure(model, source_loader) makes them, "
+            "equipoise.rehearse(model, held_out_loader) with a rehearsal, and "
+            "equipoise.SourceStatistics.load(path) reads them from a file"
+        )
+    return source

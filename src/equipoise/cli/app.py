@@ -1,7 +1,5 @@
 """The typer application; each command calls one function of the package, imported when it is called."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +8,9 @@ import typer
 from rich.console import Console
 
 import equipoise as eq
+from equipoise.cli.listings import data_command, methods_command, recipes_command
 from equipoise.cli.lists import TakesLists
+from equipoise.cli.plain_errors import plain_errors
 
 app = typer.Typer(
     help="Keep a deployed classifier accurate and honestly calibrated when its inputs drift.",
@@ -132,7 +132,7 @@ def run_command(
 
         equipoise run pacs --data data --out results --methods source dec --targets sketch
     """
-    with _plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
+    with plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
         from equipoise.cli.run import run_named_recipe
 
         failed = run_named_recipe(
@@ -188,7 +188,7 @@ def report_command(
 
     equipoise report results --latex tables --csv csv --figures figures --compare poise
     """
-    with _plain_errors():
+    with plain_errors():
         from equipoise.cli.report import write_report
 
         lines = write_report(
@@ -206,33 +206,9 @@ def report_command(
             typer.echo(line)
 
 
-@app.command("recipes")
-def recipes_command(
-    name: Annotated[
-        str | None, typer.Argument(help="Print this one, to read or to start your own from.")
-    ] = None,
-) -> None:
-    """List the experiments that come with equipoise, or print one."""
-    with _plain_errors():
-        from equipoise.bench.recipe import list_recipes, load_recipe, recipe_text
-
-        if name is not None:
-            typer.echo(recipe_text(name), nl=False)
-            return
-        for known in list_recipes():
-            typer.echo(f"{known:<16} {load_recipe(known).about}")
-
-
-@app.command("data")
-def data_command(
-    folder: Annotated[Path | None, typer.Argument(help="Look for the data sets under this folder.")] = None,
-) -> None:
-    """Print the source and the layout of each data set; with a folder, the data sets found in it."""
-    with _plain_errors():
-        from equipoise.cli.data import describe_data_sets
-
-        for line in describe_data_sets(folder):
-            typer.echo(line)
+app.command("recipes")(recipes_command)
+app.command("data")(data_command)
+app.command("methods")(methods_command)
 
 
 @app.command("check")
@@ -267,7 +243,7 @@ def check_command(
 
     The exit status is 0 if all promises are kept, 1 if one is broken, 2 if there is nothing to check.
     """
-    with _plain_errors("Stopped; no mark was written."):
+    with plain_errors("Stopped; no mark was written."):
         from equipoise.cli.check import check_file
 
         status = check_file(file, method)
@@ -326,7 +302,7 @@ def rehearse_command(
 
         equipoise rehearse mymodel:load held_out --out mymodel.source.safetensors --figure rehearsal.png
     """
-    with _plain_errors("Stopped; nothing was written."):
+    with plain_errors("Stopped; nothing was written."):
         from equipoise.cli.rehearse import rehearse_folder
 
         lines = rehearse_folder(
@@ -344,24 +320,3 @@ def rehearse_command(
         )
         for line in lines:
             typer.echo(line)
-
-
-@contextmanager
-def _plain_errors(stopped: str = "Stopped.", out: Path | None = None) -> Iterator[None]:
-    """Print expected errors as one message without a traceback; exit with status 130 on Ctrl-C."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        message = " ".join(filter(None, (stopped.format(out=out), str(interrupt))))
-        Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] == "equipoise":
-            raise
-        Console(stderr=True).print(
-            f"This needs {missing.name}: pip install 'equipoise[bench]'", highlight=False, markup=False
-        )
-        raise typer.Exit(1) from None
-    except (eq.EquipoiseError, OSError) as error:
-        Console(stderr=True).print(f"{error}", highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None

@@ -1,20 +1,19 @@
 """The parts of an adapter, put together from a method, a model and options."""
 
 import json
-import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.method import Method
 from equipoise.core.respond import Responder
 from equipoise.core.state import State
 from equipoise.distributed.group import Ranks
-from equipoise.errors import RehearsalWarning, SourceError
+from equipoise.errors import RehearsalWarning, SourceError, callers_level
 from equipoise.network.layout import Layout
 from equipoise.network.student import Student
 from equipoise.network.teacher import Residence
@@ -77,12 +76,18 @@ def _chosen_tempering(
     method: Method, source: SourceStatistics | None, tempering: Tempering | None
 ) -> Tempering:
     """The tempering, the method's default for None; SourceError where it lacks the source statistics."""
-    if source is not None and not isinstance(source, SourceStatistics):
-        raise SourceError(f"expected source as SourceStatistics, got {type(source).__name__}")
+    if source is not None:
+        check_source(source)
     kind = method.default_tempering if tempering is None else tempering
     if source is None and (method.needs_source or kind != "none"):
         asker = method.name if method.needs_source else f"tempering={kind!r}"
-        raise SourceError(f"{asker} needs source statistics: {method.measuring}")
+        name, call = repr(method.name), method.measuring
+        if kind == "rehearsed":
+            call = f"equipoise.rehearse(model, held_out_loader, method={name})"
+        raise SourceError(
+            f"{asker} needs source statistics, made once: source = {call}; "
+            f"then equipoise.create({name}, model, source, ...)"
+        )
     if kind is not None:
         return kind
     if source is not None and method.name in source.rehearsals:
@@ -92,14 +97,6 @@ def _chosen_tempering(
         "come with source = equipoise.rehearse(model, held_out_loader, source=source) on labelled "
         'source data that the model was not trained on; tempering="none" says that none is wanted',
         RehearsalWarning,
-        stacklevel=_callers_level(),
+        stacklevel=callers_level(),
     )
     return "none"
-
-
-def _callers_level() -> int:
-    """The `stacklevel` of the first caller outside of this package, whom a warning is for."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("equipoise."):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -168,7 +168,7 @@ class Method(ABC):
     arrives: ClassVar[tuple[str, ...]] = ()
     default_tempering: ClassVar[Tempering | None] = "none"
     default_teacher: ClassVar[Residence] = "swapped"
-    measuring: ClassVar[str] = "SourceStatistics.measure(model, source_loader)"
+    measuring: ClassVar[str] = "equipoise.SourceStatistics.measure(model, source_loader)"
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -36,7 +36,7 @@ class Eata(Eta):
     name = "eata"
     needs_source = True
     needs_fisher = True
-    measuring = "SourceStatistics.measure(model, source_loader, fisher=True)"
+    measuring = "equipoise.SourceStatistics.measure(model, source_loader, fisher=True)"
 
     fisher_alpha: float = option(2000.0, low=0)
 

@@ -3,6 +3,10 @@
 Predictions come as `probs=` or as `logits=`, shape (N, C): which one is said, never guessed. The result
 has the dtype of the predictions (float32 for half types); sums are taken in float64. No samples give NaN.
 Metrics measure: the predictions are detached, and no gradient reaches them.
+
+Rows that are NaN in every class, as an adapter answers samples that it set aside, are left out with their
+labels; the classes for streams also count them (`skipped`). NaN in some classes of a row, infinite maxima and
+probabilities that do not sum to 1 are errors.
 """
 
 import math
@@ -25,8 +29,10 @@ from equipoise.metrics.bins import (
     widest_dtype,
 )
 from equipoise.metrics.inputs import Scores, check_bins, check_scores, check_target
+from equipoise.metrics.keywords import by_name
 
 
+@by_name
 def accuracy(*, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor) -> Tensor:
     """The share of samples whose most probable class is the label: mean of 1[argmax_k p_k = y].
 
@@ -37,6 +43,7 @@ def accuracy(*, probs: Tensor | None = None, logits: Tensor | None = None, targe
     return _mean(scores.correct(check_target(target, scores)))
 
 
+@by_name
 def expected_calibration_error(
     *, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor, bins: int = 15
 ) -> Tensor:
@@ -57,6 +64,7 @@ def expected_calibration_error(
     return expected_error(_equal_width_sums(scores, target, bins)).to(scores.values.dtype)
 
 
+@by_name
 def maximum_calibration_error(
     *, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor, bins: int = 15
 ) -> Tensor:
@@ -73,6 +81,7 @@ def maximum_calibration_error(
     return maximum_error(_equal_width_sums(scores, target, bins)).to(scores.values.dtype)
 
 
+@by_name
 def adaptive_calibration_error(
     *, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor, bins: int = 15
 ) -> Tensor:
@@ -95,6 +104,7 @@ def adaptive_calibration_error(
     return equal_mass_error(groups, bins).to(scores.values.dtype)
 
 
+@by_name
 def classwise_calibration_error(
     *, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor, bins: int = 15
 ) -> Tensor:
@@ -114,6 +124,7 @@ def classwise_calibration_error(
     return classwise_error(gaps, gaps.new_tensor(len(scores.values))).to(scores.values.dtype)
 
 
+@by_name
 def negative_log_likelihood(
     *, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor
 ) -> Tensor:
@@ -129,6 +140,7 @@ def negative_log_likelihood(
     return _mean(sample_negative_log_likelihood(scores, check_target(target, scores)))
 
 
+@by_name
 def entropy(*, probs: Tensor | None = None, logits: Tensor | None = None) -> Tensor:
     """The mean entropy of the predictions in bits: mean of -Σ_k p_k log2 p_k, with 0 log 0 = 0.
 
@@ -140,6 +152,7 @@ def entropy(*, probs: Tensor | None = None, logits: Tensor | None = None) -> Ten
     return _mean(sample_entropy(check_scores(probs=probs, logits=logits)))
 
 
+@by_name
 def brier_score(*, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor) -> Tensor:
     """The mean squared distance to the labels: mean of Σ_k (p_k - 1[y = k])², from 0 to 2.
 
@@ -152,6 +165,7 @@ def brier_score(*, probs: Tensor | None = None, logits: Tensor | None = None, ta
     return _mean(sample_brier_score(scores, check_target(target, scores)))
 
 
+@by_name
 def reliability_bins(
     *, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor, bins: int = 15
 ) -> ReliabilityBins:

@@ -1,4 +1,9 @@
-"""What the metrics take, checked once: probabilities or logits by name, and integer labels."""
+"""The inputs of the metrics, checked once: probabilities or logits by name, and integer labels.
+
+A row that is NaN in every class is the answer of an adapter to a bad sample, and is left out with its label.
+A row that no adapter returns is an error: NaN in some classes only, a maximum of ±inf, probabilities that are
+negative or do not sum to 1.
+"""
 
 from dataclasses import dataclass
 
@@ -16,12 +21,22 @@ ROW_SUM_TOLERANCE = 1e-2
 class Scores:
     """Checked predictions of N samples over C classes, in float32 or float64, without gradients.
 
-    `rounding` is the dtype the probabilities are rounded to, which a half type keeps after it was widened.
+    Attributes:
+        values: the predictions that are left, shape (N - skipped, C).
+        are_logits: whether they are logits, or probabilities.
+        rounding: the dtype the probabilities are rounded to, which a half type keeps after it was widened.
+        kept: a mask of the rows that are left, shape (N,); None where all are.
     """
 
     values: Tensor
     are_logits: bool
     rounding: torch.dtype
+    kept: Tensor | None = None
+
+    @property
+    def skipped(self) -> int:
+        """The number of rows that were left out."""
+        return 0 if self.kept is None else len(self.kept) - len(self.values)
 
     @property
     def probs(self) -> Tensor:
@@ -45,28 +60,31 @@ class Scores:
 
 
 def check_scores(*, probs: Tensor | None, logits: Tensor | None) -> Scores:
-    """Check that exactly one of the two is given and usable, detach it and widen half types to float32."""
+    """Check that exactly one of the two is given and usable, and leave out rows of NaN.
+
+    The predictions are detached, and half types widened to float32.
+    """
     if probs is not None and logits is not None:
         raise OptionError("expected exactly one of probs= and logits=, got both")
     if logits is not None:
-        _check_matrix("logits", logits)
-        _check_logit_rows(logits)
-        values = _widened(logits.detach())
-        return Scores(values, are_logits=True, rounding=values.dtype)
+        rows, kept = _answered_rows("logits", logits)
+        _check_logit_rows(rows)
+        values = _widened(rows)
+        return Scores(values, are_logits=True, rounding=values.dtype, kept=kept)
     if probs is not None:
-        _check_matrix("probs", probs)
-        _check_probability_rows(probs)
-        return Scores(_widened(probs.detach()), are_logits=False, rounding=probs.dtype)
+        rows, kept = _answered_rows("probs", probs)
+        _check_probability_rows(rows)
+        return Scores(_widened(rows), are_logits=False, rounding=probs.dtype, kept=kept)
     raise OptionError("expected exactly one of probs= and logits=, got neither")
 
 
 def check_target(target: Tensor, scores: Scores) -> Tensor:
-    """Check that the labels are N integers in 0..C-1 and give them as int64."""
+    """Check that the labels are N integers in 0..C-1, and return those of the rows that are left as int64."""
     if not isinstance(target, Tensor):
         raise BatchTypeError(f"expected target to be a tensor, got {type(target).__name__}")
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise OptionError(f"expected target of an integer dtype, got {target.dtype}")
-    samples, classes = scores.values.shape
+    samples, classes = len(scores.values) + scores.skipped, scores.values.shape[1]
     if target.shape != (samples,):
         raise OptionError(f"expected target of shape ({samples},), got {tuple(target.shape)}")
     labels = target.long()
@@ -74,7 +92,7 @@ def check_target(target: Tensor, scores: Scores) -> Tensor:
         raise OptionError(
             f"expected target values in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}"
         )
-    return labels
+    return labels if scores.kept is None else labels[scores.kept.to(labels.device)]
 
 
 def check_bins(bins: int) -> int:
@@ -88,7 +106,8 @@ def _widened(values: Tensor) -> Tensor:
     return values.float() if values.dtype in HALF_TYPES else values
 
 
-def _check_matrix(name: str, values: Tensor) -> None:
+def _answered_rows(name: str, values: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The rows that are not NaN in every class, detached, and a mask of them; None where all are such."""
     if not isinstance(values, Tensor):
         raise BatchTypeError(f"expected {name} to be a tensor, got {type(values).__name__}")
     if not values.is_floating_point():
@@ -97,12 +116,16 @@ def _check_matrix(name: str, values: Tensor) -> None:
         raise OptionError(
             f"expected {name} of shape (N, C) with at least one class, got {tuple(values.shape)}"
         )
-    nan_rows = int(values.isnan().any(dim=1).sum())
-    if nan_rows:
+    nan = values.detach().isnan()
+    if not bool(nan.any()):
+        return values.detach(), None
+    unanswered = nan.all(dim=1)
+    if spoiled := int((nan.any(dim=1) & ~unanswered).sum()):
         raise OptionError(
-            f"expected {name} without NaN, got NaN in {nan_rows} of {len(values)} rows; "
-            "rows that an adapter set aside come back NaN and must be dropped, with their labels"
+            f"expected {name} without NaN, or rows of NaN alone, as adapters answer bad samples; got NaN in "
+            f"some classes and not in others in {spoiled} of {len(values)} rows"
         )
+    return values.detach()[~unanswered], ~unanswered
 
 
 def _check_logit_rows(logits: Tensor) -> None:

@@ -1,7 +1,8 @@
 """The metrics of a stream, as torchmetrics classes that keep sums of a fixed size and never a sample.
 
 `update(probs=..., target=...)` or `update(logits=..., target=...)` adds a batch, `compute()` answers for
-everything since `reset()`, and `Window(metric, size=k)` for the last k batches.
+everything since `reset()`, and `Window(metric, size=k)` for the last k batches. Rows of NaN, as an adapter
+answers samples that it set aside, are left out and counted: `skipped` is their number since `reset()`.
 Keyword arguments beyond the metric's own go to `torchmetrics.Metric`.
 """
 
@@ -38,6 +39,7 @@ from equipoise.metrics.intervals import (
     normal_interval,
     wilson_interval,
 )
+from equipoise.metrics.keywords import by_name
 
 ADAPTIVE_GRID_CELLS = 4096
 
@@ -268,6 +270,8 @@ class Entropy(_MeanMetric):
     def __init__(self, **kwargs: object) -> None:
         super().__init__("entropy_moments", (3,), **kwargs)
 
+    @by_name
     def update(self, *, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
-        """Add a batch of predictions, shape (N, C)."""
-        self._add(_moments(sample_entropy(check_scores(probs=probs, logits=logits))))
+        """Add a batch of predictions, shape (N, C); rows of NaN alone are counted in `skipped`, no more."""
+        scores = check_scores(probs=probs, logits=logits)
+        self._add_batch(_moments(sample_entropy(scores)), scores)

@@ -4,7 +4,6 @@ from collections import deque
 from copy import deepcopy
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from equipoise.errors import OptionError
@@ -12,11 +11,12 @@ from equipoise.metrics.base import StreamMetric
 
 
 class Window:
-    """A stream metric over its last `size` updates, one tensor of sums kept for each of them.
+    """A stream metric over its last `size` updates, whose sums are kept one by one.
 
     `torchmetrics.wrappers.Running` computes the same; this one also has the metric's interval.
     The metric is copied, and what it has seen so far is left out.
 
+    >>> import torch
     >>> from equipoise.metrics import Accuracy
     >>> recent = Window(Accuracy(), size=2)
     >>> for label in (1, 0, 0):
@@ -35,13 +35,13 @@ class Window:
         self._metric = deepcopy(metric)
         # Kept one by one and added when asked: taking an old batch off a running sum would leave its
         # rounding behind, and of an infinite one NaN.
-        self._recent: deque[Tensor] = deque(maxlen=size)
+        self._recent: deque[dict[str, Any]] = deque(maxlen=size)
 
-    def update(self, **batch: Tensor | None) -> None:
+    def update(self, *nameless: Tensor, **batch: Tensor | None) -> None:
         """Add a batch, as the metric's own `update` takes it, and forget the oldest beyond the window."""
         self._metric.reset()
-        self._metric.update(**batch)
-        self._recent.append(self._metric.sums)
+        self._metric.update(*nameless, **batch)  # which refuses arguments without names
+        self._recent.append(self._metric.metric_state)
 
     def compute(self) -> Any:
         """The metric of the last updates."""
@@ -54,12 +54,17 @@ class Window:
         low, high = self._filled().interval(level)
         return low, high
 
+    @property
+    def skipped(self) -> int:
+        """The number of rows that were left out of the last updates: the NaN answers of an adapter."""
+        return int(self._filled().skipped)
+
     def reset(self) -> None:
         """Forget all updates."""
         self._recent.clear()
 
     def _filled(self) -> Any:
         self._metric.reset()
-        if self._recent:
-            self._metric.merge_state({self._metric.state_name: torch.stack(list(self._recent)).sum(dim=0)})
+        for state in self._recent:
+            self._metric.merge_state(state)
         return self._metric

@@ -12,7 +12,7 @@ from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch, checked_logits
 from equipoise.network.compiled import Compiler
-from equipoise.network.flags import Check, all_hold, host_knows
+from equipoise.network.flags import Check, all_hold, host_knows, reads_are_free
 from equipoise.network.following import Jumps
 from equipoise.network.head import SeenHead, WatchedHead, watch_head
 from equipoise.network.layout import Layout, needs_contiguous
@@ -22,6 +22,7 @@ from equipoise.network.normalisation import frozen_statistics, running_statistic
 from equipoise.network.optimizer import Optimizer, OptimizerState, Slope, slope
 from equipoise.network.parameters import Parameters, select_parameters
 from equipoise.network.pooled_batch_norm import pooled_blend, pooled_following, pooled_statistics
+from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
 from equipoise.network.teacher import Residence, ResidentTeacher, make_teacher
 
 
@@ -65,6 +66,9 @@ class Student:
         self.head_is_output: bool | None = None
         self.permission: Tensor | None = None
         self.generation = 0
+        self._first_outputs = (
+            classes is None
+        )  # source statistics were measured on outputs that were looked at
         self._rows_per_process: list[int] | None = None
         self._seen_head: SeenHead | None = None
         self._other_values: dict[str, Tensor] | None = None
@@ -211,6 +215,10 @@ class Student:
             self.head, self.head_is_output = watched.name, watched.is_output
             if watched.features is not None:
                 watched.features = self.gather(watched.features, "features")
+        if self._first_outputs and (reads_are_free(logits.device) or logits.is_cuda):
+            self._first_outputs = False
+            if are_probabilities(logits.detach()):
+                warn_of_probabilities()
         return self.gather(logits)
 
     # ------------------------------------------------------------------ gradient steps
