@@ -27,7 +27,7 @@ class Colour(NamedTuple):
 
 INK = Colour("--ink", "#1b1f24", "#e7ebef")
 MUTED = Colour("--muted", "#5b6570", "#9eabb8")
-GRID = Colour("--grid", "#dfe4e8", "#323a43")
+GRID_LINES = Colour("--grid", "#dfe4e8", "#323a43")
 PAPER = Colour("--paper", "#fefefe", "#12161a")
 PANEL = Colour("--panel", "#f4f6f7", "#1a2026")
 ACCENT = Colour("--accent", "#0b7285", "#4cc4d4")
@@ -59,7 +59,7 @@ METHODS = {
 }
 """The colour of a method, the same in all figures."""
 
-PALETTE = (INK, MUTED, GRID, PAPER, PANEL, ACCENT, OVER, UNDER, *SERIES)
+PALETTE = (INK, MUTED, GRID_LINES, PAPER, PANEL, ACCENT, OVER, UNDER, *SERIES)
 
 themed = rc_context(
     {
@@ -73,7 +73,7 @@ themed = rc_context(
         "axes.titlelocation": "left",
         "axes.titlesize": 10,
         "font.size": 9.5,
-        "grid.color": GRID.light,
+        "grid.color": GRID_LINES.light,
         "grid.linewidth": 0.7,
         "legend.frameon": False,
         "svg.fonttype": "none",

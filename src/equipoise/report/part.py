@@ -64,11 +64,12 @@ class Part:
 
     def of(self, variant: Variant) -> pd.DataFrame:
         """The rows of one method and tempering."""
-        return self.runs.iloc[self._rows[tuple(variant)]]
+        return self._rows[variant]
 
     @cached_property
-    def _rows(self) -> dict[Any, Any]:
-        return self.runs.groupby(["name", "tempering"]).indices
+    def _rows(self) -> dict[Variant, pd.DataFrame]:
+        rows: dict[Any, Any] = self.runs.groupby(["name", "tempering"]).indices
+        return {Variant(*key): self.runs.iloc[at] for key, at in rows.items()}
 
     def whole(self, variant: Variant) -> bool:
         """Whether a method and tempering has every shift and seed that any of them has."""

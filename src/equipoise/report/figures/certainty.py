@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equipoise.report.drawing import GRID, method_colour, themed
+from equipoise.report.drawing import GRID_LINES, method_colour, themed
 from equipoise.report.part import Part, Place
 from equipoise.report.tables import short
 
@@ -92,7 +92,7 @@ def _draw(axes: Axes, tracks: Sequence[Track]) -> None:
     for track, height in zip(shown, heights, strict=True):
         colour, (x, y) = track.colour, track.ends[-1]
         leader = axes.plot(
-            [x / right, 1.03], [y / top, height], color=GRID.light, linewidth=0.7, clip_on=False
+            [x / right, 1.03], [y / top, height], color=GRID_LINES.light, linewidth=0.7, clip_on=False
         )
         leader[0].set_transform(axes.transAxes)
         axes.plot(*zip(*track.ends, strict=True), color=colour, linewidth=1, alpha=0.6)
