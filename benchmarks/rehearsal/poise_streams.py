@@ -1,16 +1,16 @@
-"""Measure how honest poise is with a rehearsal, on models of four families; a line of JSON for each stream.
+"""Measure how honest poise is with a rehearsal, on models of four families; a row of CSV for each stream.
 
-    python benchmarks/rehearsal/poise_streams.py DATA MODELS OUT.jsonl "digits svhn" "tin mobilenet_v1" …
+    python benchmarks/rehearsal/poise_streams.py DATA MODELS OUT.csv "digits svhn" "tin mobilenet_v1" …
 
 without names, all of them. DATA as `equipoise data` says; models are trained once and left in MODELS.
 """
 
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pandas as pd
 import torch
 from families import DEVICE, NAMES, Family, corrupted, load, mild, orders
 from torch import Tensor
@@ -141,6 +141,13 @@ def measured(name: str, family: Family) -> list[dict[str, Any]]:
     return lines + bench.jumps()
 
 
+def add(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Add rows to a CSV file; a score of poise is in the column "poise.ece"."""
+    before = [pd.read_csv(path, keep_default_na=False, na_values=[""])] if path.exists() else []
+    rows = pd.concat([*before, pd.json_normalize(lines)], ignore_index=True)
+    rows.astype({"images": "Int64"}).to_csv(path, index=False)
+
+
 def main() -> None:
     """Measure the named models, and write what came."""
     data, models, out, *names = sys.argv[1:]
@@ -148,8 +155,7 @@ def main() -> None:
     for name in names or NAMES:
         started = time.perf_counter()
         lines = measured(name, load(name, Path(data), Path(models), workers=6))
-        with Path(out).open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+        add(Path(out), lines)
         print(f"{name}: {len(lines)} lines in {time.perf_counter() - started:.0f} s", flush=True)
 
 

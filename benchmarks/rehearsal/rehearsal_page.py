@@ -1,13 +1,14 @@
-"""Write docs/rehearsal.md from its template and the lines that poise_streams.py wrote.
+"""Write docs/rehearsal.md from its template and the rows that poise_streams.py wrote.
 
 python benchmarks/rehearsal/rehearsal_page.py > docs/rehearsal.md
 """
 
-import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 HERE = Path(__file__).parent
 Line = dict[str, Any]
@@ -42,7 +43,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def score_of(who: str, score: str, line: Line) -> float:
     """A score of one of those who answered."""
-    return float(line[who][score])
+    return float(line[f"{who}.{score}"])
 
 
 def picked(lines: list[Line], group: str, kind: str, order: str) -> list[Line]:
@@ -50,7 +51,7 @@ def picked(lines: list[Line], group: str, kind: str, order: str) -> list[Line]:
     return [
         line
         for line in lines
-        if line["model"].startswith(group) and (line["kind"], line.get("order")) == (kind, order)
+        if line["model"].startswith(group) and (line["kind"], line["order"]) == (kind, order)
     ]
 
 
@@ -71,15 +72,14 @@ def bar(lines: list[Line]) -> str:
         scores = [(who, "ece") for who in ("source", "untempered", "poise", "oracle")]
         scores += [(who, "nll") for who in ("untempered", "poise", "oracle")]
         cells = [told(mean(found, partial(score_of, *at))) for at in scores]
-        error = mean(found, lambda line: abs(line["estimate"] - line["poise"]["accuracy"]))
+        error = mean(found, lambda line: abs(line["estimate"] - line["poise.accuracy"]))
         rows.append([name, str(len(found)), *cells, told(error), f"{100 * mean(found, covered):.0f} %"])
     return table(head, rows)
 
 
 def covered(line: Line) -> bool:
     """Whether the interval at the end holds the accuracy of the last 500 images."""
-    end = line["end"]
-    return bool(end["low"] <= end["accuracy"] <= end["high"])
+    return bool(line["end.low"] <= line["end.accuracy"] <= line["end.high"])
 
 
 def harm(lines: list[Line]) -> str:
@@ -98,7 +98,7 @@ def harm(lines: list[Line]) -> str:
         sides = [told(mean(found, partial(score_of, who, "accuracy"))) for who in ("source", "poise")]
         row = [name, *pairs, " → ".join(sides), str(len(mild))]
         if mild:
-            worse = [line["poise"]["ece"] - line["source"]["ece"] for line in mild]
+            worse = [line["poise.ece"] - line["source.ece"] for line in mild]
             before, after = (told(mean(mild, partial(score_of, who, "ece"))) for who in ("source", "poise"))
             row += [f"{before} → {after}", str(sum(value > 0.01 for value in worse)), f"{max(worse):+.3f}"]
         rows.append([*row, *["not run"] * (len(head) - len(row))])
@@ -136,10 +136,10 @@ def jumps(lines: list[Line]) -> str:
     rows = []
     for stream in ("contrast/5", "gaussian_noise/5", "invert"):
         found = [line for line in lines if line["kind"] == "jump" and line["stream"] == stream]
-        found = [line for line in found if "norm at the start" in line]
+        found = [line for line in found if not pd.isna(line["norm at the start.accuracy"])]
         row = [stream.replace("_", " ").replace("/", ", tier "), str(len(found))]
         for when in ("at the start", "in mid-stream"):
-            ahead = [line[f"poise {when}"]["accuracy"] - line[f"norm {when}"]["accuracy"] for line in found]
+            ahead = [line[f"poise {when}.accuracy"] - line[f"norm {when}.accuracy"] for line in found]
             row += [f"{sum(ahead) / len(ahead):+.3f}", f"{min(ahead):+.3f}"]
         rows.append(row)
     return table(head, rows)
@@ -147,8 +147,8 @@ def jumps(lines: list[Line]) -> str:
 
 def main() -> None:
     """Fill in the template."""
-    text = (HERE / "streams.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
+    rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
+    lines = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
     page = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
     for name, made in {"bar": bar, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
         page = page.replace(f"{{{{{name}}}}}", made(lines))

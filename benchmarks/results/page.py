@@ -3,13 +3,14 @@
 python benchmarks/results/page.py > docs/results.md
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
+from pack import METRICS
 from scipy import stats
 
 from equipoise.data.corruptions import CORRUPTIONS
@@ -41,7 +42,7 @@ class Results:
         for line in lines:
             place = line["data"], line["backbone"], line["tier"]
             by_label = self.cells.setdefault(place, {})
-            by_label.setdefault(line["label"], {})[line["target"], line["seed"]] = line["scores"]
+            by_label.setdefault(line["label"], {})[line["target"], line["seed"]] = _scores(line)
 
     def places(self) -> list[tuple[str, str, Any]]:
         """Data sets, networks and tiers that there are results of."""
@@ -61,6 +62,13 @@ class Results:
         runs = self.runs(place, label, way)
         values = [scores[metric] for (target, _), scores in runs.items() if not only or target in only]
         return fmean(values) if values else None
+
+
+def _scores(line: dict[str, Any]) -> dict[str, list[float]]:
+    """The scores of a run in the order of METRICS, by protocol and tempering: "online/none"."""
+    ways = [name.removesuffix(f"/{METRICS[0]}") for name in line if name.endswith(f"/{METRICS[0]}")]
+    found = {way: [line[f"{way}/{metric}"] for metric in METRICS] for way in ways}
+    return {way: scores for way, scores in found.items() if None not in scores}
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -274,9 +282,10 @@ def norms(lines: Sequence[dict[str, Any]]) -> str:
             groups.setdefault((line["backbone"], line["tier"]), []).append(line)
     for (backbone, tier), found in sorted(groups.items()):
         if len(found) == SIZES["tiny-imagenet-c"]:
-            # Levels .05, .5 and .95 of those in bench/adapting.py.
-            low, middle, high = (fmean(f["norms"][at] / f["kappa"] for f in found) for at in (1, 4, 7))
-            tau, spread = fmean(f["taus"][4] for f in found), fmean(f["tau_std"] ** 2 for f in found)
+            low, middle, high = (
+                fmean(f[f"norm_{level}"] / f["kappa"] for f in found) for level in (0.05, 0.5, 0.95)
+            )
+            tau, spread = fmean(f["tau_0.5"] for f in found), fmean(f["tau_std"] ** 2 for f in found)
             row = [number(each, 2) for each in (low, middle, high, tau, spread)]
             rows.append([NETWORKS[backbone], str(tier), *row])
     return table(["network", "tier", "‖z‖/κ 5 %", "50 %", "95 %", "median of τ", "variance of τ"], rows)
@@ -332,7 +341,7 @@ def fill(text: str, parts: dict[str, str]) -> str:
 
 def main() -> None:
     """Print the page."""
-    results = Results(read("cells.jsonl"))
+    results = Results(read("cells.csv"))
     tables = []
     for place in results.places():
         for protocol in ("online", "after-pass"):
@@ -343,9 +352,9 @@ def main() -> None:
         "domains": domains(results),
         "significance-poise": significance(results, OURS, TEMPERINGS),
         "significance-paper": significance(results, ("dec", "mean"), ("none",)),
-        "norms": norms(read("streams.jsonl")),
-        "search": search(read("search.jsonl")),
-        "robust": robustness(read("robust.jsonl")),
+        "norms": norms(read("streams.csv")),
+        "search": search(read("search.csv")),
+        "robust": robustness(read("robust.csv")),
         "tables": "\n\n".join(tables),
     }
     sys.stdout.write(fill((HERE / "results.template.md").read_text(), parts))
@@ -366,8 +375,12 @@ def robustness(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def read(name: str) -> list[dict[str, Any]]:
-    """A file of JSON lines beside this one."""
-    return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
+    """The rows of a CSV file beside this one; None where a cell is empty."""
+    frame = pd.read_csv(HERE / name, dtype={"tier": "Int64"}).astype(object)
+    return [
+        {str(key): value for key, value in row.items()}
+        for row in frame.where(frame.notna(), None).to_dict("records")
+    ]
 
 
 if __name__ == "__main__":

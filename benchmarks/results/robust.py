@@ -1,12 +1,15 @@
 """Poise under streams that break other methods: any size of batches, sorted by class, ten passes.
 
-    python benchmarks/results/robust.py OUT RECIPE DATA --targets svhn --images 2000 >> robust.jsonl
+    python benchmarks/results/robust.py OUT RECIPE DATA --targets svhn --images 2000 > robust.csv
 
 on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained.
 """
 
-import json
+import sys
+from collections.abc import Iterator
+from typing import Any
 
+import pandas as pd
 import torch
 from models import met
 from torch import Tensor
@@ -33,8 +36,8 @@ def answered(adapter: eq.Adapter, pixels: Tensor, size: int) -> Tensor:
     return torch.cat([adapter(batch.float()).detach() for batch in pixels.split(size)])
 
 
-def measured(run: RunPlan, trained: SourceModel, pixels: Tensor, labels: Tensor) -> None:
-    """Print a line for each kind of stream."""
+def measured(run: RunPlan, trained: SourceModel, pixels: Tensor, labels: Tensor) -> Iterator[dict[str, Any]]:
+    """A row for each kind of stream."""
     with torch.no_grad():
         plain = torch.cat([trained.model(batch.float()) for batch in pixels.split(50)])
     by_class = labels.argsort(stable=True)
@@ -46,7 +49,7 @@ def measured(run: RunPlan, trained: SourceModel, pixels: Tensor, labels: Tensor)
         for _ in range(passes):
             logits = answered(adapter, pixels[order], size)
         after = torch.cat([adapter.predict(batch.float()) for batch in pixels.split(50)])
-        line = {
+        yield {
             "model": f"{cell['backbone']} → {cell['target']}{tier}",
             "stream": stream,
             "images": len(labels),
@@ -56,13 +59,12 @@ def measured(run: RunPlan, trained: SourceModel, pixels: Tensor, labels: Tensor)
             "nll": round(float(negative_log_likelihood(logits=logits, target=labels[order])), 4),
             "after": round(float(accuracy(logits=after, target=labels)), 4),
         }
-        print(json.dumps(line, ensure_ascii=False), flush=True)
 
 
 def main() -> None:
-    """Read the models and the streams, and print what came."""
-    for run, trained, pixels, labels in met(__doc__ or ""):
-        measured(run, trained, pixels, labels)
+    """Read the models and the streams, and print the rows as CSV."""
+    rows = [row for found in met(__doc__ or "") for row in measured(*found)]
+    pd.DataFrame(rows).to_csv(sys.stdout, index=False)
 
 
 if __name__ == "__main__":

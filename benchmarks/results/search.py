@@ -1,17 +1,18 @@
 """The search that led to poise: ways to adapt, and what to divide by, on some streams of a finished run.
 
-    python benchmarks/results/search.py OUT RECIPE DATA --targets mnist usps --images 2000 >> search.jsonl
+    python benchmarks/results/search.py OUT RECIPE DATA --targets mnist usps --images 2000 > search.csv
 
-on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained; a line for each
-stream, way and divisor. The committed search.jsonl has the means over the streams of each network.
+on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained; a row for each
+stream, way and divisor. The committed search.csv has the means over the streams of each network.
 """
 
 import copy
-import json
-import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import pandas as pd
 import torch
 from models import met
 from torch import Tensor, nn
@@ -165,8 +166,10 @@ def answers(model: nn.Module, way: Way, pixels: Tensor, plain: Tensor, t: Tensor
     return torch.cat(found)
 
 
-def search(name: str, model: nn.Module, source: SourceStatistics, pixels: Tensor, labels: Tensor) -> None:
-    """Print a line for each way and divisor."""
+def search(
+    name: str, model: nn.Module, source: SourceStatistics, pixels: Tensor, labels: Tensor
+) -> Iterator[dict[str, Any]]:
+    """A row for each way and divisor."""
     with torch.no_grad():
         plain = torch.cat([model(batch.float()) for batch in pixels.split(BATCH)])
     t, tau = certainty_regularizer(plain, source.h0, source.kappa, 1.0, 3.0)
@@ -178,7 +181,7 @@ def search(name: str, model: nn.Module, source: SourceStatistics, pixels: Tensor
             divided = torch.cat([z / divisor(some_t, some_tau) for z, some_t, some_tau in parts])
             confidence = float(divided.softmax(1).max(1).values.mean())
             right = float(accuracy(logits=divided, target=labels))
-            line = {
+            yield {
                 "stream": name,
                 "variant": about,
                 "rule": rule,
@@ -187,19 +190,18 @@ def search(name: str, model: nn.Module, source: SourceStatistics, pixels: Tensor
                 "nll": float(negative_log_likelihood(logits=divided, target=labels)),
                 "gap": confidence - right,
             }
-            if not all(math.isfinite(value) for value in line.values() if isinstance(value, float)):
-                line["note"] = "not finite"
-            print(json.dumps(line, ensure_ascii=False), flush=True)
 
 
 def main() -> None:
-    """Read the models and the streams, and search."""
+    """Read the models and the streams, search, and print the rows as CSV."""
+    rows: list[dict[str, Any]] = []
     for run, trained, pixels, labels in met(__doc__ or ""):
         cell = run.any_cell
         name = f"{cell['backbone']} on {cell['target']}" + (
             "" if cell["tier"] is None else f"/{cell['tier']}"
         )
-        search(name, trained.model, trained.source, pixels, labels)
+        rows += search(name, trained.model, trained.source, pixels, labels)
+    pd.DataFrame(rows).to_csv(sys.stdout, index=False)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Reads what `run.py` wrote."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cases import METHODS
+from flat_csv import read_lines
 
 BASES = ("plain", "reference", "tent")
 MIB = 2**20
@@ -16,7 +16,7 @@ class Lines:
     """The measured cells of one machine."""
 
     def __init__(self, path: Path) -> None:
-        found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        found = read_lines(path)
         self.machines = [line for line in found if line.get("kind") == "machine"]
         # Of a cell that was measured again, the last.
         self.cells = list({str(line["cell"]): line for line in found if "cell" in line}.values())
@@ -79,9 +79,9 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 
 def table(head: Row, rows: Iterable[Row]) -> str:
-    """A table in Markdown; a sentence where it has no rows."""
+    """A table in Markdown; empty where it has no rows."""
     listed = list(rows)
     if not listed:
-        return "Not measured yet."
+        return ""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in listed])

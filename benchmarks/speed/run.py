@@ -1,27 +1,28 @@
-"""The speed benchmark: what a step costs, plain, as the authors do it, and ours; writes JSON lines.
+"""The speed benchmark: what a step costs, plain, as the authors do it, and ours; writes a CSV file.
 
-    python benchmarks/speed/run.py --out benchmarks/speed/local.jsonl
+    python benchmarks/speed/run.py --out benchmarks/speed/local.csv
 
-One line a measured cell, appended as it comes; a second run goes on where the first stopped, and tries again
+One row a measured cell, written as it comes; a second run goes on where the first stopped, and tries again
 what failed. The most important cells come first. `performance.py` makes the tables.
 """
 
 import argparse
-import json
 import platform
 import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from cases import BACKBONES, METHODS, Case
+from flat_csv import Line, read_lines, write_lines
 from growth import CLASSES, metrics_cost, over_classes, over_stream, stretched, swapped_memory
 from measure import failure, measure, too_long
+from passes import passes
 from tqdm import tqdm
 
 import equipoise as eq
@@ -60,6 +61,7 @@ def plan(backbones: list[str], quick: bool) -> Iterator[Cell]:
         yield Cell("memory", "efficientnet_b0", 50, BACKBONES["efficientnet_b0"].classes, "dec")
     if small:
         yield from (Cell("metrics", "smallcnn", 50, 10, label) for label in ("tent", "poise", "dec"))
+        yield from (Cell("passes", "smallcnn", 50, 10, label) for label in METHODS)
     if not quick:
         yield from steps([name for name in backbones if name not in PAPER], 50)
         for batch in (1, 8, 200):
@@ -83,6 +85,8 @@ def run(cell: Cell, device: str, seconds: float, limit: float) -> dict[str, Any]
     case, method = Case(BACKBONES[cell.backbone], cell.batch, cell.classes, device), METHODS[cell.method]
     if cell.kind == "metrics":
         return metrics_cost(case, cell.method, seconds)
+    if cell.kind == "passes":
+        return passes(case, cell.method)
     if cell.kind == "memory":
         return swapped_memory(case)
     if cell.kind == "compile":
@@ -114,16 +118,15 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
-def done(path: Path) -> set[Cell]:
-    """The cells that a file has, but for those that failed."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def done(lines: Sequence[Line]) -> set[Cell]:
+    """The cells that were measured, but for those that failed."""
     return {Cell(**line["cell"]) for line in lines if "cell" in line and "failed" not in line}
 
 
 def main() -> None:
     """Measure what is not in the file yet, until the time is used up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="a file of JSON lines, which is added to")
+    parser.add_argument("--out", type=Path, required=True, help="a CSV file, which is added to")
     parser.add_argument("--quick", action="store_true", help="SmallCNN at batch 50 only, and fewer rounds")
     parser.add_argument("--only", default="", help=f"some of {','.join(BACKBONES)}")
     parser.add_argument(
@@ -141,16 +144,17 @@ def main() -> None:
         backbones = ["smallcnn"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     seconds = SECONDS[device] / (4 if options.quick else 1)
-    before, start = done(options.out), time.perf_counter()
+    lines, start = read_lines(options.out), time.perf_counter()
+    before = done(lines)
     wanted = re.compile(options.match)
     left = [c for c in plan(backbones, options.quick) if c not in before and wanted.search(str(c))]
-    with options.out.open("a") as file, tqdm(total=len(left)) as bar:
-        print(json.dumps(machine(device)), file=file, flush=True)
+    lines.append(machine(device))
+    with tqdm(total=len(left)) as bar:
         while left and time.perf_counter() - start < options.budget:
             cell = left.pop(0)
             bar.set_description(str(cell))
-            found = attempt(cell, device, seconds, options.limit)
-            print(json.dumps({"cell": asdict(cell), **found}), file=file, flush=True)
+            lines.append({"cell": asdict(cell), **attempt(cell, device, seconds, options.limit)})
+            write_lines(options.out, lines)
             bar.update()
     if left:
         names = sorted({f"{cell.kind} {cell.backbone} {cell.batch}" for cell in left})

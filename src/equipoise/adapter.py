@@ -8,14 +8,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from equipoise.calibration.rehearsal import Estimate
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.calibration.temper import Temper, Tempering
+from equipoise.calibration.temper import Tempering
 from equipoise.core.assembly import check_rehearsed, make_responder, make_temper
+from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, load_within
+from equipoise.core.describe import describe
 from equipoise.core.export import with_temperature
-from equipoise.core.footprint import Footprint, measure_footprint
+from equipoise.core.facts import AdapterFacts
+from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.method import Method
-from equipoise.core.record import Record, Step
 from equipoise.core.respond import Responder
 from equipoise.core.state import state_of
 from equipoise.distributed.group import Ranks
@@ -28,33 +29,40 @@ from equipoise.engine.choice import (
     check_engine,
     describe_engine,
 )
-from equipoise.errors import ModelError, OptionError
+from equipoise.errors import OptionError
 from equipoise.files import write_tensors
-from equipoise.network.batch import Batch, batches
+from equipoise.network.batch import Batch
+from equipoise.network.inputs import InputsFunction, batches, called_batch, check_functions
 from equipoise.network.layout import Layout, MemoryFormat, Precision, fresh_autocast_cache
-from equipoise.network.modules import check_module, device_of
+from equipoise.network.modules import checked_module, device_of
 from equipoise.network.named_tensors import prefixed
+from equipoise.network.outputs import OutputsFunction
 from equipoise.network.teacher import Residence
 
 UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "teacher", "falls_back", "seed", "head")
 """Options that a rehearsal does not depend on."""
+
+FREE_OPTIONS = (*EXECUTION_OPTIONS, "teacher", "head")
+"""Options that may differ from those of the adapter whose state is loaded."""
 
 STATE_KIND, STATE_VERSION = "equipoise adapter", 2
 _Self = TypeVar("_Self", bound="Adapter")
 _Answer = TypeVar("_Answer")
 
 
-class Adapter(nn.Module):
+class Adapter(AdapterFacts):
     """A classifier that adapts to its inputs: `adapter(x)` in place of `model(x)` returns logits.
 
     It composes a method with a copy of the model, the source model, a temper and the state; the model passed
     in is never changed. The adapter stays on the model's device and moves with `.to()`. `train()` and
-    `eval()` change nothing: the adapter sets the modes of its own layers. One thread at a time: an adapter
-    learns as it answers. `equipoise.create` makes one from the name of a method.
+    `eval()` change nothing: the adapter sets the modes of its own layers. Threads may share an adapter:
+    calls run one after another. Inside another module, that module's `state_dict` and `load_state_dict` hold
+    its state. `equipoise.create` makes one from the name of a method.
 
     Args:
         method: the method with its options.
-        model: the classifier to adapt; returns (N, C) logits, or an object with `.logits`.
+        model: the classifier to adapt; returns (N, C) logits, or an object with `.logits`. Of a model that
+            torch.compile has compiled, the module inside is adapted; engine="compile" compiles it again.
         source: its statistics on the source domain, where the method or its tempering needs them.
         tempering: the divisor of the logits (`calibration.temper.Tempering`): "mean", "median", "sample",
             "agreement", "rehearsed" or "none"; None: the method's default.
@@ -68,6 +76,10 @@ class Adapter(nn.Module):
         memory_format: "contiguous", "channels_last", or None for the fastest by measurement.
         distributed: where torch.distributed is initialised with several processes, adapt as one with them:
             all call at once, each with its part of a batch.
+        inputs: turns a batch (without labels) into the model's arguments, where they are not the same: a
+            tensor, a tuple by position or a dict by keyword, `lambda batch: (batch["image"], batch["mask"])`;
+            `lambda batch: (batch,)` for a model that takes a dict itself. Not part of the state.
+        outputs: picks the logits out of the model's output, `lambda out: out["logits"]`. Likewise.
     """
 
     def __init__(
@@ -84,11 +96,13 @@ class Adapter(nn.Module):
         precision: Precision = "fp32",
         memory_format: MemoryFormat | None = None,
         distributed: bool = True,
+        inputs: InputsFunction | None = None,
+        outputs: OutputsFunction | None = None,
     ) -> None:
         super().__init__()
-        check_module(model)
-        if isinstance(model, Adapter):
-            raise ModelError("expected a model, got an adapter: adapt the model that it was made from")
+        check_functions(inputs=inputs, outputs=outputs)
+        self._inputs, self._lock = inputs, CallLock()
+        model = checked_module(model)
         check_engine(engine, device_of(model))
         layout = Layout.checked(precision, memory_format, as_given=engine == "eager")
         residence = teacher or method.default_teacher
@@ -101,39 +115,45 @@ class Adapter(nn.Module):
         }
         temper = make_temper(method, source, tempering, t_min, t_max)
         ranks = Ranks.found(bool(distributed))
-        self._assemble(make_responder(method, model, source, temper, residence, layout, engine, ranks))
+        self._assemble(
+            make_responder(method, model, source, temper, residence, layout, engine, ranks, outputs)
+        )
         self.student, self.teacher = self._respond.student.model, self._respond.student.teacher
         check_rehearsed(self.temper, self.name, self.rehearsed_options)
 
     def _assemble(self, respond: Responder) -> None:
         self._respond, self._captured = respond, CapturedSteps()
-        self._last: Record | Step | None = None
+        self._last = None
 
     # ------------------------------------------------------------------ answer
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch; the adapter learns from it as it answers.
 
-        Takes the model's arguments: one batch of inputs, keyword inputs, or both; never labels. A sample with
+        Takes the model's arguments, or a dict of keyword inputs, of which labels are left out. A sample with
         non-finite values is set aside (its logits come back NaN) and the others learn as if it had not been
         there; -inf is allowed in all inputs but the first, as attention masks use it. A step that runs as a
         CUDA graph learns nothing from a batch with such a sample, and the next batches run eagerly. If the
         model raises, the error passes through and the adapter is as it was.
         """
+        with self._lock, self._respond.student.ranks.together():
+            return self._answer(self._batch(args, kwargs))
+
+    def _batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch:
+        return called_batch(self._respond.student.model, args, kwargs, self._inputs)
+
+    def _answer(self, batch: Batch) -> Tensor:
+        """Answer a batch and learn from it."""
         respond = self._respond
-        with (
-            respond.student.ranks.together(),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            fresh_autocast_cache(),
-        ):
-            batch = Batch.of(args, kwargs).learnable()
+        with torch.inference_mode(False), torch.enable_grad(), fresh_autocast_cache():
+            batch = batch.learnable()
             for parameter in respond.student.learned.values():
                 parameter.requires_grad_()
             run = self._captured.run if self._captures else eager.run
             answer, self._last = self._laid_out(lambda: run(respond, batch))
         return answer
 
+    @one_at_a_time
     def predict(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated logits of a batch with the adapter as it is; nothing is learned.
 
@@ -141,24 +161,27 @@ class Adapter(nn.Module):
         temperature since the last reset (T = 1 before the first batch; of the recent stream if rehearsed).
         One forward, and for tempering="sample" one more of the source model, unless the answer computes it.
         """
-        batch = Batch.of(args, kwargs)
+        batch = self._batch(args, kwargs)
         with torch.no_grad():
             return self._laid_out(lambda: self._respond.predict(batch))
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
 
-        A tuple or list yields its first element as the input and the rest is ignored; a dict is keyword
-        inputs. Batches are moved to the adapter's device.
+        The loader yields tensors, tuples (inputs, labels), or dicts of keyword inputs; labels play no part.
+        Batches are moved to the adapter's device.
         """
         title = f"adapting with {self.name}" if progress else None
-        for batch in batches(loader, self.device, progress=title):
-            self(*batch.args, **batch.kwargs)
+        model = self._respond.student.model
+        for batch in batches(loader, model, self.device, self._inputs, progress=title):
+            with self._lock, self._respond.student.ranks.together():
+                self._answer(batch)
         return self
 
+    @one_at_a_time
     def source_logits(self, *args: Any, **kwargs: Any) -> Tensor:
         """Logits of the source model, untempered."""
-        return self._respond.student.source_logits(Batch.of(args, kwargs))
+        return self._respond.student.source_logits(self._batch(args, kwargs))
 
     def _laid_out(self, answer: Callable[[], _Answer]) -> _Answer:
         """An answer, by contiguous tensors if the model fails with the layout that was picked."""
@@ -175,67 +198,13 @@ class Adapter(nn.Module):
     # ------------------------------------------------------------------ facts
 
     @property
-    def method(self) -> Method:
-        """The method with its options."""
-        return self._respond.method
-
-    @property
-    def temper(self) -> Temper:
-        """The divisor of the answers."""
-        return self._respond.temper
-
-    @property
-    def name(self) -> str:
-        """The name of the method."""
-        return self._respond.method.name
-
-    @property
-    def source(self) -> SourceStatistics | None:
-        """The statistics of the source domain."""
-        return self._respond.source
-
-    @property
-    def memory(self) -> Mapping[str, Tensor]:
-        """The tensors that the method keeps between batches, by name."""
-        return dict(self._respond.state.memory)
-
-    @property
-    def learned(self) -> dict[str, nn.Parameter]:
-        """The parameters that learn, by name."""
-        return self._respond.student.learned
-
-    @property
-    def model_fingerprint(self) -> str:
-        """A hash of the source model's weights."""
-        return self._respond.student.fingerprint
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the network."""
-        return self._respond.student.device
-
-    @property
-    def temperature(self) -> float:
-        """The temperature of the stream so far, as `predict` uses it."""
-        return float(self._respond.temper.level(self._respond.state.temperature))
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """All options with their values, as plain numbers, names and lists."""
-        student, temper = self._respond.student, self._respond.temper
-        options = self.method.options()
-        if options.get("head", "") is None:
-            options["head"] = student.head  # as a forward has found it
-        tempered = {"tempering": temper.kind, "t_min": temper.t_min, "t_max": temper.t_max}
-        return {**options, **tempered, **self._shared}
-
-    @property
     def rehearsed_options(self) -> dict[str, Any]:
         """The options that a rehearsal depends on."""
         left_out = (*UNREHEARSED, *(() if self.method.asks_source else ("t_min", "t_max")))
         return {name: value for name, value in self.options.items() if name not in left_out}
 
     @property
+    @one_at_a_time
     def execution(self) -> str:
         """The engine that runs the steps and why, precision and layout, in words."""
         student, steps = self._respond.student, self._captured
@@ -248,45 +217,30 @@ class Adapter(nn.Module):
         student = self._respond.student
         return self._shared["engine"] != "eager" and student.device.type == "cuda" and student.ranks.alone
 
-    @property
-    def last(self) -> Step | None:
-        """The record of the last batch; None before the first and after a reset.
+    @one_at_a_time
+    def describe(self) -> str:
+        """A few lines of text: what learns, what follows the stream and what does not, and why.
 
-        Reading it waits, on a GPU, for the batch to be done.
+        Layers and their statistics, prototypes, tempering and rehearsal, engine, memory.
         """
-        if isinstance(self._last, Record):
-            self._last = self._last.read()
-        return self._last
+        return describe(self._respond, self.execution)
 
     @property
-    def accuracy(self) -> Estimate | None:
-        """The accuracy of the answers, estimated without labels over the recent stream.
-
-        Before the first batch it is that of the source data. None unless tempering="rehearsed".
-        """
-        return self._estimates[1 if self._respond.source_answers else 0]
-
-    @property
-    def source_accuracy(self) -> Estimate | None:
-        """The accuracy of the source model, likewise; None where it is not asked about each batch."""
-        return self._estimates[1]
-
-    @property
-    def _estimates(self) -> tuple[Estimate | None, Estimate | None]:
-        rehearsed = self._respond.temper.rehearsed
-        return (None, None) if rehearsed is None else rehearsed.estimates(self._respond.state.temperature)
-
-    def footprint(self) -> Footprint:
-        """The memory that the adapter takes now, in elements and bytes, and whether it stores samples."""
-        return measure_footprint(self._respond)
+    def _identity(self) -> dict[str, Any]:
+        """The facts that a state in another module's checkpoint must share."""
+        options = {name: value for name, value in self.options.items() if name not in FREE_OPTIONS}
+        rehearsed = self.temper.rehearsed is not None
+        return identity(self.name, options, self.model_fingerprint, self.source, rehearsed)
 
     # ------------------------------------------------------------------ state
 
+    @one_at_a_time
     def reset(self) -> None:
         """Go back, bit for bit, to the source model."""
         self._respond.state.reset()
         self._last = None
 
+    @one_at_a_time
     def detach(self) -> nn.Module:
         """A plain module with the adapted weights and temperature, free of the adapter, for export.
 
@@ -303,14 +257,21 @@ class Adapter(nn.Module):
             adapted = respond.student.export(respond.student.source_values(respond.student.adapting))
         else:
             adapted = respond.method.export(respond.student, respond.state.memory)
-        return with_temperature(adapted, self.temperature)
+        return with_temperature(adapted, self.temperature, respond.student.outputs)
 
+    @one_at_a_time
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """A copy of everything that adaptation changes: a flat dict of tensors, detached from the adapter."""
+        """A copy of everything that adaptation changes: a flat dict of tensors, detached from the adapter.
+
+        In the state dict of another module, an entry of bytes says which adapter it is.
+        """
         state = {} if destination is None else destination
+        if destination is not None:
+            state[prefix + EXTRA_STATE] = encoded(self._identity)
         state.update(prefixed(f"{prefix}{self.name}.", self._respond.state.named()))
         return state
 
+    @one_at_a_time
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> None:
@@ -321,9 +282,26 @@ class Adapter(nn.Module):
         """
         if not strict or assign:
             raise OptionError("expected strict=True and assign=False: an adapter's state is taken whole")
+        if isinstance(state_dict, Mapping) and EXTRA_STATE in state_dict:
+            check_identity(state_dict[EXTRA_STATE], self._identity)
+            state_dict = {name: tensor for name, tensor in state_dict.items() if name != EXTRA_STATE}
         self._respond.state.load(state_of(self.name, state_dict))
         self._last = None
 
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        _metadata: Any,
+        _strict: bool,
+        missing_keys: list[str],
+        _unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load the adapter's part of another module's state, which calls this."""
+        load_within(self, state_dict, prefix, self.load_state_dict, missing_keys, error_msgs)
+
+    @one_at_a_time
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write method, options, source statistics and state to a safetensors file, atomically.
 
@@ -342,6 +320,7 @@ class Adapter(nn.Module):
         """Change nothing: the adapter sets the modes of its own layers, in training loops and outside."""
         return self
 
+    @one_at_a_time
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
         with torch.inference_mode(False):
             nn.Module._apply(self, fn, recurse)

@@ -14,8 +14,13 @@ from equipoise.core.method import Method
 from equipoise.engine.choice import MACHINE_OPTIONS, EngineName
 from equipoise.errors import EquipoiseError, OptionError, SourceError, StateError, UnknownOptionError
 from equipoise.files import read_tensors
+from equipoise.network.inputs import InputsFunction
 from equipoise.network.modules import fingerprint
+from equipoise.network.outputs import OutputsFunction
 from equipoise.registry import list_methods, method_class
+
+FUNCTIONS = ("inputs", "outputs")
+"""The arguments of every adapter that are functions, and so neither options nor part of a state file."""
 
 
 def options_of(name: str) -> dict[str, Any]:
@@ -24,7 +29,7 @@ def options_of(name: str) -> dict[str, Any]:
     shared = {
         name: parameter.default
         for name, parameter in inspect.signature(Adapter.__init__).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in FUNCTIONS
     }
     shared |= {"tempering": method.default_tempering, "teacher": method.default_teacher}
     return {**{field.name: field.default for field in fields(method)}, **shared}
@@ -33,7 +38,7 @@ def options_of(name: str) -> dict[str, Any]:
 def _made(name: str, options: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
     """A method of a name with its options, and the options of every adapter."""
     method, known = method_class(name), options_of(name)
-    if unknown := sorted(set(options) - set(known)):
+    if unknown := sorted(set(options) - set(known) - set(FUNCTIONS)):
         raise UnknownOptionError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
     own = {field.name for field in fields(method)}
     if taken := sorted(own & set(inspect.signature(Adapter.__init__).parameters)):
@@ -47,11 +52,12 @@ def create(name: str, model: nn.Module, source: SourceStatistics | None = None, 
 
     Args:
         name: one of `list_methods()`.
-        model: a classifier that returns (N, C) logits, or an object with `.logits`. It is copied.
+        model: a classifier that returns (N, C) logits, or an object with `.logits`; from any other output
+            `outputs=lambda out: out["logits"]` picks them. It is copied.
         source: its statistics on the source domain (`SourceStatistics.measure`): for "dec", "eata", "poise"
             and any `tempering`; others do without.
         options: those of the method (`help(equipoise.methods.tent.Tent)` and the like) and of every adapter
-            (`help(equipoise.Adapter)`).
+            (`help(equipoise.Adapter)`), `inputs` and `outputs` among them.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     >>> adapter = create("tent", model, optimizer="sgd", learning_rate=1e-3)
@@ -72,19 +78,21 @@ def load(
     *,
     engine: EngineName = "auto",
     distributed: bool = True,
+    inputs: InputsFunction | None = None,
+    outputs: OutputsFunction | None = None,
 ) -> Adapter:
     """Make the adapter that `Adapter.save` wrote, with its method, options and state.
 
     `model` is the source model; its weights must be those the adapter started from. The file holds the source
     statistics: passing them again is a check that they are the same. `engine` and `distributed` belong to the
-    machine and not to the state: as in `create`.
+    machine and not to the state, `inputs` and `outputs` are functions: given again, as in `create`.
     """
     tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
     try:
         method, options = text["method"], dict(json.loads(text["options"]))
         saved = SourceStatistics.from_parts(text["source"], tensors) if text["source"] else None
         expected = text["model_fingerprint"]
-        if surplus := sorted(set(options) & {*MACHINE_OPTIONS, "name", "model", "source"}):
+        if surplus := sorted(set(options) & {*MACHINE_OPTIONS, *FUNCTIONS, "name", "model", "source"}):
             raise ValueError(f"options {', '.join(surplus)}")
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"{path}: damaged header: {error}") from error
@@ -105,7 +113,8 @@ def load(
                 "a new adapter with it, or load without the source statistics to go on with the old one"
             )
     try:
-        adapter = create(method, model, saved, **options, engine=engine, distributed=distributed)
+        given: dict[str, Any] = {"engine": engine, "distributed": distributed}
+        adapter = create(method, model, saved, **options, **given, inputs=inputs, outputs=outputs)
     except EquipoiseError as error:
         raise StateError(f"{path}: its header does not make a {method!r}: {error}") from error
     of_source = saved.tensors() if saved else {}
@@ -122,7 +131,7 @@ class DEC(Adapter):
         options: those of the method: `reading` ("paper", or "released", the authors' notebook),
             `learning_rate`, `optimizer`, `momentum`, `steps`, `parameters`, `norm_momentum`; and those of
             every adapter: `tempering` ("mean" by default), `t_min`, `t_max`, `teacher`, `engine`,
-            `precision`, `memory_format`, `distributed`.
+            `precision`, `memory_format`, `distributed`, `inputs`, `outputs`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     >>> source = SourceStatistics.measure(model, [torch.randn(16, 3, 4)], progress=False)
@@ -147,7 +156,7 @@ class Poise(Adapter):
         options: those of the method: `norm_momentum`, `falls_back`; and those of every adapter: `tempering`
             ("rehearsed" where `source` holds a rehearsal, else "none": every temperature without labels that
             was tried harms some model that is already honest), `t_min`, `t_max`, `teacher`, `engine`,
-            `precision`, `memory_format`, `distributed`.
+            `precision`, `memory_format`, `distributed`, `inputs`, `outputs`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     >>> source = SourceStatistics.measure(model, [torch.randn(16, 3, 4)], progress=False)

@@ -9,6 +9,7 @@ from equipoise.adapter import Adapter
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.assembly import check_rehearsed
+from equipoise.core.lock import one_at_a_time
 from equipoise.core.record import Record, Step
 from equipoise.core.respond import Responder
 from equipoise.errors import OptionError, SourceError
@@ -52,7 +53,9 @@ class Tempered(Adapter):
         t_max: float | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        if not isinstance(adapter, Adapter) or isinstance(adapter, Tempered):
+        if isinstance(adapter, Tempered):
+            raise OptionError("expected an adapter, got one that is already tempered: pass tempered.adapter")
+        if not isinstance(adapter, Adapter):
             raise OptionError(f"expected an equipoise adapter, got {type(adapter).__name__}")
         source = check_source(source)
         source.check_fits(adapter.model_fingerprint)
@@ -72,7 +75,8 @@ class Tempered(Adapter):
         method = replace(inner.method, **({"falls_back": False} if never else {}))
         if inner.source:  # constants of the method are those of the adapter
             source = replace(source, fisher=inner.source.fisher, norm_limits=inner.source.norm_limits)
-        self.adapter, self._shared = adapter, adapter._shared
+        self.adapter, self._shared, self._inputs = adapter, adapter._shared, adapter._inputs
+        self._lock = adapter._lock  # they share weights and memory
         state = inner.state.beside(temper.initial())
         self._assemble(Responder(inner.student, method, temper, state, source))
         check_rehearsed(temper, self.name, self.rehearsed_options)
@@ -86,11 +90,13 @@ class Tempered(Adapter):
     def _last(self, last: Record | Step | None) -> None:
         self.adapter._last = last
 
+    @one_at_a_time
     def reset(self) -> None:
         """Go back, bit for bit, to the source model, and forget both temperatures."""
         self.adapter.reset()
         self._respond.state.forget_temperature()
 
+    @one_at_a_time
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
         self.adapter._apply(fn, recurse)
         self._respond.state.move_temperature()

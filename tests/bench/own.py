@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner, Result
+
+from equipoise.cli.app import app
+
 DATA_SET = '''
 """Bars at three heights, in two styles: a data set of one's own."""
 
@@ -100,12 +104,17 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "equipoise", *map(str, arguments)]
 
 
-def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run `equipoise …` to its end."""
     done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300)
-    if check and done.returncode:
+    if done.returncode:
         raise AssertionError(done.stdout + done.stderr)
     return done
+
+
+def run_here(*arguments: object) -> Result:
+    """Run `equipoise …` in this process, which saves the start of another."""
+    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def lines(out: Path) -> list[dict[str, Any]]:

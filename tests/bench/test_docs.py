@@ -1,23 +1,32 @@
 """What docs/experiments.md shows works as it is written there."""
 
 import re
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from PIL import Image
+from rich.console import Console
 
 from equipoise.bench.modules import load_modules
+from equipoise.bench.progress import RunProgress
 from equipoise.bench.recipe import Recipe, list_recipes
+from equipoise.bench.sweep import run_recipe
+from equipoise.bench.workers import InProcess
 from equipoise.data import Cache, Reader, open_data_set, read_stored
 from equipoise.errors import RecipeError
+
+from .toy import toy_images, toy_recipe
 
 PAGE = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
 
 
-def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+def block(language: str, about: str) -> str:
+    """The one block of code that contains a word."""
+    (found,) = (code for code in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if about in code)
     return str(found)
 
 
@@ -26,13 +35,13 @@ def test_every_recipe_is_in_the_table() -> None:
 
 
 def test_the_recipe_is_one() -> None:
-    recipe = Recipe.model_validate(yaml.safe_load(block("yaml")))
+    recipe = Recipe.model_validate(yaml.safe_load(block("yaml", "data: bars")))
     assert (recipe.data, recipe.modules) == ("bars", ("bars.py", "mine.py"))
 
 
 def test_the_data_set_reads_its_files(tmp_path: Path) -> None:
     module = tmp_path / "bars.py"
-    module.write_text(block("python").replace('name = "bars"', 'name = "bars of the docs"'))
+    module.write_text(block("python", "class Bars").replace('name = "bars"', 'name = "bars of the docs"'))
     for part, shade in (("light", 200), ("dark", 50)):
         for place, name in enumerate(("top", "middle", "bottom")):
             folder = tmp_path / "bars" / part / name
@@ -47,6 +56,24 @@ def test_the_data_set_reads_its_files(tmp_path: Path) -> None:
     assert images.pixels.shape == (6, 1, 32, 32)
     assert images.labels.tolist() == [2, 2, 1, 1, 0, 0]  # by file name: bottom, middle, top
     assert torch.equal(images.pixels[:, 0, 0, 0], 50 + images.labels.to(torch.uint8))
+
+
+def test_a_trained_model_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunProgress(Console(file=StringIO())) as shown:
+        run_recipe(
+            toy_recipe(methods={"source": {}}, temperings=["none"], protocols=["online"]),
+            data=tmp_path,
+            out=tmp_path / "results",
+            workers=InProcess(),
+            progress=shown,
+            targets=["dark"],
+        )
+    monkeypatch.chdir(tmp_path)
+    code = block("python", "load_source_model").replace('["file"][0])', '["file"][0], device="cpu")')
+    names: dict[str, Any] = {"images": toy_images("dark").pixels.float()}
+    exec(code, names)
+    assert names["answers"].shape == (40, 3)
+    assert names["trained"].info.classes == ("top", "middle", "bottom")
 
 
 def test_modules_that_are_not_there_or_broken(tmp_path: Path) -> None:

@@ -36,7 +36,10 @@ ONE_EPOCH = Training(optimizer="adam", learning_rate=1e-3, epochs=1, batch_size=
 ADAM = Training(optimizer="adam", learning_rate=1e-3, epochs=3, batch_size=16)
 
 
-def toy_plan(folder: Path, seed: int = 0, steps: Training = ADAM, backbone: str = "smallcnn") -> ModelPlan:
+QUICK = ADAM.model_copy(update={"epochs": 1})
+
+
+def toy_plan(folder: Path, seed: int = 0, steps: Training = QUICK, backbone: str = "smallcnn") -> ModelPlan:
     cache = Cache(folder / "cache")
     sources = [cache.store(Toy(folder), part, None, Reader()).path for part in ("plain", "dark")]
     return ModelPlan(
@@ -252,7 +255,7 @@ def _without_description(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [_cut, flipped, _renamed, _without_description])
 def test_a_damaged_model_is_trained_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path, steps=ONE_EPOCH)
+    plan = toy_plan(tmp_path)
     path = model_path(tmp_path, plan.key)
     assert train_source_model(plan, tmp_path) == ""
     whole = {name: tensor.clone() for name, tensor in weights(path, plan).items()}
@@ -354,7 +357,7 @@ def test_a_trained_model_is_loaded_from_its_file_alone(weights: Path | None, tmp
         trained_on=("plain", "dark"),
         targets=("noisy",),
         seed=0,
-        epochs=3,
+        epochs=1,
     )
 
 

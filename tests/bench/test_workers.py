@@ -73,7 +73,7 @@ def test_a_task_that_always_kills_its_worker_is_given_up(processes: ProcessPool,
 
 
 def _parent(pids: str) -> None:
-    workers = ProcessPool(2)
+    workers = ProcessPool(1)
     (_, pid), *_ = workers.run(partial(work, Path()), ["pid"])
     Path(pids).write_text(str(pid))
     time.sleep(60)
@@ -100,7 +100,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_workers_that_die_while_nobody_looks_are_replaced(tmp_path: Path) -> None:
-    workers = ProcessPool(2)
+    workers = ProcessPool(1)
     try:
         collect(workers, tmp_path, ["a", "b"])
         for worker in list(workers._pool._processes.values()):

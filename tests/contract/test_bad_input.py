@@ -31,7 +31,7 @@ def adapter() -> eq.Adapter:
         ((images(4), torch.zeros(4)), {}, eq.errors.BatchTypeError, "without labels"),
         (([1.0, 2.0],), {}, eq.errors.BatchTypeError, "expected a batch as a torch.Tensor, got list"),
         ((None,), {}, eq.errors.BatchTypeError, "got NoneType"),
-        (({"input": images(4)},), {}, eq.errors.BatchTypeError, r"adapter\(\*\*batch\)"),
+        (({"pixels": images(4)},), {}, eq.errors.BatchTypeError, r"inputs=lambda batch: batch\['pixels'\]"),
         ((), {}, eq.errors.BatchTypeError, "got none"),
         ((), {"flag": True}, eq.errors.BatchTypeError, "got none"),
         ((torch.tensor(1.0),), {}, eq.errors.BatchError, "single number"),

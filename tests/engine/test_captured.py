@@ -270,6 +270,10 @@ def test_batches_that_share_a_graph() -> None:
         assert first != key(respond, Batch((x,), {"scale": 2.0}, 8))
     for other in ((x,), [1], x.to("meta")):  # compared by identity, or on another device
         assert key(respond, Batch((x,), {"more": other}, 8)) is None
+    named = key(respond, Batch(({"image": x},), {}, 8))
+    assert named == key(respond, Batch(({"image": drifted(8, 1)},), {}, 8))
+    assert named != key(respond, Batch(({"pixels": x},), {}, 8))
+    assert named != key(respond, Batch(({"image": x}, x), {}, 8))
     graph.load_state_dict(graph.state_dict())
     assert first == key(respond, Batch((x,), {"scale": 2.0}, 8))
     graph.double()

@@ -1,6 +1,7 @@
 """Adapters on a GPU: the same answers as on the CPU, and weights that are kept in the host's memory."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,66 @@ def test_integer_images_on_the_gpu() -> None:
     bad = raw.float()
     bad[3] = torch.nan
     assert adapter(bad).isnan().any(1).nonzero().flatten().tolist() == [3]
+
+
+class OfADict(torch.nn.Module):
+    """Takes a dict, and returns one."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"scores": self.inner(batch["image"] + batch["offset"])}
+
+
+@pytest.mark.parametrize("name", ["poise", "tent"])
+def test_a_graph_takes_dicts(name: str) -> None:
+    source = eq.SourceStatistics(h0=0.5, kappa=2.0, num_classes=5)
+    adapters = [
+        eq.create(
+            name,
+            OfADict(make()[0]).cuda(),
+            source,
+            engine=engine,
+            memory_format="contiguous",
+            inputs=lambda batch: (batch,),
+            outputs=lambda out: out["scores"],
+        )
+        for engine in ("eager", "graph")
+    ]
+    for seed in range(4):
+        x = drifted(8, seed).cuda()
+        eager, graph = (adapter({"image": x, "offset": 0 * x + seed}) for adapter in adapters)
+        assert torch.allclose(eager, graph, atol=1e-4)
+    assert adapters[1].execution.startswith("CUDA graphs (batches of 8)")
+
+
+def test_a_parent_with_an_adapter_is_restored_on_a_gpu() -> None:
+    model, source = make()
+    old, new = (torch.nn.ModuleDict({"adapter": eq.Poise(model, source)}).cuda() for _ in range(2))
+    for seed in range(4):
+        old["adapter"](drifted(8, seed).cuda())
+        new["adapter"](drifted(8, 9 - seed).cuda())
+    state = {name: tensor.cpu() for name, tensor in old.state_dict().items()}
+    new.load_state_dict(state)
+    x = drifted(8, 5).cuda()
+    assert torch.equal(new["adapter"](x), old["adapter"](x))
+
+
+@pytest.mark.parametrize("name", ["poise", "dec"])
+def test_threads_share_an_adapter_on_a_gpu(name: str) -> None:
+    model, source = make()
+    adapter, serial = (eq.create(name, copy.deepcopy(model).cuda(), source) for _ in range(2))
+    x = drifted(8, 99).cuda()
+    stream = [drifted(8, seed).cuda() for seed in range(12)]
+    possible = [serial.predict(x)]
+    for batch in stream:
+        serial(batch)
+        possible.append(serial.predict(x))
+    with ThreadPoolExecutor(2) as pool:
+        learning = pool.submit(lambda: [adapter(batch) for batch in stream])
+        answers = [adapter.predict(x) for _ in range(40)]
+        learning.result()
+    for answer in answers:
+        assert any(torch.allclose(answer, expected, atol=1e-5) for expected in possible)

@@ -202,15 +202,15 @@ def test_a_hub_out_of_reach_is_an_error_with_a_remedy(
 def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def out_of_reach(*_: Any, max_retries: int, timeout: float) -> None:
-        asked.append((max_retries, timeout))
+    def out_of_reach(name: str, *, timeout: float) -> None:
+        asked.append((name, timeout))
         raise ValueError("no route")
 
-    monkeypatch.setattr("huggingface_hub.utils.http_backoff", out_of_reach)
+    monkeypatch.setattr("huggingface_hub.model_info", out_of_reach)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     with pytest.raises(ModelError, match=r"does not answer: no route\)"):
         create_backbone("mobilenet_v1", 3, weights="hub")
-    assert asked == [(0, 3.0)]
+    assert asked == [("timm/mobilenetv1_100.ra4_e3600_r224_in1k", 3.0)]
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "here")
     reach_hub("resnet18")
     assert len(asked) == 1

@@ -193,8 +193,8 @@ BROKEN: dict[str, tuple[Callable[[Any, torch.Generator], Any], str]] = {
     "widens": (lambda x, _: x.double(), "of the shapes and types .* again"),
     "spoils": (lambda x, _: x / 0, "finite inputs, got some that are NaN"),
     "renames": (lambda x, _: {"x": x}, "failed: "),
-    "returns nothing": (lambda x, _: None, "a tensor or a dict of tensors, got NoneType"),
-    "returns numbers": (lambda x, _: x.tolist(), "a tensor or a dict of tensors, got list"),
+    "returns nothing": (lambda x, _: None, "as they came, a tensor, got NoneType"),
+    "returns numbers": (lambda x, _: x.tolist(), "as they came, a tensor, got list"),
 }
 
 

@@ -222,7 +222,7 @@ def _cells(
     ]
     for cell in cells:
         if cell["tempering"] == REHEARSED:
-            cell["rehearsal"] = RehearsalSize(**recipe.rehearsal.model_dump())
+            cell["rehearsal"] = RehearsalSize(images=recipe.rehearsal.images, shifts=recipe.rehearsal.shifts)
     traced = {"trace": True} if recipe.trace else {}
     return {content_key({**cell, "format": _FORMAT, **traced}): cell for cell in cells}
 

@@ -51,7 +51,7 @@ def rehearsal_path(models: Path, cell: Cell) -> Path:
 
 
 def damaged_rehearsal(cell: Cell, models: Path) -> str:
-    """A sentence that says why the file of a cell's rehearsal cannot be read; empty where there is no cause."""
+    """A sentence that says why the file of a rehearsal cannot be read; empty if it can, or is absent."""
     try:
         SourceStatistics.load(rehearsal_path(models, cell))
     except FileNotFoundError:

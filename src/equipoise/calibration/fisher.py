@@ -5,9 +5,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from equipoise.functional import at_least_single
-from equipoise.network.batch import Batch, checked_logits
+from equipoise.network.batch import Batch
 from equipoise.network.modules import frozen_copy
 from equipoise.network.normalisation import batch_statistics
+from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, select_parameters
 
 
@@ -20,7 +21,8 @@ class Fisher:
     al., ICML 2022).
     """
 
-    def __init__(self, model: nn.Module, which: Parameters) -> None:
+    def __init__(self, model: nn.Module, which: Parameters, outputs: OutputsFunction | None = None) -> None:
+        self._outputs = outputs
         self._model = frozen_copy(model)
         self._parameters = select_parameters(self._model, which)
         for parameter in self._parameters.values():
@@ -33,7 +35,8 @@ class Fisher:
         with torch.inference_mode(False), torch.enable_grad():
             inputs = batch.learnable()
             with batch_statistics(self._model, 0.0, inputs.rows):
-                logits = checked_logits(self._model(*inputs.args, **inputs.kwargs), inputs.rows)
+                output = self._model(*inputs.args, **inputs.kwargs)
+                logits = checked_logits(output, inputs.rows, None, self._outputs)
             loss = cross_entropy(at_least_single(logits), logits.argmax(1))
             gradients = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
         for name, gradient in zip(self._parameters, gradients, strict=True):

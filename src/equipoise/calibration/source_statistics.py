@@ -18,10 +18,12 @@ from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.functional import at_least_single, entropy
-from equipoise.network.batch import batches, checked_logits
-from equipoise.network.modules import check_module, device_of, fingerprint
+from equipoise.network.compiled import uncompiled
+from equipoise.network.inputs import InputsFunction, batches, check_functions
+from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.network.named_tensors import part
 from equipoise.network.normalisation import frozen_statistics
+from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
 from equipoise.version import __version__
@@ -90,36 +92,40 @@ class SourceStatistics:
         max_samples: int | None = None,
         *,
         fisher: Parameters | bool = False,
+        inputs: InputsFunction | None = None,
+        outputs: OutputsFunction | None = None,
         progress: bool = True,
     ) -> "SourceStatistics":
         """Measure a model on source-domain batches in one pass that keeps nothing but the logit norms.
 
-        The loader yields tensors, tuples whose first element is the input, or dicts of keyword inputs. The
-        model is left as it was. Samples with non-finite logits are left out, with a warning. `fisher=True`
-        also measures what the method "eata" needs, for the parameters that it adapts by default (or those
-        named, as its option `parameters` does): a forward and a backward more for each batch; its authors use
-        2,000 samples in batches of 64.
+        The loader yields tensors, tuples (inputs, labels), or dicts of keyword inputs; labels play no part.
+        `inputs` and `outputs` are as in `equipoise.Adapter`. The model is left as it was. Samples with
+        non-finite logits are left out, with a warning. `fisher=True` also measures what the method "eata"
+        needs, for the parameters that it adapts by default (or those named, as its option `parameters` does):
+        a forward and a backward more for each batch; its authors use 2,000 samples in batches of 64.
         """
         if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
-        check_module(model)
-        if fisher is True:
-            fisher = "norm"
-        importance = None if fisher is False else Fisher(model, checked_parameters("parameters", fisher))
+        model = checked_module(model)
+        check_functions(inputs=inputs, outputs=outputs)
+        fisher = "norm" if fisher is True else fisher
+        importance = (
+            None if fisher is False else Fisher(model, checked_parameters("parameters", fisher), outputs)
+        )
         moments = SampleMoments(model)
         norms: list[torch.Tensor] = []
         total, largest, seen, left_out, classes, probabilities = 0.0, 0.0, 0, 0, 0, True
         modes = [(module, module.training) for module in model.modules()]
         try:
             model.eval()
-            with torch.no_grad(), frozen_statistics(model):
+            with torch.no_grad(), frozen_statistics(model), uncompiled(model):
                 title = "source statistics" if progress else None
-                for batch in batches(loader, device_of(model), progress=title):
+                for batch in batches(loader, model, device_of(model), inputs, progress=title):
                     if max_samples is not None and seen + batch.rows > max_samples:
                         batch = batch.select(torch.arange(batch.rows) < max_samples - seen)
                     with nullcontext() if moments.full else moments.gathering():
                         output = model(*batch.args, **batch.kwargs)
-                    logits = checked_logits(output, batch.rows, classes or None)
+                    logits = checked_logits(output, batch.rows, classes or None, outputs)
                     classes = logits.shape[1]
                     finite = logits.isfinite().all(1)
                     good = at_least_single(logits[finite])

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from equipoise.data.listing import list_classes
 from equipoise.data.reader import opened, resized
 from equipoise.errors import DataError, ModelError, OptionError
-from equipoise.network.batch import checked_logits
 from equipoise.network.modules import device_of
+from equipoise.network.outputs import checked_logits
 from equipoise.rehearsing.rehearse import rehearse
 
 Transform: TypeAlias = Callable[[Image.Image], Tensor]

@@ -15,6 +15,7 @@ from equipoise.core.state import State
 from equipoise.distributed.group import Ranks
 from equipoise.errors import RehearsalWarning, SourceError, callers_level
 from equipoise.network.layout import Layout
+from equipoise.network.outputs import OutputsFunction
 from equipoise.network.student import Student
 from equipoise.network.teacher import Residence
 
@@ -41,6 +42,7 @@ def make_responder(
     layout: Layout,
     engine: str,
     ranks: Ranks,
+    outputs: OutputsFunction | None,
 ) -> Responder:
     """Copy the model, check that method and statistics fit it, and start the state."""
     student = Student(
@@ -52,6 +54,7 @@ def make_responder(
         compiled=engine == "compile",
         ranks=ranks,
         classes=source.num_classes if source else None,
+        outputs=outputs,
     )
     if source is not None:
         source.check_fits(student.fingerprint)

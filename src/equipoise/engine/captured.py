@@ -242,7 +242,8 @@ def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:
     The values of anything but tensors on the device are fixed in a graph: only simple ones can be compared.
     """
     student, tensors = respond.student, batch.tensors()
-    rest = {name: value for name, value in batch.kwargs.items() if not isinstance(value, Tensor)}
+    values = batch.named()
+    rest = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
     simple = all(value is None or isinstance(value, (bool, int, float, str)) for value in rest.values())
     if not plan.captured or not simple or any(tensor.device != student.device for tensor in tensors):
         return None
@@ -252,7 +253,7 @@ def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:
     state = {**prefixed("memory.", respond.state.memory), **respond.state.temperature}
     places = tuple((name, t.data_ptr(), t.shape, t.dtype) for name, t in state.items())
     named = tuple((name, type(value), value) for name, value in rest.items())  # True, 1 and 1.0 are equal
-    return (plan.course, shapes, tuple(batch.kwargs), named, cast, places)
+    return (plan.course, shapes, tuple(values), named, cast, places)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from equipoise.options import one_of
 
 # The paper does not state its rate. Its loss carries avg(tau)², which makes steps many times longer than the
 # rate says: on PACS EfficientNet-B0 collapses at 1e-3, and against rate 0 the worst of eight models loses .12
-# of accuracy in one pass at 1e-6, .013 at 1e-7 (docs/dec-learning-rate.md). The notebook uses 1e-3.
+# of accuracy in one pass at 1e-6, .013 at 1e-7 (docs/methods.md). The notebook uses 1e-3.
 LEARNING_RATES = {"paper": 1e-7, "released": 1e-3}
 
 _EPSILON = 1e-7  # Keras's, inside its binary cross-entropy

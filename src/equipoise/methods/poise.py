@@ -36,6 +36,7 @@ class PoiseMethod(Method):
     default_tempering = None
     default_teacher = "resident"
     measuring = "equipoise.rehearse(model, held_out_loader)"
+    uses_prototypes = True
     arrives = PROTOTYPES
 
     norm_momentum: float = option(0.1, low=0, high=1)

@@ -39,6 +39,7 @@ class T3a(Method):
 
     name = "t3a"
     moves_statistics = False
+    uses_prototypes = True
     arrives = (f"{SUPPORTS}*", "direct")
 
     supports: int | None = option(None, low=1, whole=True)

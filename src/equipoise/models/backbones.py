@@ -111,7 +111,8 @@ def create_backbone(
         raise ModelError(
             f"{body.name}: its ImageNet weights could not be had from the hub ({error}); download them "
             "elsewhere and put the safetensors file, with timm's names of the parameters, at "
-            f"DATA/weights/{name}.safetensors, where DATA is the folder of --data"
+            f"DATA/weights/{name}.safetensors, where DATA is the folder of --data (see "
+            "docs/experiments.md)"
         ) from error
 
 

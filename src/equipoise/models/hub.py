@@ -11,8 +11,7 @@ def reach_hub(name: str) -> None:
     One short request: the client of the hub itself would try six times, and each file by another name again.
     """
     import timm
-    from huggingface_hub import hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.utils import http_backoff
+    from huggingface_hub import model_info, try_to_load_from_cache
 
     known = timm.get_pretrained_cfg(name)
     if known is None or not known.hf_hub_id:
@@ -20,6 +19,6 @@ def reach_hub(name: str) -> None:
     if isinstance(try_to_load_from_cache(known.hf_hub_id, WEIGHTS_FILE), str):
         return
     try:
-        http_backoff("HEAD", hf_hub_url(known.hf_hub_id, WEIGHTS_FILE), max_retries=0, timeout=SECONDS)
+        model_info(known.hf_hub_id, timeout=SECONDS)
     except Exception as error:  # of requests or of httpx, by the version of the client
         raise OSError(f"the hub does not answer: {error}") from error

@@ -1,6 +1,7 @@
-"""Networks run by torch.compile, where a shape of input comes often enough to be worth it."""
+"""Networks run by torch.compile where a shape comes often, and the modules inside a user's compiled ones."""
 
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,21 @@ from equipoise.network.batch import Batch
 
 COMPILED_AT = 2
 """The sighting of a shape at which it is compiled, which takes a minute: a ragged last batch never is."""
+
+
+def original(model: nn.Module) -> nn.Module:
+    """The module that torch.compile has wrapped; any other module itself.
+
+    A compiled module ignores hooks that are placed after its first call, and prefixes the names of weights.
+    """
+    wrapped = dict(model.named_children()).get("_orig_mod")  # of a class whose import takes a second
+    return model if wrapped is None else original(wrapped)
+
+
+def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
+    """Run a model in the block as if neither it nor a part of it were compiled."""
+    compiled = any(m._compiled_call_impl is not None or original(m) is not m for m in model.modules())
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 class Compiler:

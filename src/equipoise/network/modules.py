@@ -9,14 +9,28 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import ModelError
+from equipoise.network.compiled import original
 
 
-def check_module(model: Any) -> None:
-    """Raise ModelError for anything but a module with weights."""
+class LearningModule(nn.Module):
+    """A module that learns as it answers: the base of adapters, which no adapter can adapt."""
+
+
+def checked_module(model: Any) -> nn.Module:
+    """The module behind torch.compile; ModelError for anything but a module with weights, or an adapter."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+    plain = original(model)
+    for name, module in plain.named_modules():
+        if isinstance(module, LearningModule):
+            place = f"a model with an adapter inside, {name!r}, which would learn" if name else "an adapter"
+            raise ModelError(
+                f"expected a plain model, got {place}: adapt the model that it was made from, or the plain "
+                "module that adapter.detach() returns"
+            )
+    if any(isinstance(p, nn.UninitializedParameter) for p in plain.parameters()):
         raise ModelError("expected a model with weights, got lazy layers: run a batch through it first")
+    return plain
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -32,11 +46,11 @@ def fingerprint(model: nn.Module) -> str:
     Values are hashed as float32, so it does not change with the device, the memory format or a cast to
     double; a cast to half precision changes the weights and so the fingerprint.
     """
-    check_module(model)
+    model = checked_module(model)
     digest = hashlib.blake2b(digest_size=20)
     for name, tensor in model.state_dict().items():
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
-            # torch.compile wraps the module and prefixes every name.
+            # torch.compile wraps modules inside the model and prefixes their names.
             plain = name.replace("_orig_mod.", "")
             digest.update(f"{plain} {tuple(tensor.shape)};".encode())
             digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
@@ -47,17 +61,20 @@ def frozen_copy(model: nn.Module) -> nn.Module:
     """A deep copy in eval mode whose parameters take no gradients.
 
     Tensors that a module keeps from an earlier forward (a cached feature, say) belong to a graph and cannot
-    be copied as they are; the copy gets their values.
+    be copied as they are; the copy gets their values. The copy has nothing of torch.compile.
     """
     if isinstance(model, torch.jit.ScriptModule):
         raise ModelError(
             "expected an eager torch.nn.Module, got a ScriptModule: adapt the module it was made from"
         )
     with torch.inference_mode(False):
-        cached: dict[int, Tensor] = {
+        made: dict[int, Any] = {
             id(value): value.detach().clone()
             for module in model.modules()
             for value in vars(module).values()
             if isinstance(value, Tensor) and not value.is_leaf
         }
-        return deepcopy(model, dict(cached)).eval().requires_grad_(False)
+        for module in reversed(list(model.modules())):  # those inside others first
+            if original(module) is not module:
+                made[id(module)] = deepcopy(original(module), made)
+        return deepcopy(original(model), made).eval().requires_grad_(False)

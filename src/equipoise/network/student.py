@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
-from equipoise.network.batch import Batch, checked_logits
+from equipoise.network.batch import Batch
 from equipoise.network.compiled import Compiler
 from equipoise.network.flags import Check, all_hold, host_knows, reads_are_free
 from equipoise.network.following import Jumps
@@ -20,6 +20,7 @@ from equipoise.network.modules import device_of, fingerprint, frozen_copy
 from equipoise.network.named_tensors import copies, copy_unless, named_tensors
 from equipoise.network.normalisation import frozen_statistics, running_statistics
 from equipoise.network.optimizer import Optimizer, OptimizerState, Slope, slope
+from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, select_parameters
 from equipoise.network.pooled_batch_norm import pooled_blend, pooled_following, pooled_statistics
 from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
@@ -40,6 +41,7 @@ class Student:
         adapting: `learned` and `statistics` together.
         teacher: the source model.
         classes: the number of classes, where it is known before the first forward.
+        outputs: picks the logits out of the model's output, where a user gives it.
         fingerprint: a hash of the source model's weights.
         head: the name of the linear head, once a watched forward has found it.
         head_is_output: whether its output is the model's.
@@ -58,8 +60,9 @@ class Student:
         compiled: bool,
         ranks: Ranks,
         classes: int | None,
+        outputs: OutputsFunction | None = None,
     ) -> None:
-        self.layout, self.ranks, self.classes = layout, ranks, classes
+        self.layout, self.ranks, self.classes, self.outputs = layout, ranks, classes, outputs
         self.compiler = Compiler(compiled)
         self.fingerprint = fingerprint(model)
         self.head: str | None = None
@@ -153,7 +156,7 @@ class Student:
         quick = torch.inference_mode() if isinstance(self.teacher, ResidentTeacher) else torch.no_grad()
         torch.clear_autocast_cache()  # it would answer with the student's weights
         with quick, self.layout.casting(self.device):
-            logits = checked_logits(self.teacher(batch, self.compiler), batch.rows, self.classes)
+            logits = self._logits(self.teacher(batch, self.compiler), batch)
         with torch.no_grad():
             return self.gather(logits.clone(), "the source model's logits")
 
@@ -209,7 +212,7 @@ class Student:
                 output = self.model(*batch.args, **batch.kwargs)  # hooks and exchanges are not for a compiler
             else:
                 output = self.compiler.run(self.model, batch)
-        logits = checked_logits(output, batch.rows, self.classes)
+        logits = self._logits(output, batch)
         if self._seen_head is not None:
             watched = self._seen_head.note(logits)
             self.head, self.head_is_output = watched.name, watched.is_output
@@ -220,6 +223,9 @@ class Student:
             if are_probabilities(logits.detach()):
                 warn_of_probabilities()
         return self.gather(logits)
+
+    def _logits(self, output: Any, batch: Batch) -> Tensor:
+        return checked_logits(output, batch.rows, self.classes, self.outputs)
 
     # ------------------------------------------------------------------ gradient steps
 

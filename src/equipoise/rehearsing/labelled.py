@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
-from equipoise.errors import RehearsalError
+from equipoise.errors import BatchError, RehearsalError
+from equipoise.network.inputs import LABELS, InputsFunction, loaded_batch, without_labels
+from equipoise.network.nested import leaves, map_leaves
 
 FEWEST_SAMPLES = 100
 """Samples below which a rehearsal would learn noise."""
 
-Inputs: TypeAlias = Tensor | dict[str, Tensor]
-"""Inputs of a model, by position or by keyword, a row for each sample."""
+Inputs: TypeAlias = Tensor | tuple[Any, ...] | dict[str, Any]
+"""Inputs of a model, a row for each sample: a tensor, several by position, or a dict by keyword."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,24 @@ class Labelled:
 
 def mapped(inputs: Inputs, function: Any) -> Inputs:
     """Inputs with a function applied to each tensor."""
-    if isinstance(inputs, Tensor):
-        changed: Tensor = function(inputs)
-        return changed
-    return {name: function(tensor) for name, tensor in inputs.items()}
+    changed: Inputs = map_leaves(inputs, lambda _, tensor: function(tensor))
+    return changed
 
 
 def tensors_of(inputs: Inputs) -> list[Tensor]:
     """The tensors of inputs."""
-    return [inputs] if isinstance(inputs, Tensor) else list(inputs.values())
+    return list(leaves(inputs).values())
 
 
-def take(loader: Iterable[Any], samples: int, seed: int, progress: bool) -> Labelled:
-    """Up to `samples` labelled samples of a loader, in random order.
+def take(
+    loader: Iterable[Any],
+    samples: int,
+    seed: int,
+    progress: bool,
+    model: nn.Module | None = None,
+    inputs: InputsFunction | None = None,
+) -> Labelled:
+    """Up to `samples` labelled samples of a loader, in random order, as the arguments of a model.
 
     A loader of known length is read to its end and every sample has the same chance (a data set may be sorted
     by class); one without is read until there are enough. A DataLoader that shuffles does so by the seed,
@@ -68,7 +75,7 @@ def take(loader: Iterable[Any], samples: int, seed: int, progress: bool) -> Labe
     with torch.random.fork_rng(devices=[]):  # torch's DataLoader draws from the global random state
         torch.manual_seed(seed)
         for item in bar:
-            part = _checked(item)
+            part = _checked(item, model, inputs)
             seen += len(part)
             taken.add(part, draw)
             if seen >= samples and not ends:
@@ -96,17 +103,12 @@ def _has_length(loader: Iterable[Any]) -> bool:
         return False
 
 
-def _checked(item: Any) -> Labelled:
-    if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise RehearsalError(
-            f"expected the loader to yield (inputs, labels), got {_describe_item(item)}: a rehearsal "
-            "needs labels"
-        )
-    inputs, labels = item
-    if isinstance(inputs, Mapping):
-        inputs = {str(name): tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
-    if not isinstance(inputs, (Tensor, dict)) or not tensors_of(inputs):
-        raise RehearsalError(f"expected inputs as a tensor or a dict of tensors, got {type(inputs).__name__}")
+def _checked(item: Any, model: nn.Module | None, function: InputsFunction | None) -> Labelled:
+    own, labels = _split(item)
+    inputs = _arguments(own, model, function)
+    if not tensors_of(inputs) or not all(isinstance(tensor, Tensor) for tensor in tensors_of(inputs)):
+        kind = type(own).__name__
+        raise RehearsalError(f"expected inputs as a tensor, or a tuple or dict of tensors, got {kind}")
     try:
         labels = torch.as_tensor(labels)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -129,23 +131,56 @@ def _checked(item: Any) -> Labelled:
     return Labelled(mapped(inputs, lambda tensor: tensor.detach().cpu()), labels.long().cpu())
 
 
-def _describe_item(item: Any) -> str:
-    return f"{len(item)} of them" if isinstance(item, (tuple, list)) else type(item).__name__
+def _split(item: Any) -> tuple[Any, Any]:
+    """The inputs and the labels of an item of a loader: a pair, or a dict with an entry for labels."""
+    if isinstance(item, Mapping):
+        named = [name for name in LABELS if name in item]
+        if len(named) != 1:
+            came = ", ".join(map(str, item))
+            raise RehearsalError(
+                f"expected labels under one of 'labels' and 'label', got a dict with {came}: a rehearsal "
+                "needs labels; yield (inputs, labels), or name the entry so"
+            )
+        return without_labels(item), item[named[0]]
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        several = isinstance(item, (tuple, list))
+        came = f"{len(item)} of them" if several else type(item).__name__
+        cure = "; several inputs as ((first, second), labels)" if several and len(item) > 2 else ""
+        raise RehearsalError(
+            f"expected the loader to yield (inputs, labels), got {came}: a rehearsal needs labels{cure}"
+        )
+    return item[0], item[1]
+
+
+def _arguments(own: Any, model: nn.Module | None, function: InputsFunction | None) -> Inputs:
+    """The model's arguments; text and other entries of a dict that are no tensors are left out."""
+    if isinstance(own, Mapping) and function is None:
+        own = {str(name): tensor for name, tensor in own.items() if isinstance(tensor, Tensor)}
+    if model is None or (isinstance(own, Mapping) and not own):
+        return tuple(own) if isinstance(own, list) else own
+    try:
+        batch = loaded_batch(model, (own, None), function)
+    except BatchError as error:
+        raise RehearsalError(str(error)) from error
+    if batch.kwargs:
+        return batch.kwargs
+    return batch.args[0] if len(batch.args) == 1 and isinstance(batch.args[0], Tensor) else batch.args
 
 
 class _Reservoir:
     """A uniform choice of rows that come batch by batch (Vitter's algorithm R), in memory for just those."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._seen, self._alone = most, 0, True
+        self._most, self._seen = most, 0
+        self._like: Inputs = ()
         self._rows: dict[str, Tensor] = {}
         self._labels = torch.zeros(most, dtype=torch.int64)
 
     def add(self, part: Labelled, draw: torch.Generator) -> None:
         """Choose from a batch."""
-        came = _by_name(part.inputs)
+        came = leaves(part.inputs)
         if not self._rows:
-            self._alone = isinstance(part.inputs, Tensor)
+            self._like = part.inputs
             self._rows = {
                 name: tensor.new_empty(self._most, *tensor.shape[1:]) for name, tensor in came.items()
             }
@@ -165,12 +200,5 @@ class _Reservoir:
     def result(self) -> Labelled:
         """The rows that were chosen."""
         count = min(self._seen, self._most)
-        rows = {name: tensor[:count] for name, tensor in self._rows.items()}
-        return Labelled(rows[_ALONE] if self._alone else rows, self._labels[:count])
-
-
-_ALONE = ""
-
-
-def _by_name(inputs: Inputs) -> dict[str, Tensor]:
-    return {_ALONE: inputs} if isinstance(inputs, Tensor) else inputs
+        inputs = map_leaves(self._like, lambda name, _: self._rows[name][:count])
+        return Labelled(inputs, self._labels[:count])

@@ -13,7 +13,10 @@ from equipoise.calibration.shifts import NO_SHIFT, ShiftFunction, generic_shifts
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
 from equipoise.factory import create, options_of
-from equipoise.network.modules import check_module, device_of
+from equipoise.network.inputs import InputsFunction, check_functions
+from equipoise.network.modules import checked_module, device_of
+from equipoise.network.nested import leaves, map_leaves
+from equipoise.network.outputs import OutputsFunction
 from equipoise.options import integer
 from equipoise.registry import method_class
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, Inputs, Labelled, mapped, take, tensors_of
@@ -31,6 +34,8 @@ def rehearse(
     method: str = "poise",
     shifts: int | Shifts | None = None,
     source: SourceStatistics | None = None,
+    inputs: InputsFunction | None = None,
+    outputs: OutputsFunction | None = None,
     samples: int = 2000,
     batch_size: int = 50,
     seed: int = 0,
@@ -49,14 +54,18 @@ def rehearse(
         model: the classifier to be deployed.
         loader: yields (inputs, labels) of source data that the model was **not trained on**: on its training
             data a model is more accurate than it will ever be again. 1,000 to 2,000 samples are enough.
+            Inputs are a tensor, a dict by keyword, or a tuple by position; a dict may hold the labels, under
+            "labels".
         method: the method to rehearse, one of `list_methods()`.
         shifts: how many of the built-in shifts (at least 8; 16 are nearly as good as all), or shifts of your
             own, names to functions (inputs, generator) → inputs (on the model's device; the generator is on
-            the CPU). By default
-            all that fit the inputs: images (N, C, H, W) get geometric, occluding, mixing, colour, texture and
-            frequency changes, other floats noise, mixing, dropping, scaling, moving and permuting. Token
-            inputs need shifts of your own.
+            the CPU). By default all that fit the inputs: images (N, C, H, W) get geometric, occluding,
+            mixing, colour, texture and frequency changes, other floats noise, mixing, dropping, scaling,
+            moving and permuting; of several inputs the only image is changed, or the only floats. Other
+            inputs, such as tokens, need shifts of your own, which get all inputs of the model.
         source: statistics to add the rehearsal to; by default measured on the same samples.
+        inputs: turns a batch into the model's arguments, as in `equipoise.create`.
+        outputs: picks the logits out of the model's output, likewise.
         samples: how many samples to use at most, 100 or more; they are kept in memory.
         batch_size: of the streams.
         seed: of everything random.
@@ -71,20 +80,22 @@ def rehearse(
     >>> adapter(torch.randn(50, 6)).shape
     torch.Size([50, 3])
     """
-    check_module(model)
+    model = checked_module(model)
     _check_call(method, shifts, options)
+    check_functions(inputs=inputs, outputs=outputs)
     samples, batch_size = (
         integer("samples", samples, low=FEWEST_SAMPLES),
         integer("batch_size", batch_size, low=1),
     )
     seed = integer("seed", seed, low=0)
     with _stopping():
-        labelled = take(loader, samples, seed, progress)
+        labelled = take(loader, samples, seed, progress, model, inputs)
         chosen = _chosen_shifts(shifts, labelled.inputs)
-        measured = source or _measured(model, labelled, method, batch_size)
+        measured = source or _measured(model, labelled, method, batch_size, outputs)
         _check_labels(labelled.labels, measured.num_classes)
         bare = replace(measured, rehearsals={})
-        adapter = create(method, model, bare, tempering="none", distributed=False, **options)
+        own = {"tempering": "none", "distributed": False, "inputs": _as_it_is, "outputs": outputs}
+        adapter = create(method, model, bare, **own, **options)
         setup = RehearsalSetup(adapter, measured.num_classes, labelled, batch_size, seed)
         found = learned(adapter, run_streams(setup, chosen, progress), len(labelled), batch_size, seed)
     return replace(measured, rehearsals={**measured.rehearsals, method: found})
@@ -122,12 +133,22 @@ def _check_call(method: str, shifts: int | Shifts | None, options: Mapping[str, 
         integer("shifts", shifts, low=FEWEST_SHIFTS)
 
 
-def _measured(model: nn.Module, labelled: Labelled, method: str, batch_size: int) -> SourceStatistics:
+def _as_it_is(inputs: Inputs) -> Inputs:
+    """The model's arguments as they were read from the loader."""
+    return inputs
+
+
+def _measured(
+    model: nn.Module, labelled: Labelled, method: str, batch_size: int, outputs: OutputsFunction | None
+) -> SourceStatistics:
     """Source statistics of the same samples, with the Fisher diagonal if the method needs it."""
     device = device_of(model)
-    batches = (mapped(part.inputs, lambda t: t.to(device)) for part in batches_of(labelled, batch_size))
+    parts = batches_of(labelled, batch_size)
+    batches = ((mapped(part.inputs, lambda t: t.to(device)), part.labels) for part in parts)
     fisher = method_class(method).needs_fisher
-    return SourceStatistics.measure(model, batches, fisher=fisher, progress=False)
+    return SourceStatistics.measure(
+        model, batches, fisher=fisher, inputs=_as_it_is, outputs=outputs, progress=False
+    )
 
 
 def _check_labels(labels: Tensor, classes: int) -> None:
@@ -152,25 +173,31 @@ def _chosen_shifts(shifts: int | Shifts | None, inputs: Inputs) -> Shifts:
 def _built_in(inputs: Inputs) -> Shifts:
     floats = {
         name: tensor
-        for name, tensor in (inputs.items() if isinstance(inputs, dict) else {"": inputs}.items())
+        for name, tensor in leaves(inputs).items()
         if tensor.is_floating_point() or (tensor.dtype == torch.uint8 and tensor.ndim == 4)
     }
+    images = {name: tensor for name, tensor in floats.items() if _is_image(tensor)}
+    floats = images if len(images) == 1 else floats
     if len(floats) != 1 or next(iter(floats.values())).ndim < 2:
         got = ", ".join(f"{t.dtype} {tuple(t.shape[1:])}" for t in tensors_of(inputs))
         raise OptionError(
-            f"there are no built-in shifts for these inputs ({got}), only for one tensor of images or other "
-            "floats: pass your own, rehearse(..., shifts={name: lambda inputs, generator: changed, ...})"
+            f"there are no built-in shifts for these inputs ({got}), only for one tensor of images or one "
+            "of other floats: pass your own, "
+            "rehearse(..., shifts={name: lambda inputs, generator: changed, ...})"
         )
     ((key, tensor),) = floats.items()
     scale = scale_of(tensor)
-    image = tensor.ndim == 4 and min(tensor.shape[2:]) >= 8
-    plain = image_shifts(scale, tensor.shape[1]) if image else generic_shifts(scale, tensor.ndim > 2)
-    if not key:
-        return plain
+    if _is_image(tensor):
+        plain = image_shifts(scale, tensor.shape[1])
+    else:
+        plain = generic_shifts(scale, tensor.ndim > 2)
     return {name: partial(_of_entry, key=key, shift=shift) for name, shift in plain.items()}
 
 
-def _of_entry(
-    inputs: dict[str, Tensor], generator: torch.Generator, *, key: str, shift: ShiftFunction
-) -> dict[str, Tensor]:
-    return {**inputs, key: shift(inputs[key], generator)}
+def _is_image(tensor: Tensor) -> bool:
+    return tensor.ndim == 4 and min(tensor.shape[2:]) >= 8
+
+
+def _of_entry(inputs: Inputs, generator: torch.Generator, *, key: str, shift: ShiftFunction) -> Inputs:
+    changed: Inputs = map_leaves(inputs, lambda name, t: shift(t, generator) if name == key else t)
+    return changed

@@ -12,10 +12,13 @@ from tqdm import tqdm
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
 from equipoise.errors import RehearsalError
+from equipoise.network.nested import leaves
 from equipoise.rehearsing.labelled import Inputs, Labelled, mapped, tensors_of
 
 Shifts: TypeAlias = Mapping[str, Callable[[Any, torch.Generator], Any]]
 """Names to functions (inputs, generator) → inputs."""
+
+_KINDS = {Tensor: "a tensor", tuple: "a tuple of tensors", dict: "a dict of tensors"}
 
 SNAPSHOT = 250
 """Samples between two snapshots of a window."""
@@ -23,7 +26,7 @@ SNAPSHOT = 250
 
 @dataclass(frozen=True)
 class RehearsalSetup:
-    """A method without tempering, and the labelled samples to rehearse it with."""
+    """A method without tempering, which takes the inputs as they are, and samples to rehearse it with."""
 
     adapter: Adapter
     classes: int
@@ -116,20 +119,20 @@ def _run_stream(
 
 def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
     """The method's logits, and those of the source model if it compares itself; (models, N, C) on the CPU."""
-    args, kwargs = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), inputs)
-    answers = [adapter(*args, **kwargs).detach()]
+    answers = [adapter(inputs).detach()]
     if adapter.method.compares:
-        answers.append(adapter.source_logits(*args, **kwargs))
+        answers.append(adapter.source_logits(inputs))
     return torch.stack([answer.float().cpu() for answer in answers])
 
 
 def _shifted(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
     """Inputs after a shift, with the same random numbers for each batch, so that a stream is one domain."""
-    shapes = [(t.shape, t.dtype) for t in tensors_of(inputs)]
+    shapes = [(name, t.shape, t.dtype) for name, t in leaves(inputs).items()]
     changed = shift(inputs, torch.Generator().manual_seed(seed))
-    if not isinstance(changed, (Tensor, dict)):
-        raise RehearsalError(f"expected a tensor or a dict of tensors, got {type(changed).__name__}")
-    if [(t.shape, t.dtype) for t in tensors_of(changed)] != shapes:
+    kind = Tensor if isinstance(inputs, Tensor) else type(inputs)
+    if not isinstance(changed, kind) or not all(isinstance(t, Tensor) for t in tensors_of(changed)):
+        raise RehearsalError(f"expected inputs as they came, {_KINDS[kind]}, got {type(changed).__name__}")
+    if [(name, t.shape, t.dtype) for name, t in leaves(changed).items()] != shapes:
         raise RehearsalError(f"expected inputs of the shapes and types {shapes} again, got others")
     first, *others = tensors_of(changed)
     fine = [first.isfinite().all(), *((t < torch.inf).all() for t in others if t.is_floating_point())]

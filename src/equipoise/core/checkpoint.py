@@ -1,0 +1,106 @@
+"""The state of an adapter inside another module: its entries in that module's state dict."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.errors import StateError
+from equipoise.network.named_tensors import part
+
+EXTRA_STATE = "_extra_state"
+"""The entry that says which adapter a state is of, under torch's name for entries that are no weight."""
+
+_VERSION = 1
+
+
+def identity(
+    method: str,
+    options: Mapping[str, Any],
+    model_fingerprint: str,
+    source: SourceStatistics | None,
+    rehearsed: bool,
+) -> dict[str, Any]:
+    """The facts that two adapters must share for one to go on with the state of the other."""
+    rehearsal = source.rehearsal_of(method).to_json() if source and rehearsed else ""
+    return {
+        "version": _VERSION,
+        "method": method,
+        "options": dict(options),
+        "model": model_fingerprint,
+        "source": [source.h0, source.kappa] if source else [],
+        "rehearsal": hashlib.blake2b(rehearsal.encode(), digest_size=16).hexdigest(),
+    }
+
+
+def encoded(own: Mapping[str, Any]) -> Tensor:
+    """An identity as a tensor of bytes: a checkpoint with it can be read without unpickling objects."""
+    return torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
+
+
+def check_identity(entry: Any, own: Mapping[str, Any]) -> None:
+    """Raise StateError if a state dict's entry is not the identity of this adapter."""
+    try:
+        came = dict(json.loads(bytes(entry.cpu().tolist()).decode()))
+        if came["version"] != own["version"]:
+            raise ValueError(f"expected version {own['version']}, got {came['version']}")
+        options, numbers = dict(came["options"]), [float(number) for number in came["source"]]
+        method, model, rehearsal = came["method"], str(came["model"]), came["rehearsal"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"the entry {EXTRA_STATE} is damaged, or of another version: {error}") from error
+    if method != own["method"]:
+        raise StateError(f"expected method {own['method']!r}, got {method!r}")
+    if model != own["model"]:
+        raise StateError(
+            f"the state is of an adapter of another model (other weights or layers): expected fingerprint "
+            f"{own['model'][:12]}, got {model[:12]}; give the source model its weights before the "
+            "adapter is made"
+        )
+    wanted = json.loads(json.dumps(own["options"]))  # tuples are lists there
+    for name in sorted({*wanted, *options}):
+        if wanted.get(name) != options.get(name):
+            raise StateError(f"expected option {name} {wanted.get(name)!r}, got {options.get(name)!r}")
+    ours = own["source"]
+    near = [math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-4) for a, b in zip(ours, numbers, strict=False)]
+    if len(ours) != len(numbers) or not all(near):
+        raise StateError(f"expected source statistics with h0 and kappa {ours}, got {numbers}")
+    if rehearsal != own["rehearsal"]:
+        raise StateError("the state is of an adapter with another rehearsal: make the adapter with that one")
+
+
+def load_within(
+    adapter: nn.Module,
+    state: dict[str, Any],
+    prefix: str,
+    load: Callable[[dict[str, Any]], None],
+    missing: list[str],
+    errors: list[str],
+) -> None:
+    """Load an adapter's part of a module's state dict, for `nn.Module._load_from_state_dict`.
+
+    torch then loads the adapter's own modules: they get the tensors that they have, as the state of an
+    adapter holds everything that changes in them.
+
+    Args:
+        adapter: the adapter.
+        state: the state dict, or a part with the adapter's entries; gets entries for its modules.
+        prefix: of the adapter's entries.
+        load: loads entries without the prefix; may raise StateError, and has then changed nothing.
+        missing: gets the name of an entry that is not there.
+        errors: gets the message of an error.
+    """
+    own = part(state, prefix)
+    if EXTRA_STATE not in own:
+        missing.append(prefix + EXTRA_STATE)
+    else:
+        try:
+            load(own)
+        except StateError as error:
+            errors.append(f"{prefix.removesuffix('.')}: {error}")
+    for name, child in adapter.named_children():
+        child.state_dict(destination=state, prefix=f"{prefix}{name}.", keep_vars=True)

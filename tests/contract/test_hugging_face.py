@@ -1,0 +1,50 @@
+"""A classifier of Hugging Face's transformers, with the dicts that its loaders yield."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import ViTConfig, ViTForImageClassification
+
+import equipoise as eq
+
+
+def classifier() -> torch.nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = ViTConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            image_size=16,
+            patch_size=8,
+            id2label=dict(enumerate("abcd")),
+        )
+        model: torch.nn.Module = ViTForImageClassification(config)
+    return model.eval()
+
+
+def batches() -> list[dict[str, Tensor]]:
+    images = torch.rand(100, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(100) % 4
+    pairs = zip(images.split(50), labels.split(50), strict=True)
+    return [{"pixel_values": x, "labels": y} for x, y in pairs]
+
+
+def test_one_loader_of_dicts_serves_everything(tmp_path: Path) -> None:
+    model, loader = classifier(), batches()
+    source = eq.rehearse(model, loader, shifts=8, samples=100, progress=False)
+    assert eq.SourceStatistics.measure(model, loader, progress=False).agrees_with(source)
+    adapter, like = eq.Poise(model, source), eq.Poise(model, source)
+    for batch in loader:
+        expected = like(pixel_values=batch["pixel_values"])
+        assert torch.equal(adapter(batch), expected)
+        assert torch.equal(adapter.predict(batch), like.predict(batch["pixel_values"]))
+    assert adapter.accuracy is not None
+    assert "on the linear head 'classifier', 16 features to 4 classes" in adapter.describe()
+    adapter.save(tmp_path / "state.safetensors")
+    loaded = eq.load(tmp_path / "state.safetensors", model)
+    assert torch.equal(
+        loaded.adapt(loader, progress=False)(loader[0]), like.adapt(loader, progress=False)(loader[0])
+    )

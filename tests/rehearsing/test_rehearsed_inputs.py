@@ -1,0 +1,120 @@
+"""Rehearsals of models that take or return more than one tensor, and loaders of dicts with labels."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from tests.support.rehearsals import plain_model, rows_of_features
+
+X, Y = rows_of_features()
+
+
+def rehearsed(model: nn.Module, loader: list[Any], **options: Any) -> eq.SourceStatistics:
+    return eq.rehearse(model, loader, shifts=8, progress=False, **options)
+
+
+class ByName(nn.Module):
+    """A model of Hugging Face's kind: inputs by keyword, and a dict of answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = plain_model()
+
+    def forward(self, values: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        return {"scores": self.net(values if mask is None else values * mask[:, :1])}
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = plain_model()
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        logits: Tensor = self.net(values * mask[:, :1])
+        return logits
+
+
+def scores(out: Any) -> Tensor:
+    found: Tensor = out["scores"]
+    return found
+
+
+ONES = torch.ones(len(Y), 6, dtype=torch.int64)
+
+
+def equal(left: eq.SourceStatistics, right: eq.SourceStatistics) -> bool:
+    ours, theirs = left.rehearsal.tensors(), right.rehearsal.tensors()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("form", ["pairs", "labels", "label", "function"])
+def test_dicts_with_labels(form: str) -> None:
+    batch: Any = {"values": X, "mask": ONES}
+    items: dict[str, Any] = {
+        "pairs": (batch, Y),
+        "labels": {**batch, "labels": Y},
+        "label": {**batch, "label": Y},
+        "function": {"x": X, "more": ONES, "labels": Y},
+    }
+    loader = [items[form]]
+    options: dict[str, Any] = {"outputs": scores}
+    if form == "function":
+        options["inputs"] = lambda batch: {"values": batch["x"], "mask": batch["more"]}
+    found = rehearsed(ByName(), loader, **options)
+    assert equal(found, rehearsed(plain_model(), [(X, Y)]))
+    adapter = eq.Poise(ByName(), found, outputs=scores)
+    assert adapter({**batch, "labels": Y}).shape == (len(Y), 3)
+
+
+@pytest.mark.parametrize("form", ["by position", "function"])
+def test_several_tensors_by_position(form: str) -> None:
+    if form == "function":
+        loader: list[Any] = [{"values": X, "mask": ONES, "labels": Y}]
+        found = rehearsed(TwoInputs(), loader, inputs=lambda batch: (batch["values"], batch["mask"]))
+    else:
+        found = rehearsed(TwoInputs(), [((X, ONES), Y)])
+    assert equal(found, rehearsed(plain_model(), [(X, Y)]))
+
+
+def test_an_image_beside_other_numbers_is_the_one_to_shift() -> None:
+    class Image(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3 * 64, 3)
+
+        def forward(self, beside: Tensor, image: Tensor) -> Tensor:
+            logits: Tensor = self.head(image.flatten(1)) + beside
+            return logits
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(120, 3, 8, 8, generator=generator)
+    found = rehearsed(Image(), [((torch.zeros(120, 3), images), torch.arange(120) % 3)])
+    assert {run.shift for run in found.rehearsal.runs} >= {"rotate 25", "cut .4"}
+
+
+def test_shifts_of_ones_own_get_what_the_model_takes() -> None:
+    def moved(inputs: tuple[Tensor, Tensor], _: torch.Generator, by: float) -> tuple[Tensor, Tensor]:
+        values, mask = inputs
+        return values + by, mask
+
+    shifts = {str(n): lambda inputs, g, by=n / 10: moved(inputs, g, by) for n in range(8)}
+    found = eq.rehearse(TwoInputs(), [((X, ONES), Y)], shifts=shifts, progress=False)
+    assert len({run.shift for run in found.rehearsal.runs}) == 9
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        ([{"values": X}], r"'labels'.*got a dict with values"),
+        ([{"values": X, "labels": Y, "label": Y}], "one of 'labels' and 'label'"),
+        ([(X, ONES, Y)], r"\(inputs, labels\), got 3 of them.*\(\(first, second\), labels\)"),
+        ([((X, X), Y)], "no built-in shifts"),
+        ([((X, "words"), Y)], "got str"),
+    ],
+)
+def test_loaders_that_show_the_cure(loader: list[Any], message: str) -> None:
+    with pytest.raises((eq.errors.RehearsalError, eq.errors.OptionError), match=message):
+        rehearsed(TwoInputs(), loader)
