@@ -14,8 +14,7 @@ from pack import METRICS
 from scipy import stats
 
 from equipoise.data.corruptions import CORRUPTIONS
-from equipoise.report.numbers.paper import ROWS, printed_tables
-from equipoise.report.numbers.runs import Metric
+from equipoise.report.paper import ROWS, printed_tables
 
 HERE = Path(__file__).parent
 ACCURACY, ECE, ENTROPY, NLL, CONFIDENCE = 0, 1, 2, 3, 5
@@ -24,7 +23,7 @@ NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobil
 LABELS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "dec-released", "poise")
 RIVALS = ("tent", "eta", "t3a", "sotta")
 TEMPERINGS = ("none", "mean", "median", "agreement")
-PRINTED: tuple[Metric, ...] = ("accuracy", "ece", "nll", "entropy")
+PRINTED = ("accuracy", "ece", "nll", "entropy")
 OURS = ("poise", "agreement")
 SIZES = {"digits": 9, "pacs": 4, "tiny-imagenet-c": 15}
 CHOSEN_ON = {
@@ -89,13 +88,13 @@ def title(place: tuple[str, str, Any]) -> str:
     return f"{NAMES[place[0]]} on {NETWORKS[place[1]]}{tier}"
 
 
-def printed(place: tuple[str, str, Any], label: str, metric: Metric) -> float | None:
+def printed(place: tuple[str, str, Any], label: str, metric: str) -> float | None:
     """The paper's number for a method."""
     column = "average" if place[2] is None else f"Tier {place[2]}"
     for each in printed_tables():
-        for name, form in ROWS.items():
+        for name, method in ROWS.items():
             cell = each.cells.get((metric, name, column))
-            if (each.data, each.backbone, form.label) == (place[0], place[1], label) and cell is not None:
+            if (each.data, each.backbone, method) == (place[0], place[1], label) and cell is not None:
                 return float(cell.value)
     return None
 

@@ -113,7 +113,7 @@ def test_names_are_ours() -> None:
     assert [paper_name(name) for name in (TINY, MOBILE, "demo")] == ["TIN-C", "MobileNet", "demo"]
 
 
-def found(*lines: dict[str, Any]) -> tuple[dict[str, tuple[str, str]], list[str]]:
+def found(*lines: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     variants, notes = paper_variants(made(lines).frame)
     return {row: tuple(variant) for row, variant in variants.items()}, notes
 

@@ -162,7 +162,7 @@ def test_the_best_of_ours_is_the_best_as_written_and_entropy_has_none(everything
     for title, table in tables.items():
         if "run-to-run" in title:
             continue
-        for metric, column in table.frame.columns:
+        for metric, column in dict.fromkeys(head for _, head, _ in table.entries):
             cells = [entry(table, row, metric, column) for row in ORDER]
             shown = [each.written(each.value or 0.0) for each in cells]
             best = (max if metric == "Accuracy ↑" else min)(shown, key=float)
@@ -187,13 +187,13 @@ def test_a_trial_is_called_one_and_kept_apart() -> None:
     trial = grid("pacs", "efficientnet_b0", ["art", "photo"], seeds=[1], limit=500, epochs=1)
     tables = tables_of([*grid("pacs", "efficientnet_b0", targets), *trial])
     whole, small = [table for title, table in tables.items() if "run-to-run" not in title]
-    assert whole.notes[0] == (
+    assert whole.setting == (
         "15 epochs, as in the paper. 10 images a stream of 7 classes. Means over the seeds 0, 1 and 2."
     )
     assert small.title.startswith(
         "PACS, EfficientNetB0, online (at most 500 images of a part, 1 epoch): accuracy"
     )
-    assert small.notes[0] == (
+    assert small.setting == (
         "At most 500 images of a part and 1 epoch (the paper: 15): a trial, not comparable with the paper. "
         "10 images a stream of 7 classes. Seed 1."
     )
@@ -230,7 +230,7 @@ def test_images_made_here_are_in_the_title() -> None:
     tiny: dict[str, Any] = {"tiers": [1, 2], "epochs": 25, "input_size": 256, "seeds": [0]}
     tables = tables_of(grid("tiny-imagenet-c", "mobilenet_v1", ["fog"], origin="made", **tiny))
     assert all("images made here" in title for title in tables)
-    assert "a frost that is drawn" in next(iter(tables.values())).notes[0]
+    assert "a frost that is drawn" in next(iter(tables.values())).setting
 
 
 def test_other_data_sets_and_networks_have_none_of_the_papers_tables() -> None:

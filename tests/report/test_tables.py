@@ -33,20 +33,21 @@ def test_averages_have_a_row_for_each_method_and_a_column_for_each_tempering() -
     lines = grid("demo", "net", TARGETS, seeds=[0, 1])
     ece, nll, entropy, brier = average_tables(part(lines))
     assert ece.title == "demo, net, online (15 epochs): accuracy and ECE on average"
-    assert list(ece.frame.columns) == [
+    heads = dict.fromkeys(head for _, head, _ in ece.entries)
+    assert list(heads) == [
         ("Accuracy ↑", ""),
         ("ECE ↓", "raw"),
         ("ECE ↓", "mean of τ"),
         ("ECE ↓", "median of τ"),
     ]
     assert list(ece.frame.index) == ["source", "tent", "eta", "t3a", "sotta", "dec"]
-    heads = {"none": "raw", "mean": "mean of τ", "median": "median of τ"}
+    words_of = {"none": "raw", "mean": "mean of τ", "median": "median of τ"}
     for table, metric, head in (
         (ece, "ece", "ECE ↓"),
         (nll, "nll", "NLL ↓"),
         (entropy, "entropy", "Entropy"),
     ):
-        for tempering, words in heads.items():
+        for tempering, words in words_of.items():
             runs = np.reshape(scores(lines, metric, label="eta", tempering=tempering), (4, 2))
             found = value(table, "eta", head, words)
             assert found.value == pytest.approx(runs.mean())

@@ -27,7 +27,7 @@ class Colour(NamedTuple):
 
 INK = Colour("--ink", "#1b1f24", "#e7ebef")
 MUTED = Colour("--muted", "#5b6570", "#9eabb8")
-GRID = Colour("--grid", "#dfe4e8", "#323a43")
+GRID_LINES = Colour("--grid", "#dfe4e8", "#323a43")
 PAPER = Colour("--paper", "#fefefe", "#12161a")
 PANEL = Colour("--panel", "#f4f6f7", "#1a2026")
 ACCENT = Colour("--accent", "#0b7285", "#4cc4d4")
@@ -37,14 +37,14 @@ UNDER = Colour("--under", "#1971c2", "#74b4f0")
 """Less certain than right."""
 
 SERIES = (
-    Colour("--series-orange", "#d9480f", "#ff8a3d"),
+    Colour("--series-orange", "#c2410c", "#ff8a3d"),
     Colour("--series-violet", "#7048e8", "#ab93ff"),
     Colour("--series-pink", "#c2255c", "#ff7fab"),
-    Colour("--series-green", "#2b8a3e", "#6fcf84"),
+    Colour("--series-green", "#237a35", "#6fcf84"),
     Colour("--series-blue", "#1864ab", "#6cb3f5"),
     Colour("--series-brown", "#846204", "#d9b13d"),
     Colour("--series-grey", "#495057", "#b5bec7"),
-    Colour("--series-lime", "#5c940d", "#a9d65a"),
+    Colour("--series-lime", "#4d7c0f", "#a9d65a"),
 )
 METHODS = {
     "source": SERIES[0],
@@ -59,7 +59,7 @@ METHODS = {
 }
 """The colour of a method, the same in all figures."""
 
-PALETTE = (INK, MUTED, GRID, PAPER, PANEL, ACCENT, OVER, UNDER, *SERIES)
+PALETTE = (INK, MUTED, GRID_LINES, PAPER, PANEL, ACCENT, OVER, UNDER, *SERIES)
 
 themed = rc_context(
     {
@@ -73,7 +73,7 @@ themed = rc_context(
         "axes.titlelocation": "left",
         "axes.titlesize": 10,
         "font.size": 9.5,
-        "grid.color": GRID.light,
+        "grid.color": GRID_LINES.light,
         "grid.linewidth": 0.7,
         "legend.frameon": False,
         "svg.fonttype": "none",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from equipoise.report.figures.reliability import pooled
 from equipoise.report.paper import counted, experiments, paper_name, paper_variants
 from equipoise.report.part import Part, Place
-from equipoise.report.results import BETTER, Results, Variant, of_variant
+from equipoise.report.results import BETTER, Results, Variant
 from equipoise.report.table import Entry, Table, listed
 from equipoise.report.tables import NAMES, short
 
@@ -19,16 +19,18 @@ DECIMALS = 3
 
 def direction(part: Part, first: Variant, second: Variant, metric: str) -> int | None:
     """-1 if the first is lower, 1 if higher, 0 if they are written alike; None if they share no run."""
-    if not {first, second} <= set(part.variants):
+    one, other = part.at.get(Place(*first)), part.at.get(Place(*second))
+    if one is None or other is None or not one.coverage & other.coverage:
         return None
-    both = of_variant(part.runs, first).merge(of_variant(part.runs, second), on=["shift", "seed"])
-    if both.empty:
-        return None
-    means = both.groupby("shift")[[f"{metric}_x", f"{metric}_y"]].mean().mean().round(DECIMALS).tolist()
-    return int(means[0] > means[1]) - int(means[0] < means[1])
+    means = [one.mean[metric], other.mean[metric]]
+    if one.coverage != other.coverage:
+        both = part.of(first).merge(part.of(second), on=["shift", "seed"])
+        means = both.groupby("shift")[[f"{metric}_x", f"{metric}_y"]].mean().mean().tolist()
+    mine, theirs = (round(mean, DECIMALS) for mean in means)
+    return (mine > theirs) - (mine < theirs)
 
 
-def findings(parts: Sequence[Part]) -> list[str]:
+def overall_findings(parts: Sequence[Part]) -> list[str]:
     """The findings of several parts of one protocol together: over-certainty, and DEC as in the paper."""
     cases = [(part, each, base) for part in parts if (base := source_of(part)) for each in _adapting(part)]
     moved = [direction(part, each, base, "entropy") for part, each, base in cases]
@@ -51,7 +53,7 @@ def findings(parts: Sequence[Part]) -> list[str]:
 def part_findings(part: Part) -> list[str]:
     """The findings of one part: no adaptation, the methods that are over-certain, and the best."""
     told, base = [], source_of(part)
-    if base is not None and (claim := certainty(part, base)):
+    if base is not None and (claim := sureness(part, base)):
         worse = [each.name for each in _adapting(part) if _is_over_certain((part, each, base))]
         told = [
             f"Without adaptation, {claim[1]:.1%} of answers are right, at a confidence of {claim[0]:.1%}.",
@@ -75,9 +77,9 @@ def best_of(part: Part) -> dict[str, tuple[str, float]]:
     return found
 
 
-def certainty(part: Part, variant: Variant) -> tuple[float, float] | None:
+def sureness(part: Part, variant: Variant) -> tuple[float, float] | None:
     """Confidence and accuracy on average."""
-    sums = pooled(of_variant(part.runs, variant))
+    sums = pooled(part.of(variant))
     return None if sums is None else (sum(sums["confidence"]), sum(sums["correct"]))
 
 
@@ -116,8 +118,9 @@ def cautions(results: Results, parts: Sequence[Part]) -> list[str]:
     """What a reader must know about the whole before reading on."""
     told = list(dict.fromkeys(filter(None, map(_trial, parts))))
     if single := [part for part in parts if len(part.seeds) == 1]:
-        where = "All results are" if len(single) == len(parts) else f"{len(single)} of {len(parts)} parts are"
-        told.append(f"{where} of a single seed: nothing there says how much another would differ.")
+        told.append(
+            f"Of a single seed: {len(single)} of {len(parts)} parts; another may differ by an unknown amount."
+        )
     if results.failures:
         told.append(f"{counted(len(results.failures), 'cell')} failed; numbers that lack them are marked ‡.")
     if results.damaged:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,27 +20,6 @@ _LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     "²": r"\textsuperscript{2}", "\N{GREEK SMALL LETTER SIGMA}": r"$\sigma$", "\N{MINUS SIGN}": "$-$",
     "\N{GREEK SMALL LETTER TAU}": r"$\tau$", "\N{EN DASH}": "--", "σ²_max": r"$\sigma^2_{\max}$",
 }  # fmt: skip
-_HEAD = r"""\documentclass{article}
-\usepackage[T1]{fontenc}
-\usepackage[utf8]{inputenc}
-\usepackage{textcomp}
-\usepackage[a4paper,margin=2cm]{geometry}
-\usepackage{booktabs}
-\usepackage{graphicx}
-\begin{document}
-"""
-_FLOAT = r"""%% needs \usepackage{booktabs} and \usepackage{graphicx}; a wide table shrinks to the text
-\begin{table}[htbp]
-\centering\small
-\caption{%s}
-\label{tab:%s}
-\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%%
-%s}
-\par\smallskip
-\parbox{\textwidth}{\scriptsize
-%s}
-\end{table}
-"""
 
 
 def latex_text(text: str) -> str:
@@ -105,7 +85,9 @@ def markdown_table(table: Table) -> str:
     heads = [" ".join(filter(None, head)) if isinstance(head, tuple) else str(head) for head in shown.columns]
     align = ["left", *["right"] * len(heads)]
     text = shown.set_axis(heads, axis=1).to_markdown(disable_numparse=True, colalign=align)
-    return "\n".join([text, "", *(f"- {markdown_text(note)}" for note in table.notes)])
+    return "\n".join(
+        [text, "", *(f"- {markdown_text(note)}" for note in (table.setting, *table.notes) if note)]
+    )
 
 
 def latex_table(table: Table) -> str:
@@ -113,8 +95,13 @@ def latex_table(table: Table) -> str:
     shown = _shown(table.frame, LATEX, table.common_gap)
     columns = "l" + "r" * len(shown.columns)
     tabular = shown.to_latex(escape=False, multicolumn_format="c", column_format=columns, index_names=False)
-    notes = "".join(f"{latex_text(note)}\\par\n" for note in table.notes)
-    return _FLOAT % (latex_text(table.title), re.sub(r"[^A-Za-z0-9.-]", "-", table.key), tabular, notes)
+    notes = "".join(f"{latex_text(note)}\\par\n" for note in (table.setting, *table.notes) if note)
+    return _template("table.tex") % (
+        latex_text(table.title),
+        re.sub(r"[^A-Za-z0-9.-]", "-", table.key),
+        tabular,
+        notes,
+    )
 
 
 def write_latex(tables: Sequence[Table], folder: Path) -> list[Path]:
@@ -124,7 +111,7 @@ def write_latex(tables: Sequence[Table], folder: Path) -> list[Path]:
     inputs = [
         f"\\input{{{path.stem}}}\n" + ("" if at % 8 else "\\clearpage\n") for at, path in enumerate(paths, 1)
     ]
-    return [*paths, write_text(folder / "main.tex", f"{_HEAD}{''.join(inputs)}\\end{{document}}\n")]
+    return [*paths, write_text(folder / "main.tex", _template("main.tex") % "".join(inputs))]
 
 
 def write_csv(results: Results, tables: Sequence[Table], folder: Path) -> list[Path]:
@@ -148,6 +135,10 @@ def write_text(path: Path, text: str) -> Path:
     with whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
     return path
+
+
+def _template(name: str) -> str:
+    return files("equipoise.report").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 def _shown(frame: pd.DataFrame, markup: Markup, common_gap: str) -> pd.DataFrame:

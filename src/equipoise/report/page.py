@@ -80,7 +80,7 @@ def report_markdown(results: Results, compare: str | None = None) -> str:
     blocks = ["# Results", _bullets([*found.cautions(results, every), *failures(results.failures)])]
     for protocol, words in PROTOCOLS.items():
         several = [part for part in every if part.scope.protocol == protocol]
-        blocks += [f"## Answers {words}", _bullets(found.findings(several))] if several else []
+        blocks += [f"## Answers {words}", _bullets(found.overall_findings(several))] if several else []
     for part in every:
         blocks += [f"## {markdown_text(tables.subject(part.scope))}", _bullets(found.part_findings(part))]
         for table in all_tables([part], compare):
@@ -123,7 +123,7 @@ def _overview(every: Sequence[Part]) -> pd.DataFrame:
     for part in every:
         base, best = found.source_of(part), found.best_of(part)
         plain = part.at[Place(*base)].mean if base else {}
-        sure = found.certainty(part, base) if base else None
+        sure = found.sureness(part, base) if base else None
         (ece, low), (accuracy, high) = (best.get(name, ("", None)) for name in ("ECE", "accuracy"))
         expected = len(part.variants) * part.runs["shift"].nunique() * len(part.seeds)
         rows[tables.subject(part.scope)] = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from equipoise.report import paper
 from equipoise.report.paper import AVERAGE, ROWS, SIGMA, VARIANCE, Printed, PrintedTable, experiments
-from equipoise.report.part import Part, Place, Spread, Summary, gap
+from equipoise.report.part import Part, Place, PlaceScores, Spread, gap
 from equipoise.report.results import Scope
 from equipoise.report.significance import TIERED, against_best_other
 from equipoise.report.table import Entry, Table, compete, known, listed
@@ -57,14 +57,14 @@ def _table(printed: PrintedTable, part: Part) -> Table:
         f"{subject(part.scope)}: {listed(NAMES[each] for each in printed.metrics)}, {by}, beside the paper"
     )
     told = "Every cell: ours (printed). As in the paper, only DEC's logits are divided (by the mean of τ)."
-    notes = [part_note(part), f"{told} ± of ours is the standard deviation over the {spread}."]
+    notes = [f"{told} ± of ours is the standard deviation over the {spread}."]
     if SIGMA in rows:
         notes.append(f"{SIGMA}: the largest sample variance over the domains of any of the six.")
-    return Table(title, columns, rows, [*notes, *_claim(part, printed), *doubts])
+    return Table(title, columns, rows, [*notes, *_claim(part, printed), *doubts], part_note(part))
 
 
 def _run_to_run(scope: Scope, several: Sequence[Part]) -> Table:
-    rows: list[Summary | None] = []
+    rows: list[PlaceScores | None] = []
     for part in several:
         found, _ = paper.paper_variants(part.runs)
         rows += [part.at.get(Place(*found[row])) if row in found else None for row in ROWS]
@@ -103,7 +103,7 @@ def _place(column: str) -> tuple[str, str]:
     return ("tier", column.removeprefix("Tier ")) if column.startswith("Tier ") else ("domain", column)
 
 
-def _largest(rows: Sequence[Summary | None], metric: str, over: Spread) -> float | None:
+def _largest(rows: Sequence[PlaceScores | None], metric: str, over: Spread) -> float | None:
     stds = [known(each.std[over][metric]) for each in rows if each is not None]
     return max((std**2 for std in stds if std is not None), default=None)
 

@@ -28,7 +28,7 @@ class Place(NamedTuple):
     where: str = ""
 
 
-class Summary(NamedTuple):
+class PlaceScores(NamedTuple):
     """The scores at one place: means over the shifts of means over seeds; deviations over either; the runs.
 
     The deviation over seeds is of the seeds that have every shift of the place; NaN for fewer than two.
@@ -62,6 +62,15 @@ class Part:
         several = any(not math.isnan(each.std["seeds"]["ece"]) for each in self.at.values())
         return "seeds" if several else "domains"
 
+    def of(self, variant: Variant) -> pd.DataFrame:
+        """The rows of one method and tempering."""
+        return self._rows[variant]
+
+    @cached_property
+    def _rows(self) -> dict[Variant, pd.DataFrame]:
+        rows: dict[Any, Any] = self.runs.groupby(["name", "tempering"]).indices
+        return {Variant(*key): self.runs.iloc[at] for key, at in rows.items()}
+
     def whole(self, variant: Variant) -> bool:
         """Whether a method and tempering has every shift and seed that any of them has."""
         return not self.missing(Place(*variant))
@@ -89,7 +98,7 @@ def parts(results: Results) -> list[Part]:
     return [Part(scope, runs) for scope, runs in results.by_scope.items()]
 
 
-def summarise(runs: pd.DataFrame) -> dict[Place, Summary]:
+def summarise(runs: pd.DataFrame) -> dict[Place, PlaceScores]:
     """The summaries of one scope's rows: on average, by tier and by domain."""
     keys, metrics = list(Place._fields), list(METRICS)
     tiers = runs[runs["tier"] > 0]
@@ -110,7 +119,7 @@ def summarise(runs: pd.DataFrame) -> dict[Place, Summary]:
     nothing = dict.fromkeys(metrics, math.nan)
     pairs = list(zip(frame["shift"].tolist(), frame["seed"].tolist(), strict=True))
     return {
-        Place(*key): Summary(
+        Place(*key): PlaceScores(
             means[key],
             {"domains": over_domains[key], "seeds": over_seeds.get(key, nothing)},
             frozenset(pairs[row] for row in rows),

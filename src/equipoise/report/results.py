@@ -20,7 +20,7 @@ BETTER = {"accuracy": 1, "ece": -1, "nll": -1, "brier": -1, "entropy": 0}
 """1 where higher is better, -1 where lower is; entropy has no better."""
 TEMPERINGS = ("none", "mean", "median", "sample", "agreement", "rehearsed", "fixed")
 """The temperings in the order in which they are shown; others follow."""
-METHODS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "poise")
+METHOD_ORDER = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "poise")
 """The methods in the order in which they are shown; others follow."""
 BINS = 15
 """The number of bins of a result's reliability."""
@@ -28,7 +28,16 @@ LARGEST = 1e100
 """A number beyond it is no score and no count: its square would not be finite."""
 _PROVENANCE = ("code", "equipoise", "torch", "device", "model", "stream", "images", "classes", "left_out")
 _IDENTITY = ("data", "backbone", "protocol", "target", "tier", "shift", "seed", "name", "label", "method")
-COLUMNS = (*_IDENTITY, "options", "batch_size", "tempering", *METRICS, "reliability", "trace", *_PROVENANCE)
+FRAME_COLUMNS = (
+    *_IDENTITY,
+    "options",
+    "batch_size",
+    "tempering",
+    *METRICS,
+    "reliability",
+    "trace",
+    *_PROVENANCE,
+)
 
 
 class Scope(NamedTuple):
@@ -59,7 +68,7 @@ class Results:
     """Everything that a folder of results holds.
 
     Attributes:
-        frame: the results that count, a row each, with `COLUMNS`. `name` is the label or, where a label
+        frame: the results that count, a row each, with `FRAME_COLUMNS`. `name` is the label or, where a label
             stands for several methods, the label with their differences; `tier` is 0 where there are none.
         scopes: the scope of each row.
         failures: the cells that failed and were not done well since, nor with a newer model or stream.
@@ -153,7 +162,7 @@ def collect(lines: Sequence[CellResult]) -> Results:
     in_order = list(counted.values())[::-1]
     kept = sorted(in_order, key=lambda line: _order(line, names))
     rows = [_row(line, names) for line in kept]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
     return Results(frame, tuple(scope_of(line["cell"]) for line in kept), tuple(failures), left_aside=aside)
 
 
@@ -167,11 +176,6 @@ def variants(runs: pd.DataFrame) -> list[Variant]:
     return list(dict.fromkeys(map(Variant, runs["name"], runs["tempering"])))
 
 
-def of_variant(runs: pd.DataFrame, variant: Variant) -> pd.DataFrame:
-    """The rows of one method and tempering."""
-    return runs[(runs["name"] == variant.name) & (runs["tempering"] == variant.tempering)]
-
-
 def rank(name: str, known: tuple[str, ...]) -> tuple[int, str]:
     """The place of a name in an order; names that are not in it follow by the alphabet."""
     return (known.index(name), "") if name in known else (len(known), name)
@@ -182,9 +186,8 @@ def _row(line: CellResult, names: Mapping[Any, str]) -> dict[str, Any]:
     shift = f"{cell['target']}, tier {tier}" if tier else cell["target"]
     options = json.dumps(cell["options"], sort_keys=True)
     given = {"tier": tier, "shift": shift, "name": names[_label(line), _traits(line)], "options": options}
-    given["trace"] = line.get("trace")
-    known = {**line, **line["made"], **cell, **(line["scores"] or {}), **given}
-    return {column: known[column] for column in COLUMNS}
+    known = {"trace": None, **line, **line["made"], **cell, **(line["scores"] or {}), **given}
+    return {column: known[column] for column in FRAME_COLUMNS}
 
 
 def _names(lines: Iterable[CellResult]) -> dict[Any, str]:
@@ -215,7 +218,7 @@ def _traits(line: CellResult) -> str:
 
 def _order(line: CellResult, names: Mapping[Any, str]) -> tuple[object, ...]:
     cell, name = line["cell"], names[_label(line), _traits(line)]
-    return (*rank(cell["method"], METHODS), name, *rank(cell["tempering"], TEMPERINGS))
+    return (*rank(cell["method"], METHOD_ORDER), name, *rank(cell["tempering"], TEMPERINGS))
 
 
 def _read(path: Path, shape: TypeAdapter[Any], is_sound: Callable[[Any], bool]) -> tuple[list[Any], int]:

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from equipoise.errors import OptionError
-from equipoise.report.results import BETTER, Variant, of_variant, variants
+from equipoise.report.results import BETTER, Variant, variants
 
 FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
@@ -94,7 +94,7 @@ def against_best_other(
     if not BETTER[metric]:
         raise OptionError(f"metric: expected one with a better and a worse, got {metric!r}")
     runs = runs[["name", "tempering", "method", "shift", "seed", metric]]
-    mine = of_variant(runs, focal)
+    mine = runs[(runs["name"] == focal.name) & (runs["tempering"] == focal.tempering)]
     others = runs[(runs["tempering"] == rivals) & ~runs["method"].isin(mine["method"])]
     if among is not None:
         others = others[others["name"].isin(list(among))]

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import pandas as pd
 
-from equipoise.report.part import Spread, Summary
+from equipoise.report.part import PlaceScores, Spread
 from equipoise.report.results import BETTER
 
 DOUBTFUL, INCOMPLETE = "†", "‡"
@@ -52,11 +52,13 @@ Columns = Mapping[tuple[str, str], Sequence[Entry | str]]
 class Table:
     """One table: a `title`, a `key` made of it that names files, a `frame` of entries or texts, and `notes`.
 
-    Notes about gaps and doubtful cells follow the given ones.
+    Notes about gaps and doubtful cells follow the given ones; `setting` is a note that a page says only once.
     """
 
-    def __init__(self, title: str, columns: Columns, rows: Sequence[str], notes: Iterable[str] = ()) -> None:
-        self.title, self.key = title, file_key(title)
+    def __init__(
+        self, title: str, columns: Columns, rows: Sequence[str], notes: Iterable[str] = (), setting: str = ""
+    ) -> None:
+        self.title, self.key, self.setting = title, file_key(title), setting
         self.frame = pd.DataFrame(list(columns.values()), columns=list(rows), dtype=object).T
         self.frame.columns = pd.MultiIndex.from_tuples(list(columns))
         self.entries = [
@@ -89,7 +91,7 @@ class Table:
 
 
 def compete(
-    summaries: Sequence[Summary | None],
+    summaries: Sequence[PlaceScores | None],
     metric: str,
     missing: Sequence[str],
     spread: Spread,

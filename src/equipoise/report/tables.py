@@ -97,7 +97,7 @@ def average_tables(part: Part) -> list[Table]:
                 heading = "" if metric == "accuracy" and not at else short(kind)
                 columns[HEADINGS[metric], heading] = entries[at * size : (at + 1) * size]
         title = f"{subject(part.scope)}: {listed(NAMES[metric] for metric in metrics)} on average"
-        tables.append(Table(title, columns, part.names, [part_note(part), _spread_note(part)]))
+        tables.append(Table(title, columns, part.names, [_spread_note(part)], part_note(part)))
     return tables
 
 
@@ -117,12 +117,8 @@ def detail_tables(part: Part) -> Iterator[Table]:
             }
             by = listed(dict.fromkeys(kind for kind, _ in places))
             title = f"{subject(part.scope)}: {NAMES[metric]} by {by}, {short(tempering)}"
-            yield Table(
-                title,
-                columns,
-                rows,
-                [part_note(part), f"{_spread_note(part)} The best of each row is marked."],
-            )
+            notes = [_spread_note(part), "The best of each row is marked."]
+            yield Table(title, columns, rows, notes, part_note(part))
 
 
 def comparison_tables(part: Part, compare: str | None) -> list[Table]:
@@ -135,14 +131,13 @@ def comparison_tables(part: Part, compare: str | None) -> list[Table]:
     if not made:
         return []
     rows = [f"{NAMES[each.metric]}: {each.focal} minus {each.rival}" for each in made]
-    notes = [part_note(part), TESTED, *([TIERED] if part.tiers else [])]
+    notes = [TESTED, *([TIERED] if part.tiers else [])]
     if passed_over := dict.fromkeys(str(variant) for each in made for variant in each.passed_over):
         notes.append(f"Not among the others where runs are missing: {listed(passed_over)}.")
     if any(each.test.t_p is None for each in made):
         notes.append(f"Too few pairs where p is missing: at least {FEWEST_PAIRS} shifts are needed.")
-    return [
-        Table(f"{subject(part.scope)}: {name} against the best of the others", _tested(made), rows, notes)
-    ]
+    title = f"{subject(part.scope)}: {name} against the best of the others"
+    return [Table(title, _tested(made), rows, notes, part_note(part))]
 
 
 def _tested(made: Sequence[Comparison]) -> Columns:

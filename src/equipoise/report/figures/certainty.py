@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from equipoise.report.drawing import GRID, method_colour, themed
+from equipoise.report.drawing import GRID_LINES, method_colour, themed
 from equipoise.report.part import Part, Place
 from equipoise.report.tables import short
 
@@ -45,9 +45,9 @@ def certainty_figures(part: Part, *, by_place: bool = False) -> dict[str, Figure
     found = {}
     for title, several in tracks.items():
         figure = Figure(figsize=(3.6, max(2.7, 0.24 * len(several) + 0.6)))
-        axes = figure.add_axes((0.14, 0.16, 0.56, 0.74))
+        axes = figure.add_axes((0.19, 0.16, 0.48, 0.74))
         axes.set(xlim=(0, 1.05 * max(x for x, _ in ends) or 1), ylim=(0, 1.05 * max(y for _, y in ends) or 1))
-        axes.set(xlabel="entropy, bits", ylabel="ECE", title=title)
+        axes.set(xlabel="entropy, bits", ylabel="ECE", title=title if len(title) < 40 else f"{title[:39]}…")
         _draw(axes, several)
         found[title] = figure
     return found
@@ -92,12 +92,12 @@ def _draw(axes: Axes, tracks: Sequence[Track]) -> None:
     for track, height in zip(shown, heights, strict=True):
         colour, (x, y) = track.colour, track.ends[-1]
         leader = axes.plot(
-            [x / right, 1.03], [y / top, height], color=GRID.light, linewidth=0.7, clip_on=False
+            [x / right, 1.03], [y / top, height], color=GRID_LINES.light, linewidth=0.7, clip_on=False
         )
         leader[0].set_transform(axes.transAxes)
         axes.plot(*zip(*track.ends, strict=True), color=colour, linewidth=1, alpha=0.6)
         for end in track.ends:
             fill = colour if end is track.tempered else "none"
             axes.plot(*end, track.marker, color=colour, markerfacecolor=fill, markersize=5)
-        name = track.name if len(track.name) <= 20 else f"{track.name[:19]}…"
-        axes.text(1.04, height, name, va="center", fontsize=8.5, color=colour, transform=axes.transAxes)
+        name = track.name if len(track.name) <= 15 else f"{track.name[:7]}…{track.name[-7:]}"
+        axes.text(1.04, height, name, va="center", fontsize=8, color=colour, transform=axes.transAxes)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, UNDER, themed
 from equipoise.report.part import Part
-from equipoise.report.results import Variant, of_variant
+from equipoise.report.results import Variant
 
 
 def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
@@ -29,7 +29,9 @@ def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
     return dict(zip(("count", "confidence", "correct"), bins.tolist(), strict=True))
 
 
-def reliability_axes(axes: Axes, sums: Mapping[str, Sequence[float]]) -> None:
+def reliability_axes(
+    axes: Axes, sums: Mapping[str, Sequence[float]], ticks: Sequence[float] = (0, 1)
+) -> None:
     """Draw the accuracy in each bin of confidence, the gap to the confidence in colour, and the counts below.
 
     `sums` has `count`, and sums of `confidence` and of hits (`correct`), for bins of equal width, or shares
@@ -46,7 +48,7 @@ def reliability_axes(axes: Axes, sums: Mapping[str, Sequence[float]]) -> None:
     axes.plot([0, 1], [0, 1], "--", color=INK.light, linewidth=0.8)
     share = 0.18 * count / max(count.max(), 1e-12) - 0.22
     axes.stairs(share, edges, baseline=-0.22, fill=True, color=MUTED.light, alpha=0.6)
-    axes.set(xlim=(0, 1), ylim=(-0.22, 1), xticks=[0, 1], yticks=[0, 1])
+    axes.set(xlim=(0, 1), ylim=(-0.22, 1), xticks=ticks, yticks=ticks)
     axes.grid(visible=False)
 
 
@@ -55,12 +57,11 @@ def reliability_figures(part: Part) -> dict[Variant, Figure]:
     """A small diagram for each method and tempering; its label has confidence and accuracy in words."""
     found = {}
     for variant in part.variants:
-        sums = pooled(of_variant(part.runs, variant))
+        sums = pooled(part.of(variant))
         if sums is not None:
             found[variant] = Figure(figsize=(1.5, 1.65))
-            axes = found[variant].add_axes((0.01, 0.01, 0.98, 0.98))
-            reliability_axes(axes, sums)
-            axes.set(xticks=[], yticks=[])  # ticks take most of the time, and there are many diagrams
+            axes = found[variant].add_axes((0.01, 0.01, 0.98, 0.98), xticks=[], yticks=[])
+            reliability_axes(axes, sums, ticks=())  # they take most of the time, and there are many diagrams
             sure, right = sum(sums["confidence"]), sum(sums["correct"])
             found[variant].set_label(f"{sure:.0%} sure, {right:.0%} right")
     return found
