@@ -5,10 +5,12 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.bench.recipe import Training
+from equipoise.bench.training import fit
 from equipoise.data.demo import load_domains
-from equipoise.demo.experiment import measure
-from equipoise.demo.training import new_classifier, train
+from equipoise.data.images import Images
 from equipoise.metrics import expected_calibration_error
+from equipoise.models.small_cnn import SmallCNN
 
 pytestmark = pytest.mark.slow
 
@@ -18,9 +20,13 @@ def trained() -> tuple[nn.Module, eq.SourceStatistics, list[Tensor], Tensor]:
     unseen, *sources = load_domains(500, 0)
     images = torch.cat([domain.images for domain in sources])
     targets = torch.cat([domain.labels for domain in sources])
-    model = new_classifier(0)
-    train(model, images, targets, epochs=3, seed=0, after_batch=lambda: None)
-    source = measure(model.eval(), images, 0, lambda: None)
+    torch.manual_seed(0)
+    model = SmallCNN()
+    training = Training(epochs=3, optimizer="adam", learning_rate=1e-3, batch_size=25)
+    fit(model, Images(images.round().to(torch.uint8), targets), training, seed=0)
+    mixed = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    loader = (images[rows] for rows in mixed.split(64))
+    source = eq.SourceStatistics.measure(model, loader, fisher=True, progress=False)
     order = torch.randperm(len(unseen.images), generator=torch.Generator().manual_seed(0))
     return model, source, list(unseen.images[order].split(50)), unseen.labels[order]
 

@@ -24,7 +24,6 @@ ORDER = [
     {"conformance"},
     {"bench", "recipes"},
     {"report"},
-    {"demo"},
     {"cli"},
     {"__main__", "__init__"},
 ]

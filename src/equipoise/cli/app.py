@@ -52,7 +52,7 @@ def demo_command(
     OUT/index.html. The images come with Python packages or are drawn on the spot: nothing is downloaded.
     Under 3 minutes on two CPU cores; after Ctrl-C the same command goes on.
     """
-    with _plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
+    with plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
         from equipoise.cli.demo import run_demo
 
         run_demo(out, seed=seed, quick=quick)

@@ -18,9 +18,11 @@ from equipoise.data.reader import Reader
 from equipoise.data.registry import open_data_set
 from equipoise.errors import EquipoiseError
 from equipoise.files import whole_file
+from equipoise.report.drawing import PAPER
+from equipoise.report.figures.over_time import over_time_figure
 from equipoise.report.results import read_results
 from equipoise.report.story import findings, headline, tell
-from equipoise.report.story_page import says_and_right, scores, story_page
+from equipoise.report.story_page import WIDE, says_and_right, scores, story_page
 from equipoise.version import __version__
 
 FRAMES = 20
@@ -30,12 +32,12 @@ QUICK_IMAGES, QUICK_EPOCHS, QUICK_SHIFTS = 1200, 4, 8
 
 
 def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console | None = None) -> Path:
-    """Run what is missing of the demo, print its story, write index.html to `out`; return the page's path.
+    """Run what is missing of the demo, print its story, write a page and a picture; return the page's path.
 
     The same seed gives the same numbers on the same kind of machine. `quick` uses fewer images.
     """
     shown, started = console or Console(), time.perf_counter()
-    recipe = _recipe(seed, quick)
+    recipe = demo_recipe(seed, quick)
     limit = QUICK_IMAGES if quick else None
     folder = out / ("quick" if quick else "full")
     workers = make_workers(ray=False, workers=None, address=None)
@@ -54,9 +56,11 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
         f"equipoise {__version__}, seed {seed}, {story.total:,} images in batches of 50, "
         f"{'fewer images (--quick), ' if quick else ''}{seconds:.0f} s. The same as `equipoise run drift`."
     )
-    index = out / "index.html"
+    index, frames = out / "index.html", _frames(folder, limit)
     with whole_file(index) as partial:
-        partial.write_text(story_page(story, _frames(folder, limit), facts), encoding="utf-8")
+        partial.write_text(story_page(story, frames, facts), encoding="utf-8")
+    with whole_file(out / "picture.png") as partial:
+        over_time_figure(story, frames, *WIDE).savefig(partial, format="png", dpi=150, facecolor=PAPER.light)
     shown.print(headline(story), highlight=False, markup=False, style="bold")
     shown.print(_table(says_and_right(story), "Certainty and accuracy in each segment"))
     shown.print(_table(scores(story).map("{:.3f}".format), "The whole stream"))
@@ -77,7 +81,8 @@ def _table(frame: pd.DataFrame, title: str) -> Table:
     return table
 
 
-def _recipe(seed: int, quick: bool) -> Recipe:
+def demo_recipe(seed: int, quick: bool) -> Recipe:
+    """The recipe `drift` with one seed; shorter if `quick`."""
     recipe = load_recipe("drift").narrowed(seeds=[seed], epochs=QUICK_EPOCHS if quick else None)
     return recipe.model_copy(update={"rehearsal": RehearsalRecipe(shifts=QUICK_SHIFTS)}) if quick else recipe
 

@@ -23,8 +23,8 @@ SEGMENTS = (
 )
 """Light that fades slowly, then a sudden change, then the start again."""
 DARKEST, NOISE, SMEAR = 0.25, 10.0, 9
-"""The factor of the light at the end of dusk, the standard deviation of the noise then and of a shaking camera,
-and the pixels over which a shaking camera smears."""
+"""The factor of the light at the end of dusk, the standard deviation of the noise then and of a shaking
+camera, and the pixels over which a shaking camera smears."""
 
 _TRAINED = 4000
 _PACKAGES = ("matplotlib", "pillow")

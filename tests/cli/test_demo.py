@@ -1,0 +1,73 @@
+"""`equipoise demo`: a recipe run by the bench and shown by the report."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from equipoise.bench.recipe import Recipe, RehearsalRecipe
+from equipoise.bench.store import RESULTS
+from equipoise.bench.workers import InProcess
+from equipoise.cli import demo
+from equipoise.cli.app import app
+
+runner = CliRunner()
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demo of seconds: one worker, no training to speak of, few images."""
+    recipe = demo.demo_recipe(seed=0, quick=True)
+    changes = {"rehearsal": RehearsalRecipe(images=100, shifts=8)}
+    tiny: Recipe = recipe.narrowed(epochs=1).model_copy(update=changes)
+    monkeypatch.setattr(demo, "demo_recipe", lambda seed, quick: tiny)
+    monkeypatch.setattr(demo, "QUICK_IMAGES", 1000)
+    monkeypatch.setattr(demo, "make_workers", lambda **_: InProcess())
+
+
+def test_a_page_and_a_story_and_the_second_time_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(monkeypatch)
+    console = Console(record=True, width=200, file=io.StringIO())
+    index = demo.run_demo(tmp_path / "demo", quick=True, console=console)
+    told = console.export_text()
+    assert "the plain model says" in told
+    assert "day again" in told
+    page = index.read_text()
+    assert page.count("<svg") == 5  # over time for wide and narrow screens, and three reliability diagrams
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert (tmp_path / "demo" / "picture.png").stat().st_size > 10_000
+    lines = (tmp_path / "demo" / "quick" / RESULTS).read_bytes()
+    monkeypatch.setattr("equipoise.bench.sweep.run_cells", None)
+    demo.run_demo(tmp_path / "demo", quick=True, console=Console(quiet=True))
+    assert (tmp_path / "demo" / "quick" / RESULTS).read_bytes() == lines
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = runner.invoke(app, ["demo", "--quick", "--out", str(tmp_path / "file" / "demo")])
+    assert result.exit_code == 1
+    assert "Not a directory" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    command = [sys.executable, "-m", "equipoise", "demo", "--quick", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not out.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from there" in errors
+    assert "Traceback" not in errors

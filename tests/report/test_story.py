@@ -1,0 +1,132 @@
+"""The story of a traced run: numbers counted again by hand, from lines typed in."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from equipoise.errors import DataError
+from equipoise.report.figures.over_time import SMOOTHED, over_time_figure, smoothed
+from equipoise.report.results import read_results
+from equipoise.report.story import RECENT, Story, findings, headline, tell
+from equipoise.report.story_page import says_and_right, scores, story_page
+
+from .writer import folder, line
+
+SIZE = 20
+
+
+def traced(
+    label: str, tempering: str, hits: list[int], sure: list[float], **estimate: float
+) -> dict[str, Any]:
+    """A line of 8 batches in two segments of 4."""
+    told = line(label, tempering, data="drift", order="recorded", images=SIZE * len(hits))
+    batches = [
+        {"images": SIZE, "correct": right, "confidence": confidence, "estimate": estimate or None}
+        for right, confidence in zip(hits, sure, strict=True)
+    ]
+    halves = ((hits[:4], sure[:4], "calm"), (hits[4:], sure[4:], "storm"))
+    told["trace"] = {"batches": batches, "segments": [segment(*half) for half in halves]}
+    told["reliability"] = {"count": [SIZE * 8], "confidence": [SIZE * sum(sure)], "correct": [sum(hits)]}
+    told["reliability"] = {name: [0] * 14 + values for name, values in told["reliability"].items()}
+    told["scores"]["accuracy"] = sum(hits) / SIZE / 8
+    return told
+
+
+def segment(hits: list[int], sure: list[float], name: str) -> dict[str, Any]:
+    images = SIZE * len(hits)
+    sums = {"count": [images], "confidence": [SIZE * sum(sure)], "correct": [sum(hits)]}
+    metrics = {"accuracy": sum(hits) / images, "ece": 0.1, "nll": 0.5, "entropy": 0.3, "brier": 0.2}
+    return {
+        "name": name,
+        "images": images,
+        "scores": metrics,
+        "reliability": {kind: [0] * 14 + values for kind, values in sums.items()},
+    }
+
+
+PLAIN = [19, 20, 19, 18, 10, 9, 8, 9], [0.95, 0.96, 0.95, 0.94, 0.9, 0.92, 0.91, 0.9]
+TENT = [19, 19, 19, 19, 12, 11, 10, 11], [0.96] * 8
+POISE = [19, 19, 20, 19, 13, 12, 12, 13], [0.95, 0.95, 0.96, 0.95, 0.64, 0.62, 0.63, 0.61]
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    lines = [
+        traced("poise", "none", *POISE),
+        traced("poise", "rehearsed", *POISE, value=0.7, low=0.55, high=0.97),
+        traced("tent", "none", *TENT),
+        traced("source", "none", *PLAIN),
+    ]
+    return tell(read_results(folder(tmp_path, lines)))
+
+
+def test_the_plain_model_is_first_and_ours_last_with_its_estimates(story: Story) -> None:
+    assert [told.method for told in story.methods] == ["source", "tent", "poise"]
+    assert story.ends == {"calm": 80, "storm": 160}
+    assert story.total == 160
+    assert story.hero.batches["value"].tolist() == [0.7] * 8
+    assert story.plain.batches["value"].isna().all()
+
+
+def test_the_headline_is_of_the_segment_where_the_plain_model_is_furthest_off(story: Story) -> None:
+    says, right = sum(PLAIN[1][4:]) / 4, sum(PLAIN[0][4:]) / 80
+    ours, hits = sum(POISE[1][4:]) / 4, sum(POISE[0][4:]) / 80
+    assert story.worst == "storm"
+    expected = [f"{100 * share:.0f}\N{NO-BREAK SPACE}%" for share in (says, right, ours, hits)]
+    told = headline(story)
+    assert [word for word in expected if word not in told] == []
+    places = [told.index(word) for word in expected]
+    assert places == sorted(places)
+
+
+def test_findings_have_the_error_of_the_estimate(story: Story) -> None:
+    recent = []
+    for end in range(1, 9):
+        part = POISE[0][max(0, end - RECENT) : end]
+        recent.append(sum(part) / SIZE / len(part))
+    off = sum(abs(0.7 - right) for right in recent) / 8
+    inside = sum(0.55 <= right <= 0.97 for right in recent) / 8
+    last = findings(story)[-1]
+    assert f"off by {off:.3f} on average" in last
+    assert f"{100 * inside:.0f}\N{NO-BREAK SPACE}% of the time" in last
+
+
+def test_curves_are_means_of_neighbours_in_the_same_segment(story: Story) -> None:
+    curve = smoothed(story.plain)["correct"].tolist()
+    side = SMOOTHED // 2
+    for at in range(8):
+        half = range(4) if at < 4 else range(4, 8)
+        near = [PLAIN[0][place] / SIZE for place in half if abs(place - at) <= side]
+        assert curve[at] == pytest.approx(sum(near) / len(near))
+
+
+def test_tables_have_a_row_for_each_segment_and_for_each_method(story: Story) -> None:
+    table = says_and_right(story)
+    assert table.index.tolist() == ["calm", "storm"]
+    assert table.columns.get_level_values(0).unique().tolist() == ["Plain model", "TENT", "Equipoise"]
+    assert table.loc["storm", ("TENT", "says")] == "96\N{NO-BREAK SPACE}%"
+    assert scores(story).loc["Equipoise", "accuracy ↑"] == pytest.approx(sum(POISE[0]) / 160)
+
+
+def test_the_page_starts_with_the_headline_and_needs_no_network(story: Story) -> None:
+    page = story_page(story, [np.zeros((8, 8), dtype=np.uint8)] * 20, "facts <of> the run")
+    body = page[page.index("<main>") :]
+    assert body.index("<h1>") < body.index("<svg") < body.index("<table")
+    assert headline(story) in page
+    assert "facts &lt;of&gt; the run" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert page.count("<svg") == 5
+
+
+def test_every_panel_has_the_same_axes(story: Story) -> None:
+    figure = over_time_figure(story, [np.zeros((8, 8), dtype=np.uint8)] * 4, 8, 5)
+    _, *panels = figure.axes[:4]
+    assert len({panel.get_ylim() for panel in panels}) == 1
+    assert {panel.get_xlim() for panel in panels} == {(0, 160)}
+
+
+def test_without_a_trace_there_is_no_story(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="trace: true"):
+        tell(read_results(folder(tmp_path, [line()])))
