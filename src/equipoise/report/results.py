@@ -108,7 +108,7 @@ class Results:
             matches = self.frame[columns].isin(list(names)).any(axis=1)
             kept = [one and (other or not names) for one, other in zip(kept, matches, strict=True)]
         scopes = tuple(scope for scope, keep in zip(self.scopes, kept, strict=True) if keep)
-        return replace(self, frame=self.frame[kept], scopes=scopes)
+        return replace(self, frame=self.frame.loc[kept], scopes=scopes)
 
 
 def read_results(folder: Path) -> Results:
