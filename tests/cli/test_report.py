@@ -146,8 +146,16 @@ def test_csv_and_figure_files(tmp_path: Path) -> None:
 
 def test_failures_alone_are_reported_in_every_format(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", [line(error="out of memory")])
-    paths = {name: tmp_path / name for name in ("latex", "csv", "figures")}
-    *_, text = write_report(run, html=tmp_path / "page.html", markdown=True, **paths)
+    out = {"latex": tmp_path / "tex", "csv": tmp_path / "csv", "figures": tmp_path / "drawn"}
+    made = write_report(
+        run,
+        html=tmp_path / "page.html",
+        latex=out["latex"],
+        csv=out["csv"],
+        figures=out["figures"],
+        markdown=True,
+    )
+    *_, text = made
     assert "out of memory" in text
     assert "out of memory" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
