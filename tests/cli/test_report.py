@@ -144,6 +144,22 @@ def test_csv_and_figure_files(tmp_path: Path) -> None:
     assert any("certainty" in path.name for path in (tmp_path / "drawn").glob("*.pdf"))
 
 
+def test_failures_alone_are_reported_in_every_format(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", [line(error="out of memory")])
+    out = {"latex": tmp_path / "tex", "csv": tmp_path / "csv", "figures": tmp_path / "drawn"}
+    made = write_report(
+        run,
+        html=tmp_path / "page.html",
+        latex=out["latex"],
+        csv=out["csv"],
+        figures=out["figures"],
+        markdown=True,
+    )
+    *_, text = made
+    assert "out of memory" in text
+    assert "out of memory" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_a_page_is_no_folder(tmp_path: Path) -> None:
     results = folder(tmp_path / "run", [line()])
     with pytest.raises(OptionError, match="--html: expected a file to write the page to, got the folder"):

@@ -110,6 +110,7 @@ def test_streams_are_those_of_the_part_and_the_last_counts() -> None:
     one = part([line()])
     several = [stream(kappa=5.0), stream(kappa=6.0), stream(backbone="other"), stream(limit=5)]
     assert [each["kappa"] for each in streams_of(one, several)] == [6.0]
+    assert streams_of(one, [stream(target="a domain without results")]) == []
 
 
 def test_values_by_place() -> None:

@@ -94,21 +94,16 @@ class Results:
 
     def only(self, methods: Collection[str] = (), temperings: Collection[str] = ()) -> "Results":
         """The rows of some methods (labels, or names in the registry) and temperings; of all by default."""
-        kept = [True] * len(self.frame)
-        wanted = {
-            "--methods": (methods, ["label", "method", "name"]),
-            "--temperings": (temperings, ["tempering"]),
-        }
-        for option, (names, columns) in wanted.items():
-            there = set(self.frame[columns].to_numpy().ravel())
-            if unknown := [name for name in names if name not in there]:
-                raise OptionError(
-                    f"{option}: expected some of {', '.join(sorted(there))}, got {', '.join(unknown)}"
-                )
-            matches = self.frame[columns].isin(list(names)).any(axis=1)
-            kept = [one and (other or not names) for one, other in zip(kept, matches, strict=True)]
+        kept = pd.Series(True, index=self.frame.index)
+        columns = {"--methods": ["label", "method", "name"], "--temperings": ["tempering"]}
+        for (option, where), names in zip(columns.items(), (methods, temperings), strict=True):
+            there = set(self.frame[where].to_numpy().ravel())
+            if unknown := set(names) - there:
+                known, odd = ", ".join(sorted(there)), ", ".join(sorted(unknown))
+                raise OptionError(f"{option}: expected some of {known}, got {odd}")
+            kept &= self.frame[where].isin(list(names)).any(axis=1) | (not names)
         scopes = tuple(scope for scope, keep in zip(self.scopes, kept, strict=True) if keep)
-        return replace(self, frame=self.frame[kept], scopes=scopes)
+        return replace(self, frame=self.frame.loc[kept], scopes=scopes)
 
 
 def read_results(folder: Path) -> Results:
@@ -237,23 +232,19 @@ def _read(path: Path, shape: TypeAdapter[Any], is_sound: Callable[[Any], bool]) 
 
 
 def _valid(text: bytes, shape: TypeAdapter[Any]) -> Any:
-    try:
-        return shape.validate_python(_loaded(text), strict=True)
-    except (ValueError, RecursionError):  # no JSON, no UTF-8, not of the shape, or nested without end
-        return None
-
-
-def _loaded(text: bytes) -> Any:
-    """The value of a line, with the fields that lines had not before they had provenance.
+    """The value of a line, with the fields that older lines lack; None for no JSON, or not of the shape.
 
     Half a character (a lone surrogate), which no file can hold, becomes "?".
     """
-    value = json.loads(text)
-    if b"\\ud" in text.lower():
-        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-    if isinstance(value, dict) and isinstance(value.get("cell"), dict):
-        value = {"classes": 0, "left_out": 0, **value, "cell": {"code": "", **value["cell"]}}
-    return value
+    try:
+        value = json.loads(text)
+        if b"\\ud" in text.lower():
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        if isinstance(value, dict) and isinstance(value.get("cell"), dict):
+            value = {"classes": 0, "left_out": 0, **value, "cell": {"code": "", **value["cell"]}}
+        return shape.validate_python(value, strict=True)
+    except (ValueError, RecursionError):  # also no UTF-8, or nested without end
+        return None
 
 
 def _is_moderate(value: Any) -> bool:

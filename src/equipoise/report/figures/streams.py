@@ -22,7 +22,8 @@ Points = Mapping[str, tuple[float, float]]
 def streams_of(part: Part, streams: Iterable[StreamSummary]) -> list[StreamSummary]:
     """The streams of a part's setting and network, of each shift and seed the last."""
     of_part = [each for each in streams if scope_of({**each, "protocol": part.scope.protocol}) == part.scope]
-    return list({(each["target"], each["tier"], each["seed"]): each for each in of_part}.values())
+    met = [each for each in of_part if _place(part, each) in part.axis[1]]
+    return list({(each["target"], each["tier"], each["seed"]): each for each in met}.values())
 
 
 def by_place(part: Part, streams: Sequence[StreamSummary], value: Callable[[StreamSummary], float]) -> Points:
