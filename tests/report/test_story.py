@@ -36,7 +36,7 @@ def traced(
 
 def segment(hits: list[int], sure: list[float], name: str) -> dict[str, Any]:
     images = SIZE * len(hits)
-    sums = {"count": [images], "confidence": [SIZE * sum(sure)], "correct": [sum(hits)]}
+    sums: dict[str, list[Any]] = {"count": [images], "confidence": [SIZE * sum(sure)], "correct": [sum(hits)]}
     metrics = {"accuracy": sum(hits) / images, "ece": 0.1, "nll": 0.5, "entropy": 0.3, "brier": 0.2}
     return {
         "name": name,

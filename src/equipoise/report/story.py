@@ -98,7 +98,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 def headline(story: Story) -> str:
     """One sentence in numbers: the plain model and ours where the plain model is furthest off."""
-    plain, hero = story.plain.segments.loc[story.worst], story.hero.segments.loc[story.worst]
+    plain, hero = (told.segments.T.to_dict()[story.worst] for told in (story.plain, story.hero))
     return (
         f"Where drift is worst, {story.plain.name} says {percent(plain['says'])} and is right "
         f"{percent(plain['right'])} of the time; {story.hero.name} says {percent(hero['says'])} and is right "

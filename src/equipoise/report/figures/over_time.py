@@ -1,6 +1,7 @@
 """A stream over time: the share of right answers beside the confidence, for one method after the other."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -71,12 +72,11 @@ def _panel(axes: Axes, told: Told, curve: pd.DataFrame, story: Story) -> None:
     colour = method_colour(told.method).light
     at, right, says = (curve[name].to_numpy() for name in ("image", "correct", "confidence"))
     _gap(axes, at, right, says)
+    shown: dict[str, Any] = {}
     if curve["value"].notna().any():
         band = axes.fill_between(at, curve["low"], curve["high"], color=ACCENT.light, alpha=0.14, linewidth=0)
         (own,) = axes.plot(at, curve["value"], color=ACCENT.light, linewidth=1, linestyle=":")
-        shown = {"own estimate, 90\N{NO-BREAK SPACE}% band": (band, own)}
-    else:
-        shown = {}
+        shown["own estimate, 90\N{NO-BREAK SPACE}% band"] = (band, own)
     (line,) = axes.plot(at, right, color=INK.light, linewidth=1.4)
     (stated,) = axes.plot(at, says, color=colour, linewidth=2)
     if told is story.plain:
