@@ -43,16 +43,12 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["logits"].shape == (8, 5)
     names["labelled"] = [(drifted(8), torch.zeros(8, dtype=torch.long))]
     exec(EXAMPLES[1], names)
-    exec(EXAMPLES[2], names)
-    assert isinstance(names["adapter"], eq.Tempered)
 
 
-def test_every_method_and_option_has_its_place() -> None:
+def test_every_method_has_its_place() -> None:
     text = README.read_text()
     for name in eq.list_methods():
         assert f"`{name}`" in text
-    for option in {**options_of("dec"), **options_of("poise")}:
-        assert f"`{option}" in text, option
 
 
 def option_table() -> str:

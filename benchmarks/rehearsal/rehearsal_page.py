@@ -145,6 +145,16 @@ def jumps(lines: list[Line]) -> str:
     return table(head, rows)
 
 
+def batches() -> str:
+    """Accuracy and ECE for each batch size, from a file of its own."""
+    rows = pd.read_csv(HERE / "batch_sizes.csv")
+    names = ["source accuracy", "poise accuracy", "source ece", "poise ece", "estimate"]
+    means = rows.groupby(["stream", "batch"], sort=False)[names].mean().reset_index()
+    head = ["stream", "batch", "accuracy: source", "poise", "ECE source", "**ECE poise**", "estimate"]
+    body = [[str(row[0]), str(row[1]), *map(told, row[2:])] for row in means.itertuples(index=False)]
+    return table(head, body)
+
+
 def main() -> None:
     """Fill in the template."""
     rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
@@ -152,6 +162,7 @@ def main() -> None:
     page = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
     for name, made in {"bar": bar, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
         page = page.replace(f"{{{{{name}}}}}", made(lines))
+    page = page.replace("{{batches}}", batches())
     print(page, end="")
 
 

@@ -8,13 +8,11 @@ outputs into it.
 import io
 import re
 import sys
-from collections.abc import Collection
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,24 +53,16 @@ def alike(printed: str, expected: str) -> bool:
     return all(abs(float(ours) - float(theirs)) <= TOLERANCE for ours, theirs in pairs)
 
 
-def check_page(page: Path, names: dict[str, Any], needs_merge: Collection[int] = ()) -> None:
-    """Run the examples of a page in order, in one namespace; those of `needs_merge` may fail."""
+def check_page(page: Path, names: dict[str, Any]) -> None:
+    """Run the examples of a page in order, in one namespace."""
     found = examples(page)
     assert found, f"{page} has no examples"
     torch.manual_seed(0)
-    waiting = []
-    for place, example in enumerate(found):
-        where = f"{page}:{example.line}"
-        try:
-            printed = example.run(page, names)
-            if example.output is not None:
-                assert alike(printed, example.output), f"{where} prints\n{printed}\nnot\n{example.output}"
-        except Exception as error:
-            if place not in needs_merge:
-                raise
-            waiting.append(f"{where}: {error!r}")
-    if waiting:
-        pytest.xfail("needs the merge: " + "; ".join(waiting))
+    for example in found:
+        printed = example.run(page, names)
+        if example.output is not None:
+            where = f"{page}:{example.line}"
+            assert alike(printed, example.output), f"{where} prints\n{printed}\nnot\n{example.output}"
 
 
 def write_outputs(page: Path) -> None:

@@ -17,16 +17,6 @@ from tests.docs.pages import DOCS, alike, check_page, examples
 from tests.support.models import MODELS
 from tests.support.rehearsals import held_out, samples, trained
 
-# Examples, by page and place, that need the branches merged with this one: they may fail until then, and
-# pytest reports them as expected failures. To be emptied by the merge.
-NEEDS_MERGE: dict[str, set[int]] = {
-    "how-to/checkpoints.md": {3},  # an adapter in the state_dict of a parent module
-    "how-to/compile.md": {1, 2},  # a compiled model is unwrapped; state files of both fit each other
-    "how-to/hugging-face.md": {1, 2, 5},  # a loader of dicts with labels; describe(); outputs=
-    "how-to/lightning.md": {1},  # an adapter in the state_dict of a parent module
-    "how-to/serve.md": {0},  # calls from several threads
-}
-
 WITH_EXAMPLES = sorted(
     str(page.relative_to(DOCS))
     for page in [
@@ -66,7 +56,7 @@ def names() -> dict[str, Any]:
 @pytest.mark.parametrize("page", WITH_EXAMPLES)
 def test_the_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    check_page(DOCS / page, names(), NEEDS_MERGE.get(page, set()))
+    check_page(DOCS / page, names())
 
 
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from equipoise.errors import DataError
 from equipoise.report.figures.over_time import SMOOTHED, over_time_figure, smoothed
 from equipoise.report.results import read_results
 from equipoise.report.story import RECENT, Story, findings, headline, tell
-from equipoise.report.story_page import says_and_right, scores, story_page
+from equipoise.report.story_page import says_and_right, story_page, stream_scores
 
 from .writer import folder, line
 
@@ -28,8 +28,7 @@ def traced(
     ]
     halves = ((hits[:4], sure[:4], "calm"), (hits[4:], sure[4:], "storm"))
     told["trace"] = {"batches": batches, "segments": [segment(*half) for half in halves]}
-    told["reliability"] = {"count": [SIZE * 8], "confidence": [SIZE * sum(sure)], "correct": [sum(hits)]}
-    told["reliability"] = {name: [0] * 14 + values for name, values in told["reliability"].items()}
+    told["reliability"]["confidence"] = [0.0] * 14 + [SIZE * sum(sure)]
     told["scores"]["accuracy"] = sum(hits) / SIZE / 8
     return told
 
@@ -37,7 +36,13 @@ def traced(
 def segment(hits: list[int], sure: list[float], name: str) -> dict[str, Any]:
     images = SIZE * len(hits)
     sums: dict[str, list[Any]] = {"count": [images], "confidence": [SIZE * sum(sure)], "correct": [sum(hits)]}
-    metrics = {"accuracy": sum(hits) / images, "ece": 0.1, "nll": 0.5, "entropy": 0.3, "brier": 0.2}
+    metrics = {
+        "accuracy": sum(hits) / images,
+        "ece": 0.1 if name == "calm" else 0.3,
+        "nll": 0.5,
+        "entropy": 0.3,
+        "brier": 0.2,
+    }
     return {
         "name": name,
         "images": images,
@@ -107,7 +112,7 @@ def test_tables_have_a_row_for_each_segment_and_for_each_method(story: Story) ->
     assert table.index.tolist() == ["calm", "storm"]
     assert table.columns.get_level_values(0).unique().tolist() == ["Plain model", "TENT", "Equipoise"]
     assert table.loc["storm", ("TENT", "says")] == "96\N{NO-BREAK SPACE}%"
-    assert scores(story).loc["Equipoise", "accuracy ↑"] == pytest.approx(sum(POISE[0]) / 160)
+    assert stream_scores(story).loc["Equipoise", "accuracy ↑"] == pytest.approx(sum(POISE[0]) / 160)
 
 
 def test_the_page_starts_with_the_headline_and_needs_no_network(story: Story) -> None:
@@ -118,6 +123,11 @@ def test_the_page_starts_with_the_headline_and_needs_no_network(story: Story) ->
     assert "facts &lt;of&gt; the run" in page
     assert "http" not in page.replace("http://www.w3.org", "")
     assert page.count("<svg") == 5
+
+
+def test_the_error_of_a_stream_is_the_mean_of_its_segments(story: Story) -> None:
+    assert story.plain.whole["ece"] == pytest.approx(0.2)
+    assert story.plain.whole["says"] == pytest.approx(sum(PLAIN[1]) / 8)
 
 
 def test_every_panel_has_the_same_axes(story: Story) -> None:

@@ -22,7 +22,7 @@ from equipoise.report.drawing import PAPER
 from equipoise.report.figures.over_time import over_time_figure
 from equipoise.report.results import read_results
 from equipoise.report.story import findings, headline, tell
-from equipoise.report.story_page import WIDE, says_and_right, scores, story_page
+from equipoise.report.story_page import WIDE, says_and_right, story_page, stream_scores
 from equipoise.version import __version__
 
 FRAMES = 20
@@ -63,7 +63,7 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
         over_time_figure(story, frames, *WIDE).savefig(partial, format="png", dpi=150, facecolor=PAPER.light)
     shown.print(headline(story), highlight=False, markup=False, style="bold")
     shown.print(_table(says_and_right(story), "Certainty and accuracy in each segment"))
-    shown.print(_table(scores(story).map("{:.3f}".format), "The whole stream"))
+    shown.print(_table(stream_scores(story).map("{:.3f}".format), "The whole stream"))
     for sentence in findings(story):
         shown.print(f"- {sentence}", highlight=False, markup=False)
     shown.print(f"{seconds:.0f} s; see {index} in a browser", highlight=False, markup=False)
@@ -73,9 +73,9 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
 def _table(frame: pd.DataFrame, title: str) -> Table:
     """A frame of texts for the terminal."""
     table = Table(title=title, title_justify="left")
-    for head in ("", *frame.columns):
-        words = " ".join(head) if isinstance(head, tuple) else str(head)
-        table.add_column(words, justify="right" if words else "left")
+    table.add_column("", no_wrap=True)
+    for head in frame.columns:
+        table.add_column("\n".join(head) if isinstance(head, tuple) else str(head), justify="right")
     for name, *values in frame.itertuples():
         table.add_row(str(name), *map(str, values))
     return table

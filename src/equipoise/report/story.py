@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -9,7 +10,7 @@ from equipoise.bench.schema import RAW, REHEARSED, BatchTrace, SegmentScores
 from equipoise.errors import DataError
 from equipoise.report.results import Results
 
-NAMES = {"source": "the plain model", "tent": "TENT", "poise": "equipoise"}
+IN_SENTENCES = {"source": "the plain model", "tent": "TENT", "poise": "equipoise"}
 """The names of the methods in sentences; others have their own."""
 
 
@@ -22,21 +23,21 @@ class Told:
         batches: a row for each batch: `image`, the number of its last image, `segment`, the share that is
             `correct`, the mean `confidence`, and the estimate of the accuracy (`value`, `low`, `high`) where
             the method has one.
-        segments: a row for each segment: `says`, the mean confidence, `right`, the accuracy, `ece`, `nll`.
-        whole: the same of the whole stream.
-        reliability: the sums of the whole stream's reliability.
+        segments: a row for each segment: `says`, the mean confidence, `right`, the accuracy, `ece`, `nll`,
+            and `reliability`, the sums of the segment.
+        whole: the same numbers for the whole stream. `ece` is the mean over the segments, by their images:
+            in a mixture of segments, too much certainty in one hides too little in another.
     """
 
     method: str
     batches: pd.DataFrame
     segments: pd.DataFrame
     whole: pd.Series
-    reliability: dict[str, list[float]]
 
     @property
     def name(self) -> str:
         """The method's name in sentences."""
-        return NAMES.get(self.method, self.method)
+        return IN_SENTENCES.get(self.method, self.method)
 
     @property
     def title(self) -> str:
@@ -115,7 +116,7 @@ def findings(story: Story) -> list[str]:
     found = [
         f"Right answers without drift ({first}): {by_day[0]} for {plain.name}, {by_day[1]} for {hero.name}.",
         f"Right answers in the whole stream: {', '.join(right)}.",
-        f"Calibration error (ECE) in the whole stream: {', '.join(ece)}.",
+        f"Calibration error (ECE), mean over the segments: {', '.join(ece)}.",
     ]
     estimated = hero.batches.dropna(subset="value")
     if len(estimated):
@@ -141,11 +142,12 @@ def _told(row: "pd.Series") -> Told:
         {
             "says": sum(row["reliability"]["confidence"]) / row["images"],
             "right": row["accuracy"],
-            "ece": row["ece"],
+            "ece": sum(segment["scores"]["ece"] * segment["images"] for segment in trace["segments"])
+            / row["images"],
             "nll": row["nll"],
         }
     )
-    return Told(row["method"], _batches(trace["batches"], ends), segments, whole, row["reliability"])
+    return Told(row["method"], _batches(trace["batches"], ends), segments, whole)
 
 
 def _batches(batches: Sequence[BatchTrace], sizes: Sequence[tuple[str, int]]) -> pd.DataFrame:
@@ -170,7 +172,7 @@ def _batches(batches: Sequence[BatchTrace], sizes: Sequence[tuple[str, int]]) ->
     return frame
 
 
-def _scores(segment: SegmentScores) -> dict[str, str | float]:
+def _scores(segment: SegmentScores) -> dict[str, Any]:
     scores = segment["scores"]
     return {
         "segment": segment["name"],
@@ -178,4 +180,5 @@ def _scores(segment: SegmentScores) -> dict[str, str | float]:
         "right": scores["accuracy"],
         "ece": scores["ece"],
         "nll": scores["nll"],
+        "reliability": segment["reliability"],
     }

@@ -29,10 +29,11 @@ def story_page(story: Story, frames: Sequence[NDArray[np.uint8]], facts: str) ->
         wide=svg(over_time_figure(story, frames, *WIDE), described),
         narrow=svg(over_time_figure(story, few, *NARROW), described),
         hero=story.hero.name,
+        worst=story.worst,
         findings=findings(story),
-        reliability=[_reliability(told) for told in story.methods],
+        reliability=[_reliability(told, story.worst) for told in story.methods],
         segments=html_frame(says_and_right(story), "Certainty and accuracy in each segment"),
-        scores=html_frame(scores(story), "Scores of the whole stream"),
+        scores=html_frame(stream_scores(story), "Scores of the whole stream"),
         facts=facts,
     )
 
@@ -47,7 +48,7 @@ def says_and_right(story: Story) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def scores(story: Story) -> pd.DataFrame:
+def stream_scores(story: Story) -> pd.DataFrame:
     """A row for each method: its scores on the whole stream."""
     frame = pd.DataFrame({told.title: told.whole for told in story.methods}).T
     return frame.rename(
@@ -56,9 +57,10 @@ def scores(story: Story) -> pd.DataFrame:
 
 
 @themed
-def _reliability(told: Told) -> tuple[str, str, str]:
+def _reliability(told: Told, segment: str) -> tuple[str, str, str]:
     figure, (axes,) = panels(2.9, 2.7)
-    reliability_axes(axes, told.reliability)
+    row = told.segments.T.to_dict()[segment]
+    reliability_axes(axes, row["reliability"])
     axes.set(xlabel="confidence", ylabel="accuracy")
-    words = f"ECE {told.whole['ece']:.3f}"
+    words = f"ECE {row['ece']:.3f}"
     return told.title, svg(figure, f"Reliability diagram of {told.name}: {words}"), words
