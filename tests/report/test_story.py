@@ -1,7 +1,6 @@
 """The story of a traced run: numbers counted again by hand, from lines typed in."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,59 +11,13 @@ from equipoise.report.results import read_results
 from equipoise.report.story import RECENT, Story, findings, headline, tell
 from equipoise.report.story_page import says_and_right, story_page, stream_scores
 
+from .told import PLAIN, POISE, SIZE, traced_lines
 from .writer import folder, line
-
-SIZE = 20
-
-
-def traced(
-    label: str, tempering: str, hits: list[int], sure: list[float], **estimate: float
-) -> dict[str, Any]:
-    """A line of 8 batches in two segments of 4."""
-    told = line(label, tempering, data="drift", order="recorded", images=SIZE * len(hits))
-    batches = [
-        {"images": SIZE, "correct": right, "confidence": confidence, "estimate": estimate or None}
-        for right, confidence in zip(hits, sure, strict=True)
-    ]
-    halves = ((hits[:4], sure[:4], "calm"), (hits[4:], sure[4:], "storm"))
-    told["trace"] = {"batches": batches, "segments": [segment(*half) for half in halves]}
-    told["reliability"]["confidence"] = [0.0] * 14 + [SIZE * sum(sure)]
-    told["scores"]["accuracy"] = sum(hits) / SIZE / 8
-    return told
-
-
-def segment(hits: list[int], sure: list[float], name: str) -> dict[str, Any]:
-    images = SIZE * len(hits)
-    sums: dict[str, list[Any]] = {"count": [images], "confidence": [SIZE * sum(sure)], "correct": [sum(hits)]}
-    metrics = {
-        "accuracy": sum(hits) / images,
-        "ece": 0.1 if name == "calm" else 0.3,
-        "nll": 0.5,
-        "entropy": 0.3,
-        "brier": 0.2,
-    }
-    return {
-        "name": name,
-        "images": images,
-        "scores": metrics,
-        "reliability": {kind: [0] * 14 + values for kind, values in sums.items()},
-    }
-
-
-PLAIN = [19, 20, 19, 18, 10, 9, 8, 9], [0.95, 0.96, 0.95, 0.94, 0.9, 0.92, 0.91, 0.9]
-TENT = [19, 19, 19, 19, 12, 11, 10, 11], [0.96] * 8
-POISE = [19, 19, 20, 19, 13, 12, 12, 13], [0.95, 0.95, 0.96, 0.95, 0.64, 0.62, 0.63, 0.61]
 
 
 @pytest.fixture
 def story(tmp_path: Path) -> Story:
-    lines = [
-        traced("poise", "none", *POISE),
-        traced("poise", "rehearsed", *POISE, value=0.7, low=0.55, high=0.97),
-        traced("tent", "none", *TENT),
-        traced("source", "none", *PLAIN),
-    ]
-    return tell(read_results(folder(tmp_path, lines)))
+    return tell(read_results(folder(tmp_path, traced_lines())))
 
 
 def test_the_plain_model_is_first_and_ours_last_with_its_estimates(story: Story) -> None:
@@ -112,7 +65,7 @@ def test_tables_have_a_row_for_each_segment_and_for_each_method(story: Story) ->
     assert table.index.tolist() == ["calm", "storm"]
     assert table.columns.get_level_values(0).unique().tolist() == ["Plain model", "TENT", "Equipoise"]
     assert table.loc["storm", ("TENT", "says")] == "96\N{NO-BREAK SPACE}%"
-    assert stream_scores(story).loc["Equipoise", "accuracy ↑"] == pytest.approx(sum(POISE[0]) / 160)
+    assert stream_scores(story).loc["Equipoise", "right ↑"] == pytest.approx(sum(POISE[0]) / 160)
 
 
 def test_the_page_starts_with_the_headline_and_needs_no_network(story: Story) -> None:

@@ -50,10 +50,9 @@ def says_and_right(story: Story) -> pd.DataFrame:
 
 def stream_scores(story: Story) -> pd.DataFrame:
     """A row for each method: its scores on the whole stream."""
+    heads = {"says": "says", "right": "right ↑", "ece": "ECE ↓", "nll": "NLL ↓"}
     frame = pd.DataFrame({told.title: told.whole for told in story.methods}).T
-    return frame.rename(
-        columns={"right": "accuracy ↑", "says": "confidence", "ece": "ECE ↓", "nll": "NLL ↓"}
-    )[["accuracy ↑", "confidence", "ECE ↓", "NLL ↓"]]
+    return frame.rename(columns=heads)[list(heads.values())]
 
 
 @themed
