@@ -15,7 +15,7 @@ setup: .venv/.ready ## make .venv with everything the other targets need
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench,demo,ray,docs,dev]'
 	@touch $@
 
-demo: setup ## adapt a digit classifier to domains it has never seen; writes demo/index.html
+demo: setup ## a classifier meets drift: writes demo/index.html
 	$(BIN)/equipoise demo --out demo
 
 test: setup ## everything but the slow and the browser tests, on all cores
