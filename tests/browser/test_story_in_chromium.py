@@ -22,7 +22,7 @@ WINDOW, PHONE = 1200, 390
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("story")
-    story = tell(read_results(folder(path, traced_lines())))
+    story = tell(read_results(folder(path, traced_lines())).frame)
     frames = [np.full((32, 32), 12 * place, dtype=np.uint8) for place in range(20)]
     (path / "index.html").write_text(story_page(story, frames, "facts of the run"), encoding="utf-8")
     return path / "index.html"

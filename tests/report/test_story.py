@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from equipoise.errors import DataError
-from equipoise.report.figures.over_time import SMOOTHED, over_time_figure, smoothed
+from equipoise.report.figures.over_time import SMOOTHED, over_time_figure, over_time_figures, smoothed
 from equipoise.report.results import read_results
 from equipoise.report.story import RECENT, Story, findings, headline, tell
 from equipoise.report.story_page import says_and_right, story_page, stream_scores
@@ -17,7 +17,7 @@ from .writer import folder, line
 
 @pytest.fixture
 def story(tmp_path: Path) -> Story:
-    return tell(read_results(folder(tmp_path, traced_lines())))
+    return tell(read_results(folder(tmp_path, traced_lines())).frame)
 
 
 def test_the_plain_model_is_first_and_ours_last_with_its_estimates(story: Story) -> None:
@@ -90,6 +90,15 @@ def test_every_panel_has_the_same_axes(story: Story) -> None:
     assert {panel.get_xlim() for panel in panels} == {(0, 160)}
 
 
+def test_the_report_draws_every_traced_stream_over_time(tmp_path: Path) -> None:
+    frame = read_results(folder(tmp_path, [*traced_lines(), line()])).frame
+    (name, figure), *others = over_time_figures(frame).items()
+    assert (name, others) == ("photo, seed 0", [])
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["", "Plain model", "TENT", "Equipoise"]
+    assert over_time_figures(frame[frame["trace"].isna()]) == {}
+
+
 def test_without_a_trace_there_is_no_story(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="trace: true"):
-        tell(read_results(folder(tmp_path, [line()])))
+        tell(read_results(folder(tmp_path, [line()])).frame)

@@ -50,7 +50,7 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
         workers.close()
     if summary.failed:
         raise EquipoiseError(f"{summary.failed} cells failed: {folder / 'results.jsonl'} has the tracebacks")
-    story = tell(read_results(folder))
+    story = tell(read_results(folder).frame)
     seconds = time.perf_counter() - started
     facts = (
         f"equipoise {__version__}, seed {seed}, {story.total:,} images in batches of 50, "

@@ -12,6 +12,7 @@ from equipoise.report import tables
 from equipoise.report.drawing import svg
 from equipoise.report.figures.ablation import ablation_figures
 from equipoise.report.figures.certainty import certainty_figures
+from equipoise.report.figures.over_time import over_time_figures
 from equipoise.report.figures.reliability import reliability_figures
 from equipoise.report.figures.streams import stream_figures, streams_of
 from equipoise.report.formats import html_frame, html_table, markdown_table, markdown_text
@@ -91,6 +92,7 @@ def report_markdown(results: Results, compare: str | None = None) -> str:
 def figures_of(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Mapping[Any, Figure]]:
     """Every figure of a part: by its kind, then by its title."""
     return {
+        "over time": over_time_figures(part.runs),
         "certainty": certainty_figures(part),
         "certainty by place": certainty_figures(part, by_place=True),
         "ablation": ablation_figures(part, streams),

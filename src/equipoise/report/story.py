@@ -8,7 +8,6 @@ import pandas as pd
 
 from equipoise.bench.schema import RAW, REHEARSED, BatchTrace, SegmentScores
 from equipoise.errors import DataError
-from equipoise.report.results import Results
 
 IN_SENTENCES = {"source": "the plain model", "tent": "TENT", "poise": "equipoise"}
 """The names of the methods in sentences; others have their own."""
@@ -75,9 +74,9 @@ class Story:
         return str((segments["says"] - segments["right"]).abs().idxmax())
 
 
-def tell(results: Results) -> Story:
-    """The story of a traced run: its methods raw, or rehearsed where they are, the baseline first."""
-    frame = results.frame[results.frame["trace"].notna()]
+def tell(runs: pd.DataFrame) -> Story:
+    """The story of traced results on one stream: methods raw, or rehearsed where they are, baseline first."""
+    frame = runs[runs["trace"].notna()]
     best = {REHEARSED: 0, RAW: 1}
     frame = frame[frame["tempering"].isin(best)].sort_values("tempering", key=lambda kinds: kinds.map(best))
     rows = frame.drop_duplicates("name").sort_index()

@@ -11,11 +11,24 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 from numpy.typing import NDArray
 
+from equipoise.bench.schema import RAW, REHEARSED
 from equipoise.report.drawing import ACCENT, INK, MUTED, OVER, UNDER, method_colour, themed
-from equipoise.report.story import Story, Told
+from equipoise.report.story import Story, Told, tell
 
 SMOOTHED = 5
 """Batches that a point of a curve is the mean of; a curve is not smoothed across two segments."""
+
+
+def over_time_figures(runs: pd.DataFrame) -> dict[str, Figure]:
+    """A figure for each traced stream and seed, by its name; none where nothing is traced."""
+    traced = runs[runs["trace"].notna() & runs["tempering"].isin((RAW, REHEARSED))]
+    stories = {
+        f"{shift}, seed {seed}": tell(rows) for (shift, seed), rows in traced.groupby(["shift", "seed"])
+    }
+    return {
+        name: over_time_figure(story, (), 10.8, 0.9 + 1.45 * len(story.methods))
+        for name, story in stories.items()
+    }
 
 
 @themed
@@ -29,7 +42,9 @@ def over_time_figure(
     """
     figure = Figure(figsize=(width, height))
     count = len(story.methods)
-    rows = figure.subplots(1 + count, 1, sharex=True, height_ratios=[0.55, *[1.0] * count])
+    rows = figure.subplots(
+        1 + count, 1, sharex=True, height_ratios=[0.55 if len(frames) else 0.05, *[1.0] * count]
+    )
     figure.subplots_adjust(
         left=0.48 / width, right=1 - 0.2 / width, top=1 - 0.24 / height, bottom=0.44 / height, hspace=0.36
     )
@@ -64,7 +79,15 @@ def _film(axes: Axes, story: Story, frames: Sequence[NDArray[np.uint8]]) -> None
         side.axis("off")
     start = 0
     for name, end in story.ends.items():
-        axes.text((start + end) / 2, 1.1, name, ha="center", va="bottom", fontsize=9)
+        axes.annotate(
+            name,
+            ((start + end) / 2, 1),
+            (0, 4),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=9,
+        )
         start = end
 
 
