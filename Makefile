@@ -19,7 +19,7 @@ demo: setup ## a classifier meets drift: writes demo/index.html
 	$(BIN)/equipoise demo --out demo
 
 test: setup ## everything but the slow and the browser tests, on all cores
-	$(BIN)/python -m pytest -n auto -m 'not slow and not browser'
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow and not browser'
 
 test-slow: setup ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -1,15 +1,15 @@
 """The examples of README.md and CONTRIBUTING.md run as they stand."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import equipoise as eq
+from equipoise.cli.app import app
 from equipoise.factory import options_of
 from equipoise.registry import method_class
 from tests.support.models import drifted, images, make
@@ -87,8 +87,7 @@ def test_the_methods_of_the_contributing_page_conform(place: int, tmp_path: Path
     file = tmp_path / "mine.py"
     file.write_text(examples(ROOT / "CONTRIBUTING.md")[place])
     assert len(file.read_text().splitlines()) < 60  # one screen
-    command = [sys.executable, "-m", "equipoise", "check", str(file)]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert "not captured" not in result.stdout
+    result = CliRunner().invoke(app, ["check", str(file)])
+    assert result.exit_code == 0, result.output[-3000:]
+    assert "not captured" not in result.output
     assert (tmp_path / "mine.py.checked").is_file()

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import ViTConfig, ViTForImageClassification
 
 import equipoise as eq
 
 
 def classifier() -> torch.nn.Module:
+    # Here, as the import takes seconds, which only the process that runs this test should spend.
+    from transformers import ViTConfig, ViTForImageClassification
+
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = ViTConfig(

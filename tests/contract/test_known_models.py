@@ -8,6 +8,8 @@ import timm
 import torch
 import torchvision
 from torch import nn
+from torchvision.models import convnext
+from torchvision.models.convnext import CNBlockConfig
 
 import equipoise as eq
 from tests.support.models import same, snapshot
@@ -19,7 +21,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         "vit_tiny_patch16_224", num_classes=7, img_size=64, drop_rate=0.1
     ),
     "torchvision resnet18": lambda: torchvision.models.resnet18(num_classes=7),
-    "torchvision convnext_tiny": lambda: torchvision.models.convnext_tiny(num_classes=7),
+    "torchvision ConvNeXt": lambda: (
+        convnext.ConvNeXt(  # that of convnext_tiny, with fewer and narrower blocks
+            [CNBlockConfig(24, 48, 1), CNBlockConfig(48, 96, 2), CNBlockConfig(96, None, 1)],
+            0.1,
+            num_classes=7,
+        )
+    ),
 }
 
 

@@ -1,7 +1,5 @@
-"""The data sets by name, what is said when one is not there, and what an import needs."""
+"""The data sets by name, and what is said when one is not there."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,22 +66,3 @@ def test_missing_data_are_told_with_place_and_layout(
     nowhere = tmp_path / "nowhere"
     with pytest.raises(DataError, match=f"there is no folder {nowhere}"):
         open_data_set(name, nowhere)
-
-
-def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_import_needs_no_packages_of_single_data_sets() -> None:
-    code = """
-import sys
-import equipoise
-print("equipoise.data" in sys.modules)
-for name in ("sklearn", "mlxtend", "matplotlib", "torchvision", "timm", "typer", "rich", "pydantic"):
-    sys.modules[name] = None
-import equipoise.data
-print(len(equipoise.data.list_data_sets()), all(hasattr(equipoise.data, n) for n in equipoise.data.__all__))
-"""
-    assert python(code).split() == ["False", "5", "True"]

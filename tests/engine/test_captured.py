@@ -89,7 +89,7 @@ def assert_same_state(plain: eq.Adapter, graph: eq.Adapter) -> None:
 @pytest.mark.parametrize(("case", "kind"), POSSIBLE)
 def test_streams_of_all_shapes(case: str, kind: str, tmp_path: Path) -> None:
     plain, graph, steps = pair(case, kind)
-    for seed, rows in enumerate((8, 8, 8, 8, 3, 8, 1, 8, 5, 5, 5, 8, 3, 3, 8)):
+    for seed, rows in enumerate((8, 8, 8, 8, 8, 8, 3, 5, 3, 1, 5, 8)):
         assert_alike(plain, graph, drifted(rows, seed))
     assert steps.replays > 3
     assert not steps.refusal
@@ -98,13 +98,13 @@ def test_streams_of_all_shapes(case: str, kind: str, tmp_path: Path) -> None:
     plain.load_state_dict(graph.state_dict())
     plain.reset()
     graph.reset()
-    for seed in range(5):
+    for seed in range(3):
         assert_alike(plain, graph, drifted(8, seed))
     state = eq.load(tmp_path / "state.safetensors", make(kind)[0]).state_dict()
     plain.load_state_dict(state)
     graph.load_state_dict(state)
     before = steps.replays
-    for seed in range(5):
+    for seed in range(3):
         assert_alike(plain, graph, drifted(8, 20 + seed))
     assert steps.replays > before
     assert_same_state(plain, graph)

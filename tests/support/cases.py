@@ -18,7 +18,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "eata, lively": ("eata", {"margin": 1.0, "epsilon": 0.99, "optimizer": "adam", "window": 2}),
     "t3a, lively": ("t3a", {"supports": 2, "tempering": "mean"}),
     "sotta, lively": ("sotta", {"confidence": 0.0, "every": 3, "capacity": 4, "tempering": "median"}),
-    "sotta, all": ("sotta", {"confidence": 0.2, "every": 2, "parameters": "all", "steps": 2}),
+    "sotta, all": ("sotta", {"confidence": 0.2, "every": 4, "parameters": "all", "steps": 2}),
     "poise, rehearsed": ("poise", {"tempering": "rehearsed"}),
     "tent, rehearsed": ("tent", {"tempering": "rehearsed"}),
     "dec, released": ("dec", {"reading": "released", "tempering": "median"}),

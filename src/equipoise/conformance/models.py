@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,7 +112,12 @@ def seeded_torch(seed: int) -> Iterator[None]:
 
 
 def make(kind: str = "batch_norm", seed: int = 0) -> tuple[nn.Module, SourceStatistics]:
-    """A model whose batch norms have seen data, and its statistics."""
+    """A model whose batch norms have seen data, and its statistics; copies that belong to the caller."""
+    return deepcopy(_made(kind, seed))
+
+
+@cache
+def _made(kind: str, seed: int) -> tuple[nn.Module, SourceStatistics]:
     with seeded_torch(seed):
         model = SMALL_MODELS[kind]()
         model.train()
