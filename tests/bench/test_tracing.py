@@ -72,6 +72,13 @@ def test_segments_that_do_not_fit_the_stream_are_refused() -> None:
         trace_stream([torch.eye(3)], torch.arange(3), [None], [Segment("day", 2)])
 
 
+def test_segments_of_one_name_are_refused_and_empty_ones_left_out() -> None:
+    with pytest.raises(DataError, match="different names, got day, day"):
+        trace_stream([torch.eye(3)], torch.arange(3), [None], [Segment("day", 2), Segment("day", 1)])
+    trace = trace_stream([torch.eye(3)], torch.arange(3), [None], [Segment("day", 3), Segment("night", 0)])
+    assert [segment["name"] for segment in trace["segments"]] == ["day"]
+
+
 def test_a_traced_recipe_keeps_the_order_of_the_data_set_and_each_segment(tmp_path: Path) -> None:
     recipe = toy_recipe(
         data="toy-drift",

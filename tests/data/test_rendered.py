@@ -22,13 +22,14 @@ def test_every_digit_stands_out_from_its_background(digit: int) -> None:
     for seed in range(30):
         rng = np.random.default_rng(seed)
         ground = background(rng)
-        written = write_digit(ground, digit, rng)
+        written = write_digit(ground, digit, rng, digit_fonts())
         middle = np.abs(written - ground)[16:48, 16:48]
         assert (middle > 20).mean() > 0.04
 
 
 def test_the_label_decides_what_is_written() -> None:
     scenes = [
-        write_digit(np.zeros((64, 64), np.float32), digit, np.random.default_rng(3)) for digit in range(10)
+        write_digit(np.zeros((64, 64), np.float32), digit, np.random.default_rng(3), digit_fonts())
+        for digit in range(10)
     ]
     assert len({scene.tobytes() for scene in scenes}) == CLASSES

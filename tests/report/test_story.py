@@ -28,7 +28,7 @@ def test_the_plain_model_is_first_and_ours_last_with_its_estimates(story: Story)
     assert story.plain.batches["value"].isna().all()
 
 
-def test_the_headline_is_of_the_segment_where_the_plain_model_is_furthest_off(story: Story) -> None:
+def test_the_headline_is_of_the_segment_where_the_plain_model_is_right_least_often(story: Story) -> None:
     says, right = sum(PLAIN[1][4:]) / 4, sum(PLAIN[0][4:]) / 80
     ours, hits = sum(POISE[1][4:]) / 4, sum(POISE[0][4:]) / 80
     assert story.worst == "storm"

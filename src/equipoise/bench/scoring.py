@@ -10,6 +10,7 @@ from equipoise.bench.schema import REHEARSED, CellScores, EstimatedAccuracy, Rel
 from equipoise.calibration.rehearsed import TRUSTS
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Temper, Tempering, divide
+from equipoise.errors import ModelError
 from equipoise.metrics import (
     accuracy,
     brier_score,
@@ -23,7 +24,13 @@ FIXED = "fixed"
 
 
 def score(logits: Tensor, labels: Tensor) -> tuple[CellScores, ReliabilitySums]:
-    """The scores and reliability sums of a stream of answers."""
+    """The scores and reliability sums of a stream of answers; ModelError where an answer is not a number.
+
+    Metrics leave such rows out, and a method must not gain by them.
+    """
+    bad = int((~logits.isfinite().all(1)).sum())
+    if bad:
+        raise ModelError(f"expected finite answers to score, got {bad} of {len(logits)} that are not")
     bins = reliability_bins(logits=logits, target=labels)
     scores = CellScores(
         accuracy=float(accuracy(logits=logits, target=labels)),

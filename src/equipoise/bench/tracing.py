@@ -41,7 +41,10 @@ def _batch(logits: Tensor, labels: Tensor, estimate: EstimatedAccuracy | None) -
 
 
 def _segments(logits: Tensor, labels: Tensor, segments: Sequence[Segment]) -> list[SegmentScores]:
-    stretches = segments or [Segment("all", len(labels))]
+    stretches = [segment for segment in segments if segment.images] or [Segment("all", len(labels))]
+    names = [segment.name for segment in stretches]
+    if len(set(names)) < len(names):
+        raise DataError(f"expected segments of different names, got {', '.join(names)}")
     if sum(segment.images for segment in stretches) != len(labels):
         raise DataError(
             f"expected segments of {len(labels)} images in all, got "

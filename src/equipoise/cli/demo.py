@@ -27,8 +27,8 @@ from equipoise.version import __version__
 
 FRAMES = 20
 """Example images along the time axis."""
-QUICK_IMAGES, QUICK_EPOCHS, QUICK_SHIFTS = 1200, 4, 8
-"""With `--quick`: the most images of training set and stream, and a shorter training and rehearsal."""
+QUICK_IMAGES, QUICK_SHIFTS = 1300, 8
+"""With `--quick`: the most images of the training set and of the stream, and a shorter rehearsal."""
 
 
 def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console | None = None) -> Path:
@@ -50,11 +50,12 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
         workers.close()
     if summary.failed:
         raise EquipoiseError(f"{summary.failed} cells failed: {folder / 'results.jsonl'} has the tracebacks")
-    story = tell(read_results(folder).frame)
+    frame = read_results(folder).frame
+    story = tell(frame[frame["seed"] == seed])
     seconds = time.perf_counter() - started
     facts = (
-        f"equipoise {__version__}, seed {seed}, {story.total:,} images in batches of 50, "
-        f"{'fewer images (--quick), ' if quick else ''}{seconds:.0f} s. The same as `equipoise run drift`."
+        f"equipoise {__version__}, seed {seed}, {story.total:,} images in batches of 50"
+        f"{', fewer images and a shorter rehearsal (--quick)' if quick else ''}, {seconds:.0f} s."
     )
     index, frames = out / "index.html", _frames(folder, limit)
     with whole_file(index) as partial:
@@ -66,7 +67,9 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
     shown.print(_table(stream_scores(story).map("{:.3f}".format), "The whole stream"))
     for sentence in findings(story):
         shown.print(f"- {sentence}", highlight=False, markup=False)
-    shown.print(f"{seconds:.0f} s; see {index} in a browser", highlight=False, markup=False)
+    shown.print(
+        f"{seconds:.0f} s; see {index} in a browser; the results are in {folder}", highlight=False, markup=False
+    )
     return index
 
 
@@ -83,7 +86,7 @@ def _table(frame: pd.DataFrame, title: str) -> Table:
 
 def demo_recipe(seed: int, quick: bool) -> Recipe:
     """The recipe `drift` with one seed; shorter if `quick`."""
-    recipe = load_recipe("drift").narrowed(seeds=[seed], epochs=QUICK_EPOCHS if quick else None)
+    recipe = load_recipe("drift").narrowed(seeds=[seed])
     return recipe.model_copy(update={"rehearsal": RehearsalRecipe(shifts=QUICK_SHIFTS)}) if quick else recipe
 
 

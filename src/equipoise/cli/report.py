@@ -29,11 +29,10 @@ def write_report(
     """Read the results of a run, write the requested files, and yield the lines to print."""
     if html is not None and html.is_dir():
         raise OptionError(f"--html: expected a file to write the page to, got the folder {html}")
-    results = read_results(folder)
+    results = read_results(folder).only(methods, temperings)
     if compare is not None and compare not in set(results.frame["name"]):
         names = ", ".join(sorted(set(results.frame["name"])))
         raise OptionError(f"--compare: expected one of {names}, got {compare}")
-    results = results.only(methods, temperings)
     if html is not None:
         _make_folder(html.parent, "--html")
         write_text(html, report_page(results, compare))

@@ -38,10 +38,7 @@ class Domain:
 
 @register_data_set
 class Demo(DataSet):
-    """Leave one domain out of three small ones, of 800 images each: for trying things out.
-
-    They are the images of `equipoise demo` with its default seed, rounded to whole numbers.
-    """
+    """Leave one domain out of three small ones, of 800 images each: for trying things out."""
 
     name = "demo"
     about = "The data set 'demo' needs no files, but some packages: pip install 'equipoise[demo]'"

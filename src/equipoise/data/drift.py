@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from equipoise.data.dataset import DataSet, Origin, Segment, Shift
-from equipoise.data.demo import CLASSES, load_domain
-from equipoise.data.images import Images, chosen
+from equipoise.data.demo import CLASSES
+from equipoise.data.images import Images
 from equipoise.data.reader import Reader
 from equipoise.data.registry import register_data_set
 from equipoise.errors import DataError
@@ -25,6 +25,9 @@ SEGMENTS = (
 DARKEST, NOISE, SMEAR = 0.25, 10.0, 9
 """The factor of the light at the end of dusk, the standard deviation of the noise then and of a shaking
 camera, and the pixels over which a shaking camera smears."""
+
+FONTS = ("DejaVuSans", "DejaVuSans-Bold")
+"""The fonts of a town's house numbers."""
 
 _TRAINED = 4000
 _PACKAGES = ("matplotlib", "pillow")
@@ -59,32 +62,39 @@ class Drift(DataSet):
         return "made"
 
     def segments(self, part: str, limit: int | None) -> Sequence[Segment]:
-        """The segments of the stream; a limit thins all of them."""
+        """The segments of the stream; under a limit each is shorter."""
         total = sum(segment.images for segment in SEGMENTS)
-        rows, start, found = chosen(total, limit), 0, []
-        for name, images in SEGMENTS:
-            found.append(Segment(name, int(((rows >= start) & (rows < start + images)).sum())))
-            start += images
-        return found
+        share = min(1.0, (limit or total) / total)
+        return [Segment(name, max(1, int(images * share))) for name, images in SEGMENTS]
 
     def read(self, part: str, limit: int | None, reader: Reader) -> Images:
-        """The images of "house numbers" in random order, or of "stream" in the order of time."""
+        """The images of "house numbers" in random order, or of "stream" in the order of time.
+
+        Under a limit fewer are drawn.
+        """
         self.check_part(part)
         if part == "stream":
-            images = _stream()
+            images = _stream([segment.images for segment in self.segments(part, limit)])
         else:
-            domain = load_domain("rendered", _TRAINED, seed=0)
-            images = Images(_whole(domain.images), domain.labels)
-        images = images.select(chosen(len(images), limit))
+            images = _house_numbers(min(limit or _TRAINED, _TRAINED), seed=0)
         reader.report(len(images), len(images))
         return images
 
 
-def _stream() -> Images:
-    sizes = [segment.images for segment in SEGMENTS]
-    house = load_domain("rendered", sum(sizes), seed=1)
-    first, dusk, shaking, last = house.images.split(sizes)
-    return Images(_whole(torch.cat([first, fading(dusk), shaken(shaking), last])), house.labels)
+def _stream(sizes: Sequence[int]) -> Images:
+    house = _house_numbers(sum(sizes), seed=1)
+    day, dusk, shaking, again = house.pixels.float().split(list(sizes))
+    return Images(_whole(torch.cat([day, fading(dusk), shaken(shaking), again])), house.labels)
+
+
+def _house_numbers(count: int, seed: int) -> Images:
+    """Digits in random order, each class as often as any other."""
+    from equipoise.data.rendered import draw_digits  # here, because it needs packages of the demo
+
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    labels = order % CLASSES
+    pixels = torch.from_numpy(draw_digits(labels.numpy(), seed, FONTS)).unsqueeze(1)
+    return Images(_whole(pixels), labels)
 
 
 def fading(images: Tensor) -> Tensor:

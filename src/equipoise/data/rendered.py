@@ -5,6 +5,7 @@ blur and noise.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,10 +25,16 @@ GLYPH_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "e
 Grey = NDArray[np.float32]
 
 
-def draw_digits(labels: NDArray[np.int64], seed: int) -> Grey:
-    """Draw one 32x32 image (0..255) for each label; the same seed gives the same images."""
+def draw_digits(labels: NDArray[np.int64], seed: int, fonts: Sequence[str] = ()) -> Grey:
+    """Draw one 32x32 image (0..255) for each label; the same seed gives the same images.
+
+    `fonts` are names of files without their ending ("DejaVuSans"); all that have digits by default.
+    """
     rng = np.random.default_rng(seed)
-    return np.stack([photograph(write_digit(background(rng), int(label), rng), rng) for label in labels])
+    paths = [path for path in digit_fonts() if not fonts or path.stem in fonts]
+    return np.stack(
+        [photograph(write_digit(background(rng), int(label), rng, paths), rng) for label in labels]
+    )
 
 
 @cache
@@ -80,9 +87,9 @@ def background(rng: np.random.Generator) -> Grey:
     return np.asarray(softened, dtype=np.float32)
 
 
-def write_digit(scene: Grey, digit: int, rng: np.random.Generator) -> Grey:
+def write_digit(scene: Grey, digit: int, rng: np.random.Generator, fonts: Sequence[Path]) -> Grey:
     """Write the digit in the middle of the scene and parts of other digits at its sides."""
-    font = digit_fonts()[rng.integers(len(digit_fonts()))]
+    font = fonts[rng.integers(len(fonts))]
     height = rng.uniform(0.55, 0.85) * CANVAS
     tilt = rng.uniform(-15, 15)
     x, y = CANVAS / 2 + rng.uniform(-4, 4, size=2)

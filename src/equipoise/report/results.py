@@ -133,7 +133,7 @@ def collect(lines: Sequence[CellResult]) -> Results:
     one label with one tempering those of the newest code of the method; the newest is the last.
     """
     newest: dict[Any, tuple[str, str]] = {}
-    codes: dict[Any, str] = {}
+    codes: dict[Any, tuple[str, str]] = {}
     counted: dict[Any, CellResult] = {}
     done: set[Any] = set()
     failures: list[CellResult] = []
@@ -148,8 +148,8 @@ def collect(lines: Sequence[CellResult]) -> Results:
                 failures.insert(0, line)
         elif newest.setdefault(place, made) != made:
             aside["of a model or stream that was made anew since"] += 1
-        elif codes.setdefault(experiment, cell["code"]) != cell["code"]:
-            aside["of older code of the method"] += 1
+        elif codes.setdefault(experiment, _code(cell)) != _code(cell):
+            aside["of older code of the method, or of another rehearsal"] += 1
         else:
             counted.setdefault((place, experiment, _traits(line)), line)
             done.add((place, experiment))
@@ -159,6 +159,11 @@ def collect(lines: Sequence[CellResult]) -> Results:
     rows = [_row(line, names) for line in kept]
     frame = pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
     return Results(frame, tuple(scope_of(line["cell"]) for line in kept), tuple(failures), left_aside=aside)
+
+
+def _code(cell: Mapping[str, Any]) -> tuple[str, str]:
+    """The code behind a cell, and the size of its rehearsal."""
+    return cell["code"], json.dumps(cell.get("rehearsal"), sort_keys=True)
 
 
 def scope_of(cell: Mapping[str, Any]) -> Scope:

@@ -69,9 +69,8 @@ class Story:
 
     @property
     def worst(self) -> str:
-        """The segment in which the plain model is furthest from being right as often as it says."""
-        segments = self.plain.segments
-        return str((segments["says"] - segments["right"]).abs().idxmax())
+        """The segment in which the plain model is right least often."""
+        return str(self.plain.segments["right"].idxmin())
 
 
 def tell(runs: pd.DataFrame) -> Story:
@@ -79,6 +78,8 @@ def tell(runs: pd.DataFrame) -> Story:
     frame = runs[runs["trace"].notna()]
     best = {REHEARSED: 0, RAW: 1}
     frame = frame[frame["tempering"].isin(best)].sort_values("tempering", key=lambda kinds: kinds.map(best))
+    if len(frame[["shift", "seed"]].drop_duplicates()) > 1:
+        raise DataError("expected results of one stream and one seed, got several")
     rows = frame.drop_duplicates("name").sort_index()
     if rows.empty:
         raise DataError("expected results of a recipe with `trace: true`, and of no or rehearsed tempering")
@@ -97,7 +98,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def headline(story: Story) -> str:
-    """One sentence in numbers: the plain model and ours where the plain model is furthest off."""
+    """One sentence in numbers: the plain model and ours where the plain model is right least often."""
     plain, hero = (told.segments.T.to_dict()[story.worst] for told in (story.plain, story.hero))
     return (
         f"Where drift is worst, {story.plain.name} says {percent(plain['says'])} and is right "

@@ -103,7 +103,10 @@ def _panel(axes: Axes, told: Told, curve: pd.DataFrame, story: Story) -> None:
     (line,) = axes.plot(at, right, color=INK.light, linewidth=1.4)
     (stated,) = axes.plot(at, says, color=colour, linewidth=2)
     if told is story.plain:
-        shown = {"says": stated, "is right": line, "gap": Patch(color=OVER.light, alpha=0.3)}
+        shown = {"says": stated, "is right": line}
+    elif not shown:
+        kinds = {"too certain": OVER, "too uncertain": UNDER}
+        shown = {name: Patch(color=kind.light, alpha=0.3) for name, kind in kinds.items()}
     if shown:
         axes.legend(
             list(shown.values()), list(shown), loc="lower right", bbox_to_anchor=(1, 0.98), ncols=3,
