@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import equipoise as eq
-from equipoise.data import list_data_sets
 
 SOURCE = Path(eq.__file__).parent
 
@@ -130,7 +129,7 @@ def test_metric_classes_load_torchmetrics_on_first_use(fresh: dict[str, Any]) ->
 
 def test_data_sets_load_on_first_use_without_the_packages_of_single_ones(fresh: dict[str, Any]) -> None:
     assert not fresh["data at once"]
-    assert fresh["data sets"] == list_data_sets()
+    assert fresh["data sets"] == ["demo", "digits", "drift", "office-home", "pacs", "tiny-imagenet-c"]
     assert fresh["data"]
 
 

@@ -10,13 +10,22 @@ from equipoise.errors import OptionError
 LABELS = [torch.tensor([2, 0, 1, 0, 2] * 20), torch.tensor([1, 1, 0, 2, 3, 3, 0] * 10)]
 SIZES = [len(labels) for labels in LABELS]
 JOINED = torch.cat(LABELS)
+ALONE = ("shuffled", "recorded")
+"""Orders of one domain."""
+DRAWN = [order for order in get_args(Order) if order != "recorded"]
 
 
 def rows_of(order: Order, seed: int = 0) -> torch.Tensor:
-    return stream_order(LABELS[:1] if order == "shuffled" else LABELS, order, seed)
+    return stream_order(LABELS[:1] if order in ALONE else LABELS, order, seed)
 
 
-@pytest.mark.parametrize("order", get_args(Order))
+def test_recorded_keeps_the_order_of_one_domain() -> None:
+    assert rows_of("recorded", seed=3).tolist() == list(range(SIZES[0]))
+    with pytest.raises(OptionError, match="one domain for the order 'recorded'"):
+        stream_order(LABELS, "recorded", 0)
+
+
+@pytest.mark.parametrize("order", DRAWN)
 def test_every_row_comes_once_and_the_seed_decides(order: Order) -> None:
     rows = rows_of(order)
     assert rows.dtype == torch.int64

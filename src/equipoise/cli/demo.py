@@ -68,7 +68,9 @@ def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console 
     for sentence in findings(story):
         shown.print(f"- {sentence}", highlight=False, markup=False)
     shown.print(
-        f"{seconds:.0f} s; see {index} in a browser; the results are in {folder}", highlight=False, markup=False
+        f"{seconds:.0f} s; see {index} in a browser; the results are in {folder}",
+        highlight=False,
+        markup=False,
     )
     return index
 
