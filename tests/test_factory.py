@@ -33,6 +33,9 @@ MEASURE, REHEARSE = (
     "source = equipoise.SourceStatistics.measure(model, ",
     "source = equipoise.rehearse(model, ",
 )
+UNLABELLED = (
+    "(or, without labels and without tempering, equipoise.SourceStatistics.measure(model, source_loader))"
+)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +44,8 @@ MEASURE, REHEARSE = (
         (lambda m: eq.DEC(m), "dec", f"{MEASURE}source_loader)"),
         (lambda m: eq.create("dec", m), "dec", f"{MEASURE}source_loader)"),
         (lambda m: eq.create("eata", m), "eata", f"{MEASURE}source_loader, fisher=True)"),
-        (lambda m: eq.Poise(m), "poise", f"{REHEARSE}held_out_loader)"),
-        (lambda m: eq.Poise(m, tempering="none"), "poise", f"{REHEARSE}held_out_loader)"),
+        (lambda m: eq.Poise(m), "poise", f"{REHEARSE}held_out_loader) {UNLABELLED}"),
+        (lambda m: eq.Poise(m, tempering="none"), "poise", f"{REHEARSE}held_out_loader) {UNLABELLED}"),
         (lambda m: eq.create("tent", m, tempering="mean"), "tempering='mean'", f"{MEASURE}source_loader)"),
         (
             lambda m: eq.create("tent", m, tempering="rehearsed"),

@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
@@ -18,6 +18,7 @@ from equipoise.network.layout import Layout
 from equipoise.network.outputs import OutputsFunction
 from equipoise.network.student import Student
 from equipoise.network.teacher import Residence
+from equipoise.options import one_of
 
 
 def make_temper(
@@ -82,6 +83,8 @@ def _chosen_tempering(
     if source is not None:
         check_source(source)
     kind = method.default_tempering if tempering is None else tempering
+    if kind is not None:
+        one_of("tempering", kind, get_args(Tempering))
     if source is None and (method.needs_source or kind != "none"):
         asker = method.name if method.needs_source else f"tempering={kind!r}"
         name, call = repr(method.name), method.measuring

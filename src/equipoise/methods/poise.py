@@ -35,7 +35,10 @@ class PoiseMethod(Method):
     needs_source = True
     default_tempering = None
     default_teacher = "resident"
-    measuring = "equipoise.rehearse(model, held_out_loader)"
+    measuring = (
+        "equipoise.rehearse(model, held_out_loader) (or, without labels and without tempering, "
+        "equipoise.SourceStatistics.measure(model, source_loader))"
+    )
     uses_prototypes = True
     arrives = PROTOTYPES
 
