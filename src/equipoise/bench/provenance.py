@@ -61,13 +61,12 @@ def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _method_file(name: str) -> Path:
     kind = method_class(name)
     try:
-        file = Path(inspect.getfile(kind)).resolve(strict=True)
+        return Path(inspect.getfile(kind)).resolve(strict=True)
     except (OSError, TypeError) as error:  # of a class of a module without a file
         raise OptionError(
             f"expected a method in a file, as results keep a hash of it, got {name!r} from a prompt or a "
             "notebook: write it to a file, and name that under modules: in the recipe"
         ) from error
-    return file
 
 
 def _with_imports(starts: Iterable[Path]) -> set[Path]:
