@@ -1,7 +1,9 @@
 import errno
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from stat import S_IMODE
 
 import pytest
 import torch
@@ -52,6 +54,47 @@ def test_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     with whole_file(target) as partial:
         save_file({"one": torch.ones(1)}, partial)  # creates files that only their owner can read
     assert target.stat().st_mode == ordinary.stat().st_mode
+
+
+def test_a_file_system_without_permissions_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "chmod", refused)
+    for _ in range(2):
+        assert written(tmp_path).is_file()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    target = tmp_path / "tensors"
+    target.touch()
+    target.chmod(mode)
+    with whole_file(target) as partial:
+        assert S_IMODE(partial.stat().st_mode) == mode | 0o600  # nobody else reads it half written, either
+        partial.write_text("new")
+    assert target.read_text() == "new" and S_IMODE(target.stat().st_mode) == mode
+    write_tensors(target, "kind", 1, TENSORS, {})
+    assert S_IMODE(target.stat().st_mode) == mode
+
+
+def test_threads_and_nested_blocks_may_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+
+    def write(number: int) -> None:
+        write_tensors(path, "kind", 1, {"number": torch.full((500,), number)}, {})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(80)))  # raises what a thread has raised
+    assert read_tensors(path, "kind", 1)[0]["number"].unique().numel() == 1
+    with whole_file(path) as outer, whole_file(path) as inner:
+        assert outer != inner
+        for partial in (outer, inner):
+            partial.write_text("text")
+            assert partial in tmp_path.glob(".*.partial")  # the files that a sweep removes after a crash
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def written(folder: Path) -> Path:

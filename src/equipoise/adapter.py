@@ -295,11 +295,12 @@ class Adapter(AdapterFacts):
         _metadata: Any,
         _strict: bool,
         missing_keys: list[str],
-        _unexpected_keys: list[str],
+        unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
         """Load the adapter's part of another module's state, which calls this."""
-        load_within(self, state_dict, prefix, self.load_state_dict, missing_keys, error_msgs)
+        load = self.load_state_dict
+        load_within(self, state_dict, prefix, load, missing_keys, unexpected_keys, error_msgs)
 
     @one_at_a_time
     def save(self, path: str | os.PathLike[str]) -> None:

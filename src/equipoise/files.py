@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_IMODE, S_IRUSR, S_IWUSR
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,17 +24,19 @@ _CHECKSUM = "checksum"
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A path to write to that replaces `path` when the block ends well; else the old file stays as it was.
 
-    A link stays a link, and the file that it refers to is replaced. Devices, pipes and folders are refused.
+    The new file has the permissions of the old one. A link stays a link, and the file that it refers to is
+    replaced. Devices, pipes and folders are refused. Threads and processes may write to one path at once:
+    the last one's file stays.
     """
     target = _real_file(Path(path))
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.partial")
     try:
         partial.touch()
-        mode = partial.stat().st_mode
+        mode = S_IMODE((target if target.exists() else partial).stat().st_mode)
+        _permit(partial, mode | S_IRUSR | S_IWUSR)
         yield partial
-        if partial.stat().st_mode != mode:  # safetensors writes files that only their owner can read
-            partial.chmod(mode)
         with partial.open("rb") as written:
+            _permit(partial, mode)  # safetensors writes files that only their owner can read
             os.fsync(written.fileno())
         partial.replace(target)
     except OSError as error:
@@ -40,6 +44,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise OSError(error.errno, f"{path}: not written, an old file is as it was: {why}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _permit(path: Path, mode: int) -> None:
+    """Give a file permissions, if it has others: not every file system lets them be set."""
+    if S_IMODE(path.stat().st_mode) != mode:
+        path.chmod(mode)
 
 
 def _real_file(path: Path) -> Path:

@@ -4,10 +4,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import equipoise as eq
+from equipoise import registry
 from equipoise.bench.modules import load_modules
 from equipoise.bench.provenance import code_digest
 
@@ -19,6 +21,10 @@ EDITS = {
     "calibration/temper.py": ["tent", "eta", "source"],
     "metrics/functional.py": ["tent", "eta", "source"],
     "rehearsing/learning.py": ["tent", "eta", "source"],
+    "bench/adapting.py": ["tent", "eta", "source"],
+    "bench/rehearsals.py": ["tent", "eta", "source"],
+    "bench/repeatable.py": ["tent", "eta", "source"],
+    "bench/plan.py": [],  # though rehearsals.py imports it: a result holds the options that it plans
     "report/__init__.py": [],
 }
 SHOWN = f"""
@@ -83,3 +89,38 @@ def test_relative_imports_of_a_package_are_followed(tmp_path: Path, monkeypatch:
     before = code_digest("mine in a package")
     used.write_text("factor = 2\n")
     assert code_digest("mine in a package") != before
+
+
+def test_packages_around_an_imported_module_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    inner = tmp_path / "around" / "deep"
+    inner.mkdir(parents=True)
+    files = [tmp_path / "around" / "beside.py", *(folder / "__init__.py" for folder in (inner.parent, inner))]
+    for file in (*files, inner / "leaf.py"):
+        file.write_text("")
+    files[1].write_text("from . import beside\n")  # runs when the leaf is imported
+    body = METHOD.replace('name = "mine"', 'name = "mine with packages"')
+    (tmp_path / "own_with_packages.py").write_text(
+        body.replace("import time", "import time, around.deep.leaf")
+    )
+    load_modules([str(tmp_path / "own_with_packages.py")])
+    seen = [code_digest("mine with packages")]
+    for file in files:
+        file.write_text(file.read_text() + "# edited\n")
+        seen.append(code_digest("mine with packages"))
+    assert len(set(seen)) == 4
+
+
+@pytest.mark.parametrize("place", ["<stdin>", None])
+def test_a_method_without_a_file_is_refused(place: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    # At a prompt the module has the file "<stdin>", in a notebook none.
+    typed = ModuleType("typed_by_hand")
+    if place is not None:
+        typed.__file__ = place
+    monkeypatch.setitem(sys.modules, "typed_by_hand", typed)
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    exec(METHOD.replace('name = "mine"', 'name = "mine by hand"'), vars(typed))
+    with pytest.raises(eq.errors.OptionError, match=r"expected a method in a file.*mine by hand"):
+        code_digest("mine by hand")

@@ -191,6 +191,30 @@ def test_all_ways_to_pass_the_same_inputs_give_the_same_answers(name: str) -> No
     assert torch.equal(of_its_own.source_logits(batch), by_keyword.source_logits(**batch))
 
 
+@pytest.mark.parametrize("entry", ["labels", "label"])
+def test_inputs_gets_a_dict_without_its_labels(entry: str) -> None:
+    model, image, beside = two()
+    seen: list[list[str]] = []
+
+    def inputs(batch: Any) -> Any:
+        seen.append(list(batch))
+        return batch
+
+    adapter, batch = created("tent", model, inputs=inputs), {"image": image, "beside": beside}
+    labelled = {**batch, entry: torch.zeros(8)}
+    for call in (adapter, adapter.predict, adapter.source_logits):
+        call(labelled)
+    adapter.adapt([labelled], progress=False)
+    assert seen == [["image", "beside"]] * 4
+    assert entry in labelled  # the caller's own dict stays as it is
+
+
+def test_inputs_gets_a_tuple_of_a_call_whole() -> None:
+    model, image, beside = two()
+    by_function = created("tent", model, inputs=lambda pair: (pair[0], pair[1]))
+    assert torch.equal(by_function((image, beside)), created("tent", model)(image, beside))
+
+
 def test_a_bad_sample_in_a_second_input_is_set_aside() -> None:
     model, image, beside = two()
     beside[3] = torch.nan

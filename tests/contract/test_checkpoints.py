@@ -135,6 +135,20 @@ def test_a_checkpoint_without_the_adapter_names_what_is_missing() -> None:
     assert same(before, new.adapter.state_dict())
 
 
+def test_entries_of_a_plain_model_in_the_adapters_place_are_unexpected() -> None:
+    new = parent("tent")
+    before, weight = new.adapter.state_dict(), new.scale.detach()
+    theirs = {f"parts.adapter.{name}": tensor for name, tensor in make(seed=1)[0].state_dict().items()}
+    theirs["parts.adapter.student.0.weight"] = torch.zeros(3)  # of the adapter's own module, and not loaded
+    theirs["parts.adapter.student.other"] = torch.zeros(3)
+    found = new.load_state_dict({"scale": weight, **theirs}, strict=False)
+    assert found.missing_keys == ["parts.adapter._extra_state"]
+    assert sorted(found.unexpected_keys) == sorted(theirs)
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*parts\.adapter\.0\.weight"):
+        new.load_state_dict({"scale": weight, **theirs})
+    assert same(before, new.adapter.state_dict())
+
+
 def test_damaged_entries_are_refused() -> None:
     old, new = parent("tent"), parent("tent")
     before = new.adapter.state_dict()

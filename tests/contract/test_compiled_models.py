@@ -85,3 +85,22 @@ def test_the_compiled_model_stays_compiled() -> None:
     eq.SourceStatistics.measure(model, [images(8)], progress=False)
     eq.Poise(model, source)(drifted(8))
     assert model._compiled_call_impl is before is not None
+
+
+class NamedAlike(nn.Module):
+    """A user's model whose child has the name that torch.compile gives to the module it wraps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orig_mod, self.scale = make()[0], 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.scale * self._orig_mod(x)
+        return logits
+
+
+@pytest.mark.parametrize("form", [lambda model: model, wrapped])
+def test_a_name_does_not_make_a_compiled_model(form: Callable[[nn.Module], nn.Module]) -> None:
+    adapter = eq.create("source", form(NamedAlike().eval()))
+    assert torch.equal(adapter(images(8)), 2 * make()[0].eval()(images(8)))
+    assert type(adapter.detach()) is NamedAlike

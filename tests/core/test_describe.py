@@ -106,6 +106,54 @@ def test_a_head_whose_output_is_changed_has_none_either() -> None:
     assert lines(adapter)["prototypes"].startswith("none: the logits are not the output of an nn.Linear")
 
 
+class Other(nn.Linear):
+    """A linear layer with a forward of its own; as a model, it has no other layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x.flatten(1))
+
+
+class First(nn.Module):
+    """A classifier whose linear layer runs on both halves of an image, of which the first is the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(54, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x.reshape(len(x), 2, 54).transpose(0, 1).contiguous())[0]
+        return logits
+
+
+class OwnWeights(nn.Module):
+    """A classifier without layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(108, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight
+
+
+def test_a_model_without_prototypes_says_why() -> None:
+    shared = nn.Linear(108, 108)
+    reasons = {
+        nn.Sequential(nn.Flatten(), shared, shared): "the linear layer '1' runs more than once",
+        nn.Sequential(Other(108, 5)): "the linear layer '0' has a forward that is not nn.Linear's",
+        Other(108, 5): "the linear layer of the model itself has a forward that is not nn.Linear's",
+        First(): "the linear layer 'head' turns (2, 6, 54) into (2, 6, 5), and the logits are (6, 5)",
+        OwnWeights(): (
+            "the logits are not the output of an nn.Linear; the last layer is the model itself, a OwnWeights"
+        ),
+    }
+    for model, reason in reasons.items():
+        classes = model(drifted(1)).shape[-1]
+        adapter = eq.Poise(model, eq.SourceStatistics(h0=0.5, kappa=2.0, num_classes=classes))
+        adapter(drifted(6))
+        assert lines(adapter)["prototypes"] == f"none: {reason}"
+
+
 @pytest.mark.filterwarnings("ignore")  # torch.ao is to move to another package
 def test_a_quantised_head_has_none_either() -> None:
     if not torch.backends.quantized.supported_engines[1:]:

@@ -16,9 +16,12 @@ from equipoise.errors import OptionError
 from equipoise.factory import options_of
 from equipoise.registry import method_class
 
-_PACKAGE = Path(equipoise.__file__).parent
+_PACKAGE = Path(equipoise.__file__).resolve().parent
 _ANSWERS = ("factory.py", "rehearsing/rehearse.py", "bench/scoring.py")
 """With their imports, the code that every result depends on: adapters, temperatures, rehearsals, scores."""
+_RUNNING = ("bench/adapting.py", "bench/rehearsals.py", "bench/repeatable.py")
+"""Without their imports, the code that runs a method for every result: recipes and plans are among those
+imports, and a result's key holds the outcome of these."""
 _INSTALLED = {Path(sysconfig.get_paths()[name]).resolve() for name in ("purelib", "platlib")}
 
 
@@ -26,13 +29,13 @@ def code_digest(name: str) -> str:
     """A hash, 12 hexadecimal digits, of the source files that the answers of a method depend on.
 
     They are the file of the method, the files that it imports, transitively, from equipoise or from beside
-    it, and equipoise's own code of adapters, temperatures, rehearsals and scores. Other methods are not
+    it, and equipoise's own code of adapters, temperatures, rehearsals, scores and runs. Other methods are not
     among them (the file `equipoise/__init__.py`, which imports them all, is not followed), and neither are
-    torch and other packages.
+    torch and other packages. OptionError for a method that is in no file.
     """
-    start = Path(inspect.getfile(method_class(name))).resolve()
+    followed = _with_imports([_method_file(name), *(_PACKAGE / part for part in _ANSWERS)])
     digest = hashlib.blake2b(digest_size=6)
-    for file in sorted(_with_imports([start, *(_PACKAGE / part for part in _ANSWERS)])):
+    for file in sorted(followed.union(_PACKAGE / part for part in _RUNNING)):
         near = file.relative_to(_PACKAGE) if file.is_relative_to(_PACKAGE) else Path(file.name)
         text = file.read_bytes()
         digest.update(f"{near.as_posix()} {len(text)}\n".encode() + text)
@@ -55,6 +58,17 @@ def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**shared, **given, **{option: getattr(method, option) for option in own}}
 
 
+def _method_file(name: str) -> Path:
+    kind = method_class(name)
+    try:
+        return Path(inspect.getfile(kind)).resolve(strict=True)
+    except (OSError, TypeError) as error:  # of a class of a module without a file
+        raise OptionError(
+            f"expected a method in a file, as results keep a hash of it, got {name!r} from a prompt or a "
+            "notebook: write it to a file, and name that under modules: in the recipe"
+        ) from error
+
+
 def _with_imports(starts: Iterable[Path]) -> set[Path]:
     found: set[Path] = set()
     waiting = list(starts)
@@ -68,12 +82,18 @@ def _with_imports(starts: Iterable[Path]) -> set[Path]:
 
 @cache
 def _imports(file: Path, _changed: int) -> tuple[Path, ...]:
-    """The files that a file imports from its own project or from equipoise, wherever in it an import is."""
+    """The files that a file imports from its own project or from equipoise, wherever in it an import is.
+
+    With them the `__init__.py` of the packages that a file of another project is in, as these run before it.
+    """
     root, package = file.parent, ""
+    around: list[Path] = []
     while (root / "__init__.py").is_file():
+        around.append(root / "__init__.py")
         root, package = root.parent, f"{root.name}.{package}"
     found = (_module_file(root, package, name) for name in _imported_names(file, package))
-    return tuple(path for path in found if path is not None)
+    own = [] if file.is_relative_to(_PACKAGE) else around
+    return (*own, *(path for path in found if path is not None))
 
 
 def _imported_names(file: Path, package: str) -> Iterator[str]:

@@ -79,6 +79,7 @@ def load_within(
     prefix: str,
     load: Callable[[dict[str, Any]], None],
     missing: list[str],
+    unexpected: list[str],
     errors: list[str],
 ) -> None:
     """Load an adapter's part of a module's state dict, for `nn.Module._load_from_state_dict`.
@@ -88,15 +89,19 @@ def load_within(
 
     Args:
         adapter: the adapter.
-        state: the state dict, or a part with the adapter's entries; gets entries for its modules.
+        state: a copy of the state dict, or a part with the adapter's entries; gets entries for its modules.
         prefix: of the adapter's entries.
         load: loads entries without the prefix; may raise StateError, and has then changed nothing.
         missing: gets the name of an entry that is not there.
+        unexpected: gets the names of entries that are of no adapter (of a plain model, say): not loaded.
         errors: gets the message of an error.
     """
     own = part(state, prefix)
     if EXTRA_STATE not in own:
         missing.append(prefix + EXTRA_STATE)
+        unexpected.extend(prefix + name for name in own)
+        for name in own:  # else the adapter's modules would report some of them again
+            del state[prefix + name]
     else:
         try:
             load(own)

@@ -8,6 +8,7 @@ from equipoise.network.head import linear_layer, linear_layers
 from equipoise.network.student import Student
 
 _SHOWN = 4  # names of layers
+_ITSELF = "the model itself"
 
 
 def describe(respond: Responder, execution: str) -> str:
@@ -55,16 +56,19 @@ def _prototypes(respond: Responder) -> str:
         return f"on the linear head {head!r}, {weight.shape[1]} features to {weight.shape[0]} classes"
     if student.head_is_output is None and linear_layers(student.model):
         return "on the linear head, which the first batch finds"
-    name, layer = _last_layer(student.model)
-    return f"none: the logits are not the output of an nn.Linear; the last layer is {name!r}, {layer}"
+    if student.head_refusal:
+        return f"none: {student.head_refusal}"
+    last = _last_layer(student.model)
+    return f"none: the logits are not the output of an nn.Linear; the last layer is {last}"
 
 
-def _last_layer(model: nn.Module) -> tuple[str, str]:
+def _last_layer(model: nn.Module) -> str:
     """The name and the class of the last layer with weights; quantised ones have a method of that name."""
     found = [(name, module) for name, module in model.named_modules() if hasattr(module, "weight")]
     name, layer = found[-1] if found else ("", model)
     kind, module = type(layer).__name__, type(layer).__module__
-    return name, f"a quantised {kind}" if "quantized" in module else f"a {kind}"
+    quantised = "quantised " if "quantized" in module else ""
+    return f"{repr(name) if name else _ITSELF}, a {quantised}{kind}"
 
 
 def _tempering(respond: Responder) -> str:
@@ -88,7 +92,7 @@ def _holding(respond: Responder) -> str:
 
 
 def _counted(layers: list[str]) -> str:
-    names = [name or "the model itself" for name in layers]
+    names = [name or _ITSELF for name in layers]
     shown = ", ".join(names if len(names) <= _SHOWN else [*names[: _SHOWN - 1], "…", names[-1]])
     return f"{len(layers)} layer{'s' if len(layers) > 1 else ''} ({shown})"
 

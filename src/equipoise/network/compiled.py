@@ -1,5 +1,6 @@
 """Networks run by torch.compile where a shape comes often, and the modules inside a user's compiled ones."""
 
+import sys
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,8 +19,9 @@ def original(model: nn.Module) -> nn.Module:
 
     A compiled module ignores hooks that are placed after its first call, and prefixes the names of weights.
     """
-    wrapped = dict(model.named_children()).get("_orig_mod")  # of a class whose import takes a second
-    return model if wrapped is None else original(wrapped)
+    # An import of the class takes a second; without one there is no module of it.
+    wrapper = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())
+    return original(model.get_submodule("_orig_mod")) if isinstance(model, wrapper) else model
 
 
 def uncompiled(model: nn.Module) -> AbstractContextManager[Any]:

@@ -18,13 +18,14 @@ class Call(NamedTuple):
         features: its input.
         output: its output.
         version: of the output, which goes up when it is written into.
-        plain: whether the layer was called once and computes as nn.Linear does.
+        obstacle: why the layer can be no head, as a verb with its object: it was called before, or does not
+            compute as nn.Linear does; empty if it can.
     """
 
     features: Tensor
     output: Tensor
     version: int
-    plain: bool
+    obstacle: str
 
     def returned(self, logits: Tensor) -> bool:
         """Whether logits are the output itself, or a view of it, not changed since."""
@@ -58,12 +59,14 @@ class WatchedHead:
         layer: the layer.
         features: its (N, D) input.
         is_output: whether its output is the model's output.
+        refusal: why the linear layer that returned the logits is no head; empty if it is, or none did.
     """
 
     name: str | None = None
     layer: nn.Linear | None = None
     features: Tensor | None = None
     is_output: bool = False
+    refusal: str = ""
 
 
 class SeenHead:
@@ -82,6 +85,7 @@ class SeenHead:
         else:
             seen.name = head_of(calls, logits)
             seen.features = None if seen.name is None else calls[seen.name].features
+            seen.refusal = _refusal(calls, logits) if seen.name is None else ""
         if seen.name is not None:
             seen.layer = linear_layer(self._model, seen.name)
             seen.is_output = calls[seen.name].returned(logits)
@@ -97,8 +101,11 @@ def watch_head(model: nn.Module, name: str | None, required: bool) -> Iterator[S
         def note(
             module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor
         ) -> None:
-            plain = layer not in calls and type(module).forward is nn.Linear.forward
-            calls[layer] = Call(args[0] if args else kwargs["input"], output, _version(output), plain)
+            own = type(module).forward is not nn.Linear.forward
+            obstacle = "has a forward that is not nn.Linear's" if own else ""
+            if layer in calls:
+                obstacle = "runs more than once"
+            calls[layer] = Call(args[0] if args else kwargs["input"], output, _version(output), obstacle)
 
         return note
 
@@ -124,12 +131,25 @@ def head_of(calls: Calls, logits: Tensor) -> str | None:
     for name, call in reversed(calls.items()):
         if (
             call.returned(logits)
-            and call.plain
+            and not call.obstacle
             and call.features.ndim == 2
             and call.output.shape == logits.shape
         ):
             return name
     return None
+
+
+def _refusal(calls: Calls, logits: Tensor) -> str:
+    """The reason why the linear layer that returned the logits is no head; empty where none did."""
+    for name, call in reversed(calls.items()):
+        if call.returned(logits):
+            shapes = (
+                f"turns {tuple(call.features.shape)} into {tuple(call.output.shape)}, and the logits are "
+                f"{tuple(logits.shape)}"
+            )
+            layer = repr(name) if name else "of the model itself"
+            return f"the linear layer {layer} {call.obstacle or shapes}"
+    return ""
 
 
 def find_head(calls: Calls, logits: Tensor) -> str:

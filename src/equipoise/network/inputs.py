@@ -31,7 +31,7 @@ def called_batch(
 ) -> Batch:
     """The batch of a call `adapter(*args, **kwargs)`: the model's own arguments, or one that `inputs` takes.
 
-    A dict by position is keyword inputs, without its labels.
+    A dict by position is keyword inputs, without its labels; `inputs` gets it without labels, too.
     """
     if inputs is not None:
         if len(args) != 1 or kwargs:
@@ -39,7 +39,8 @@ def called_batch(
                 f"an adapter with inputs= takes one batch, got {len(args)} positional and {len(kwargs)} "
                 "keyword arguments"
             )
-        return _converted(model, args[0], inputs)
+        batch = without_labels(args[0]) if isinstance(args[0], Mapping) else args[0]
+        return _converted(model, batch, inputs)
     if len(args) == 1 and isinstance(args[0], Mapping):
         kwargs = {**without_labels(args[0]), **kwargs}
         return _taken(model, (), kwargs, _of_dict(kwargs))

@@ -45,6 +45,7 @@ class Student:
         fingerprint: a hash of the source model's weights.
         head: the name of the linear head, once a watched forward has found it.
         head_is_output: whether its output is the model's.
+        head_refusal: why the linear layer that returned the logits is no head (`network.head`).
         permission: a flag on the device, false where the batch must not change weights; None outside a step.
         generation: a number that changes when tensors move to other addresses.
     """
@@ -67,6 +68,7 @@ class Student:
         self.fingerprint = fingerprint(model)
         self.head: str | None = None
         self.head_is_output: bool | None = None
+        self.head_refusal = ""
         self.permission: Tensor | None = None
         self.generation = 0
         self._first_outputs = (
@@ -216,6 +218,7 @@ class Student:
         if self._seen_head is not None:
             watched = self._seen_head.note(logits)
             self.head, self.head_is_output = watched.name, watched.is_output
+            self.head_refusal = watched.refusal
             if watched.features is not None:
                 watched.features = self.gather(watched.features, "features")
         if self._first_outputs and (reads_are_free(logits.device) or logits.is_cuda):
