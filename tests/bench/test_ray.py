@@ -35,6 +35,7 @@ def task_workers() -> list[int]:
     return found
 
 
+@pytest.mark.slow  # Ray takes a minute to start and stop
 def test_ray_gives_the_same_and_survives_a_killed_worker(tmp_path: Path) -> None:
     slow = RECIPE.replace("mine: {batch_size: 20}", "mine: {batch_size: 10, options: {pause: 0.2}}")
     recipe = write_own(tmp_path, slow)

@@ -39,6 +39,7 @@ def test_the_same_again_does_nothing(reference: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.slow  # an interrupt in mid-run and a store cut short have faster tests
 def test_killed_twice_and_resumed_has_every_cell_once_and_the_same(reference: Path, tmp_path: Path) -> None:
     recipe, out = write_own(tmp_path), tmp_path / "out"
     for cells in (1, CELLS // 3):

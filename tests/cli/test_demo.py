@@ -27,7 +27,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"rehearsal": RehearsalRecipe(images=100, shifts=8)}
     tiny: Recipe = recipe.narrowed(epochs=1).model_copy(update=changes)
     monkeypatch.setattr(demo, "demo_recipe", lambda seed, quick: tiny)
-    monkeypatch.setattr(demo, "QUICK_IMAGES", 1000)
+    monkeypatch.setattr(demo, "QUICK_IMAGES", 240)
+    monkeypatch.setattr("equipoise.bench.held_out.ONE_IN", 2)  # 120 of them are enough to rehearse with
     monkeypatch.setattr(demo, "make_workers", lambda **_: InProcess())
 
 

@@ -52,8 +52,8 @@ def test_report_writes_what_is_asked_for(tmp_path: Path) -> None:
     assert said.exit_code == 0
     assert "# Results" not in said.output
     assert str(page) in said.output
-    assert page.read_text().startswith("<!DOCTYPE html>")
-    assert (tables / "all.tex").is_file()
+    assert page.read_text().startswith("<!doctype html>")
+    assert (tables / "main.tex").is_file()
     both = runner.invoke(app, ["report", str(results), "--html", str(page), "--markdown"])
     assert "# Results" in both.output
 

@@ -38,7 +38,7 @@ def test_methods_that_learn_by_gradients() -> None:
     found = lines(eq.create("tent", model, source))
     assert found["learns"] == "24 parameters of 2 layers (1, 6)"
     assert found["prototypes"] == "none: tent uses none"
-    assert found["tempering"] == "none; no rehearsal, so accuracy is not estimated"
+    assert found["tempering"] == "none; accuracy is not estimated"
     assert "of 5 layers (0, 1, 5, …, 8)" in lines(eq.DEC(model, source))["learns"]
     assert lines(eq.create("t3a", model, head="8"))["prototypes"].startswith("on the linear head '8'")
     assert lines(eq.create("t3a", model))["statistics"] == "none: t3a leaves running statistics as they are"
@@ -48,7 +48,7 @@ def test_methods_that_learn_by_gradients() -> None:
 def test_a_tempered_adapter_describes_its_own_temper() -> None:
     model, source = make()
     adapter = eq.Tempered(eq.create("tent", model), source)
-    assert lines(adapter)["tempering"] == "median; no rehearsal, so accuracy is not estimated"
+    assert lines(adapter)["tempering"] == "median; accuracy is not estimated"
     adapter(drifted(6))
     assert lines(adapter)["learns"] == "24 parameters of 2 layers (1, 6)"
 
@@ -57,7 +57,7 @@ def test_a_rehearsal_that_is_not_used_is_named() -> None:
     model, source = make()
     adapter = eq.create("tent", model, rehearsed(source, "poise"))
     assert lines(adapter)["tempering"] == (
-        "none; a rehearsal of poise is there, so accuracy is not estimated"
+        'none; accuracy is not estimated; tempering="rehearsed" would use the rehearsal of poise'
     )
 
 

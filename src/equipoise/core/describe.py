@@ -75,8 +75,8 @@ def _tempering(respond: Responder) -> str:
     temper, source = respond.temper, respond.source
     rehearsals = ", ".join(source.rehearsals) if source else ""
     if temper.rehearsed is None:
-        held = f"a rehearsal of {rehearsals} is there" if rehearsals else "no rehearsal"
-        return f"{temper.kind}; {held}, so accuracy is not estimated"
+        cure = f'; tempering="rehearsed" would use the rehearsal of {rehearsals}' if rehearsals else ""
+        return f"{temper.kind}; accuracy is not estimated{cure}"
     rehearsal = temper.rehearsed.rehearsal
     fallback = "may answer" if temper.compares else "never answers"
     return (
