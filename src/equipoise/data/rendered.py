@@ -89,7 +89,7 @@ def background(rng: np.random.Generator) -> Grey:
 
 def write_digit(scene: Grey, digit: int, rng: np.random.Generator, fonts: Sequence[Path]) -> Grey:
     """Write the digit in the middle of the scene and parts of other digits at its sides."""
-    font = fonts[rng.integers(len(fonts))]
+    font = fonts[int(rng.integers(len(fonts)))]
     height = rng.uniform(0.55, 0.85) * CANVAS
     tilt = rng.uniform(-15, 15)
     x, y = CANVAS / 2 + rng.uniform(-4, 4, size=2)
