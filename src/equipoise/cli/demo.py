@@ -27,7 +27,7 @@ from equipoise.version import __version__
 
 FRAMES = 20
 """Example images along the time axis."""
-QUICK_IMAGES, QUICK_SHIFTS = 1300, 8
+QUICK_IMAGES, QUICK_SHIFTS = 1000, 8
 """With `--quick`: the most images of the training set and of the stream, and a shorter rehearsal."""
 
 

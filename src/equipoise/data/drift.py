@@ -26,8 +26,8 @@ DARKEST, NOISE, SMEAR = 0.25, 10.0, 9
 """The factor of the light at the end of dusk, the standard deviation of the noise then and of a shaking
 camera, and the pixels over which a shaking camera smears."""
 
-FONTS = ("DejaVuSans", "DejaVuSans-Bold")
-"""The fonts of a town's house numbers."""
+FONTS = ("DejaVuSans-Bold",)
+"""The font of a town's house numbers."""
 
 _TRAINED = 4000
 _PACKAGES = ("matplotlib", "pillow")
