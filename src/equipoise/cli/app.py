@@ -43,7 +43,9 @@ def demo_command(
         int,
         typer.Option(min=0, max=2**31 - 1, help="The same seed gives the same numbers on the same machine."),
     ] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer images and a weaker model: about 45 seconds.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer images and a weaker model: about 45 seconds.")
+    ] = False,
 ) -> None:
     """Show a classifier that meets drift: how certain it is, and how often it is right.
 
