@@ -155,10 +155,11 @@ def test_a_model_without_prototypes_says_why() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.ao is to move to another package
-def test_a_quantised_head_has_none_either() -> None:
+def test_a_quantised_head_has_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.backends.quantized.supported_engines[1:]:
         pytest.skip("no engine for quantised layers here")
-    torch.backends.quantized.engine = torch.backends.quantized.supported_engines[-1]
+    engine = torch.backends.quantized.supported_engines[-1]
+    monkeypatch.setattr(torch.backends.quantized, "engine", engine)
     model = torch.ao.quantization.quantize_dynamic(make()[0].eval(), {nn.Linear}, dtype=torch.qint8)
     adapter = eq.Poise(model, BY_HAND)
     adapter(drifted(6))

@@ -45,10 +45,7 @@ class Demo(DataSet):
     classes = tuple(map(str, range(CLASSES)))
 
     def __init__(self, root: Path) -> None:
-        try:
-            self._versions = {package: version(package) for package in _PACKAGES}
-        except PackageNotFoundError as missing:
-            raise DataError(f"{self.about}; {missing.name} is missing") from None
+        self._versions = package_versions(_PACKAGES, self.about)
 
     @property
     def shifts(self) -> Sequence[Shift]:
@@ -70,6 +67,14 @@ class Demo(DataSet):
         images = Images(domain.images.round().to(torch.uint8), domain.labels).select(chosen(_IMAGES, limit))
         reader.report(len(images), len(images))
         return images
+
+
+def package_versions(packages: Sequence[str], about: str) -> dict[str, str]:
+    """The versions of the packages that images come from; DataError, with `about`, where one is missing."""
+    try:
+        return {package: version(package) for package in packages}
+    except PackageNotFoundError as missing:
+        raise DataError(f"{about}; {missing.name} is missing") from None
 
 
 def load_domains(images_each: int, seed: int) -> list[Domain]:

@@ -1,7 +1,6 @@
 """A stream that drifts: house numbers by day, at dusk, from a shaking camera, and by day again."""
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -9,11 +8,10 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from equipoise.data.dataset import DataSet, Origin, Segment, Shift
-from equipoise.data.demo import CLASSES
+from equipoise.data.demo import CLASSES, package_versions
 from equipoise.data.images import Images
 from equipoise.data.reader import Reader
 from equipoise.data.registry import register_data_set
-from equipoise.errors import DataError
 
 SEGMENTS = (
     Segment("day", 500),
@@ -43,10 +41,7 @@ class Drift(DataSet):
     classes = tuple(map(str, range(CLASSES)))
 
     def __init__(self, root: Path) -> None:
-        try:
-            self._versions = {package: version(package) for package in _PACKAGES}
-        except PackageNotFoundError as missing:
-            raise DataError(f"{self.about}; {missing.name} is missing") from None
+        self._versions = package_versions(_PACKAGES, self.about)
 
     @property
     def shifts(self) -> Sequence[Shift]:

@@ -115,7 +115,7 @@ def tempering_counts(parts: Sequence[Part], protocol: str) -> list[Table]:
 
 
 def cautions(results: Results, parts: Sequence[Part]) -> list[str]:
-    """What a reader must know about the whole before reading on."""
+    """Warnings about the results as a whole: missing, failed and left-aside cells."""
     told = list(dict.fromkeys(filter(None, map(_trial, parts))))
     if single := [part for part in parts if len(part.seeds) == 1]:
         told.append(

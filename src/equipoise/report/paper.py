@@ -52,7 +52,7 @@ class PrintedTable(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """How the paper ran a data set; `own_size` is the side of the images that our data set gives."""
+    """The paper's settings for a data set; `own_size` is the side of the images that our data set gives."""
 
     epochs: int
     input_size: int
@@ -109,7 +109,7 @@ def printed_tables() -> tuple[PrintedTable, ...]:
 
 @cache
 def experiments() -> dict[str, Experiment]:
-    """How the paper ran each data set."""
+    """The paper's settings for each data set."""
     return {data: Experiment(**entry) for data, entry in _content()["experiments"].items()}
 
 
