@@ -1,19 +1,23 @@
 """Rehearsals of the bench: made once on images that the model never saw, and what they do to answers."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import equipoise as eq
-from equipoise.bench import held_out, rehearsals
+from equipoise.bench import held_out, rehearsals, sweep
 from equipoise.bench.adapting import run_cells
 from equipoise.bench.plan import RunPlan, make_plan
-from equipoise.bench.rehearsals import damaged_rehearsal, rehearsal_path, rehearsed_source
+from equipoise.bench.progress import RunProgress
+from equipoise.bench.rehearsals import rehearsal_path, rehearsed_source, store_rehearsal
 from equipoise.bench.schema import Cell, CellResult
 from equipoise.bench.source_model import (
     SourceModel,
@@ -22,9 +26,11 @@ from equipoise.bench.source_model import (
     read_source_model,
     source_images,
 )
+from equipoise.bench.sweep import run_recipe
 from equipoise.bench.training import train_source_model
+from equipoise.bench.workers import InProcess
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.data import Cache, DataSet, Images, Reader, Shift, stream_order
+from equipoise.data import Cache, DataSet, Images, Reader, Shift, register_data_set, stream_order
 from equipoise.data.images import chosen
 
 from .toy import toy_images, toy_recipe
@@ -47,6 +53,17 @@ class Many(DataSet):
     def read(self, part: str, limit: int | None, reader: Reader) -> Images:
         images = toy_images(part, 204 if part == "plain" else 80)
         return images.select(chosen(len(images), limit))
+
+
+@register_data_set
+class ManyTargets(Many):
+    """Two streams for one model."""
+
+    name = "many-targets"
+
+    @property
+    def shifts(self) -> list[Shift]:
+        return [Shift(target, target, ("plain",)) for target in ("dark", "noisy")]
 
 
 def made(folder: Path, limit: int | None = None, **entry: Any) -> RunPlan:
@@ -237,9 +254,11 @@ def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
         return source
 
     monkeypatch.setattr(rehearsals, "rehearse", noted)
-    assert damaged_rehearsal(rehearsed_cell(run), folder) == ""
+    asking = run.without(key for key, cell in run.cells.items() if cell["tempering"] != "rehearsed")
+    assert store_rehearsal(asking, folder) == ""
+    assert calls == []
     damage(source, path)
-    said = damaged_rehearsal(rehearsed_cell(run), folder)
+    said = store_rehearsal(asking, folder)
     assert ("poise is rehearsed anew" in said) == (damage in (_cut, _flipped))
     for _ in range(2):
         found = rehearsed_source(rehearsed_cell(run), run.model, trained(run, folder), folder)
@@ -280,3 +299,37 @@ def test_too_few_held_out_images_fail_the_rehearsed_cells_alone(tmp_path: Path) 
         assert "--limit" in str(line["error"])
     again = run.without(line["key"] for line in lines if line["status"] == "ok")
     assert [line["status"] for line in run_cells(again, tmp_path, summarise=False)[1]] == ["failed"] * 2
+
+
+def test_a_sweep_makes_each_rehearsal_once_before_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_files: list[str] = []
+
+    def noted(run: RunPlan, models: Path) -> str:
+        made_files.append(rehearsal_path(models, run.any_cell).name)
+        assert not (tmp_path / "out" / "results.jsonl").read_text()
+        return store_rehearsal(run, models)
+
+    monkeypatch.setattr(sweep, "store_rehearsal", noted)
+    recipe = toy_recipe(
+        data="many-targets",
+        methods={"norm": {"batch_size": 20, "rehearsed": True}, "source": {"batch_size": 20}},
+        temperings=["none", "rehearsed"],
+        protocols=["online"],
+    )
+    said = StringIO()
+    with RunProgress(Console(file=said, width=200)) as shown:
+        run_recipe(recipe, data=tmp_path, out=tmp_path / "out", workers=InProcess(), progress=shown)
+    assert len(made_files) == 1  # for two targets of one model
+    assert "rehearsing smallcnn on plain, seed 0" in said.getvalue()
+    found = {
+        (line["cell"]["label"], line["cell"]["tempering"], line["cell"]["target"]): line
+        for line in map(json.loads, (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    }
+    assert {key: line["status"] for key, line in found.items()} == dict.fromkeys(found, "ok")
+    assert {key[1] for key, line in found.items() if "oracle" in line} == {"none"}
+    assert {key[:2] for key, line in found.items() if "estimate" in line} == {("norm", "rehearsed")}
+    raw, rehearsed = found["norm", "none", "dark"], found["norm", "rehearsed", "dark"]
+    assert raw["oracle"]["nll"] <= min(raw["scores"]["nll"], rehearsed["scores"]["nll"]) + 1e-6
+    assert rehearsed["estimate"]["low"] <= rehearsed["estimate"]["value"] <= rehearsed["estimate"]["high"]

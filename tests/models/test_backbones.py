@@ -68,6 +68,15 @@ def test_the_paper_backbones_have_a_dense_layer_on_pooled_features() -> None:
         assert model.body.forward_head(torch.randn(2, features, 3, 3), pre_logits=True).shape == (2, features)
 
 
+@pytest.mark.parametrize("name", ["efficientnet_b0", "mobilenet_v1", "test_resnet"])
+def test_the_new_layer_starts_as_a_dense_layer_of_keras(name: str) -> None:
+    layer = seeded(name, 7).body.get_classifier().requires_grad_(False)
+    limit = (6 / (layer.in_features + 7)) ** 0.5  # Glorot and Bengio, 2010
+    assert 0.98 * limit < float(layer.weight.abs().max()) <= limit
+    assert float(layer.weight.std()) == pytest.approx(limit / 3**0.5, rel=0.05)
+    assert not layer.bias.any()
+
+
 def test_any_name_of_timms_with_its_own_preprocessing() -> None:
     model = seeded("test_resnet")
     cfg = model.body.pretrained_cfg

@@ -11,10 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from equipoise.bench.estimates import stream_estimate
 from equipoise.bench.plan import RunPlan
 from equipoise.bench.rehearsals import rehearsed_temper
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.schema import (
+    RAW,
     REHEARSED,
     Cell,
     CellResult,
@@ -23,7 +25,7 @@ from equipoise.bench.schema import (
     Provenance,
     StreamSummary,
 )
-from equipoise.bench.scoring import Divider, quantiles, score
+from equipoise.bench.scoring import Divider, oracle, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
 from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
@@ -141,9 +143,6 @@ def summarise_stream(run: RunPlan, trained: SourceModel, stream: StreamData) -> 
 def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     cell = run.any_cell
     trained = read_source_model(model_path(models, run.model.key), pick_device())
-    for parameter in trained.model.parameters():
-        if parameter.ndim == 4:  # the kernels of convolutions
-            parameter.data = parameter.data.contiguous(memory_format=_layout(parameter.device))
     return trained, _stream_data(trained, run.streams, cell["order"], cell["seed"])
 
 
@@ -162,7 +161,7 @@ def _stream_data(trained: SourceModel, streams: tuple[Path, ...], order: Order, 
 
 
 def _layout(device: torch.device) -> torch.memory_format:
-    """The memory format of images and kernels: on a GPU convolutions are faster with channels last."""
+    """The memory format of images: on a GPU convolutions are faster with channels last."""
     return torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
 
@@ -202,8 +201,14 @@ def _adapt(
     for key, cell in run.cells.items():
         given = answers[cell["protocol"], cell["tempering"]]
         result = _scored(_result(key, cell, run.left_out), given, stream.labels)
-        if run.segments is not None and cell["protocol"] == "online":
-            result["trace"] = trace_stream(given, stream.labels, estimates[cell["tempering"]], run.segments)
+        if cell["tempering"] == RAW:
+            result["oracle"] = oracle(torch.cat(given), stream.labels)
+        if cell["protocol"] == "online":
+            known = estimates[cell["tempering"]]
+            if (estimate := stream_estimate(given, stream.labels, known)) is not None:
+                result["estimate"] = estimate
+            if run.segments is not None:
+                result["trace"] = trace_stream(given, stream.labels, known, run.segments)
         results.append(result)
     return results
 

@@ -16,7 +16,7 @@ from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.models.backbones import InitialWeights, weights_digest
 
-_FORMAT = 2
+_FORMAT = 3
 """Goes up when training or adapting changes so that older results no longer hold."""
 
 

@@ -6,10 +6,17 @@ from typing import Any
 import torch
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.plan import ModelPlan
+from equipoise.bench.plan import ModelPlan, RunPlan
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.schema import Cell
-from equipoise.bench.source_model import MEASURE_BATCH, SourceModel, held_out_images
+from equipoise.bench.source_model import (
+    MEASURE_BATCH,
+    SourceModel,
+    held_out_images,
+    model_path,
+    pick_device,
+    read_source_model,
+)
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper
 from equipoise.engine.choice import EXECUTION_OPTIONS
@@ -50,15 +57,21 @@ def rehearsal_path(models: Path, cell: Cell) -> Path:
     return models / f"{cell['model']}.rehearsal-{content_key(content)}.safetensors"
 
 
-def damaged_rehearsal(cell: Cell, models: Path) -> str:
-    """A sentence that says why the file of a rehearsal cannot be read; empty if it can, or is absent."""
+def store_rehearsal(run: RunPlan, models: Path) -> str:
+    """Rehearse the method of a run that asks for it, unless the file is there; a damaged file is replaced.
+
+    Returns a sentence that says so, or an empty one.
+    """
+    cell, remark = run.any_cell, ""
     try:
         SourceStatistics.load(rehearsal_path(models, cell))
     except FileNotFoundError:
         pass
     except StateError as error:
-        return f"{error}; {cell['method']} is rehearsed anew"
-    return ""
+        remark = f"{error}; {cell['method']} is rehearsed anew"
+    trained = read_source_model(model_path(models, run.model.key), pick_device())
+    rehearsed_source(cell, run.model, trained, models)
+    return remark
 
 
 def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics | None:

@@ -96,6 +96,23 @@ class EstimatedAccuracy(TypedDict):
     high: float
 
 
+class StreamEstimate(EstimatedAccuracy):
+    """The means of the estimates after each batch of a stream.
+
+    `covered` is the share of batches at which the interval held the accuracy of the last 500 images.
+    """
+
+    covered: float
+
+
+class OracleScores(TypedDict):
+    """The scores at the one temperature with the least NLL on the stream, found with its labels: a floor."""
+
+    temperature: float
+    ece: float
+    nll: float
+
+
 class BatchTrace(TypedDict):
     """One batch of a stream: its images, right answers, mean confidence, and the estimate after it."""
 
@@ -138,6 +155,8 @@ class CellResult(TypedDict):
         classes: the number of classes that occur in the stream.
         left_out: the files of the stream and of the training images that could not be read and were left out
             (`--skip-bad-files`).
+        oracle: the scores at the best temperature, for tempering "none".
+        estimate: of the accuracy, for tempering "rehearsed" and protocol "online".
         trace: the stream over time, for recipes with `trace: true`.
     """
 
@@ -149,6 +168,8 @@ class CellResult(TypedDict):
     left_out: int
     scores: CellScores | None
     reliability: ReliabilitySums | None
+    oracle: NotRequired[OracleScores]
+    estimate: NotRequired[StreamEstimate]
     trace: NotRequired[Trace]
     error: str | None
     traceback: str | None

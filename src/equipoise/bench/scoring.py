@@ -1,12 +1,21 @@
 """The scores of a stream of answers, for every tempering at once."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from equipoise.bench.schema import REHEARSED, CellScores, EstimatedAccuracy, ReliabilitySums
+from equipoise.bench.schema import (
+    REHEARSED,
+    CellScores,
+    EstimatedAccuracy,
+    OracleScores,
+    ReliabilitySums,
+)
 from equipoise.calibration.rehearsed import TRUSTS
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Temper, Tempering, divide
@@ -21,6 +30,8 @@ from equipoise.metrics import (
 )
 
 FIXED = "fixed"
+TEMPERATURES = (0.05, 100.0)
+"""The range of the oracle temperature."""
 
 
 def score(logits: Tensor, labels: Tensor) -> tuple[CellScores, ReliabilitySums]:
@@ -46,6 +57,26 @@ def score(logits: Tensor, labels: Tensor) -> tuple[CellScores, ReliabilitySums]:
         correct=(bins.accuracy.nan_to_num() * counts).round().long().tolist(),
     )
     return scores, reliability
+
+
+def oracle(logits: Tensor, labels: Tensor) -> OracleScores:
+    """The scores at argmin_T NLL(z / T), T from .05 to 100, found with the labels of the whole stream.
+
+    No single temperature has a lower NLL: the floor of every tempering by one temperature.
+    """
+    precise = logits.double()
+
+    def loss(log_temperature: float) -> float:
+        return float(cross_entropy(precise / math.exp(log_temperature), labels))
+
+    bounds = tuple(math.log(end) for end in TEMPERATURES)
+    temperature = math.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-3}).x)
+    divided = precise / temperature
+    return OracleScores(
+        temperature=temperature,
+        ece=float(expected_calibration_error(logits=divided, target=labels)),
+        nll=float(negative_log_likelihood(logits=divided, target=labels)),
+    )
 
 
 class Divider:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from equipoise.bench.held_out import split
 from equipoise.bench.plan import ModelPlan
 from equipoise.bench.repeatable import seeded
+from equipoise.bench.step import on_device
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
@@ -213,5 +214,10 @@ def load_source_model(path: str | os.PathLike[str], device: torch.device | str |
 
 @lru_cache(maxsize=2)
 def read_source_model(path: Path, device: torch.device) -> SourceModel:
-    """A trained model; the last ones stay in memory, since runs of one model come one after the other."""
-    return load_source_model(path, device)
+    """A trained model with its kernels in the order that is fastest on the device.
+
+    The last ones stay in memory, since runs of one model come one after the other.
+    """
+    trained = load_source_model(path, device)
+    on_device(trained.model, device)
+    return trained

@@ -11,7 +11,7 @@ from equipoise.bench.modules import load_modules
 from equipoise.bench.plan import ModelPlan, RunPlan, make_plan
 from equipoise.bench.progress import RunProgress
 from equipoise.bench.recipe import Recipe
-from equipoise.bench.rehearsals import damaged_rehearsal
+from equipoise.bench.rehearsals import rehearsal_path, store_rehearsal
 from equipoise.bench.schema import REHEARSED, CellResult, StreamSummary
 from equipoise.bench.store import Store
 from equipoise.bench.training import train_source_model
@@ -146,7 +146,7 @@ def _work(
     modules: Sequence[str],
     progress: RunProgress,
 ) -> int:
-    """Train as many models as there are workers, do their runs, and go on with the next models."""
+    """Train as many models as there are workers, rehearse, do their runs, and go on with the next models."""
     by_model: dict[ModelPlan, list[RunPlan]] = {}
     for run in runs:
         by_model.setdefault(run.model, []).append(run)
@@ -156,9 +156,9 @@ def _work(
         for model, error in untrained.items():
             for run in by_model[model]:
                 failures += _keep(store, progress, None, failed(run, error))
-        tasks = _with_summaries(
-            [run for m in group if m not in untrained for run in by_model[m]], store.streams
-        )
+        trained = [run for model in group if model not in untrained for run in by_model[model]]
+        _rehearse(trained, group, workers, models, modules, progress)
+        tasks = _with_summaries(trained, store.streams)
         progress.stage(f"adapting {_named(group)}", len(tasks))
         finished = workers.run(partial(_adapt_task, tuple(modules), models), tasks)
         for done, ((run, _), result) in enumerate(finished, 1):
@@ -166,9 +166,7 @@ def _work(
             if isinstance(result, Exception):
                 failures += _keep(store, progress, None, failed(run, result))
                 continue
-            remark, stream, results = result
-            _say(progress, remark)
-            failures += _keep(store, progress, stream, results)
+            failures += _keep(store, progress, *result)
     return failures
 
 
@@ -201,6 +199,33 @@ def _train(
     return wrong
 
 
+def _rehearse(
+    runs: Sequence[RunPlan],
+    group: Sequence[ModelPlan],
+    workers: Workers,
+    models: Path,
+    modules: Sequence[str],
+    progress: RunProgress,
+) -> None:
+    """Make each rehearsal that these runs ask for once, before several runs would make the same.
+
+    A rehearsal that fails here fails again in its runs, which then have the error in their results.
+    """
+    asking: dict[Path, RunPlan] = {}
+    for run in runs:
+        rehearsed = run.without(key for key, cell in run.cells.items() if cell["tempering"] != REHEARSED)
+        if rehearsed.cells:
+            asking.setdefault(rehearsal_path(models, rehearsed.any_cell), rehearsed)
+    if not asking:
+        return
+    progress.stage(f"rehearsing {_named(group)}", len(asking))
+    finished = workers.run(partial(_rehearse_task, tuple(modules), models), list(asking.values()))
+    for done, (_, remark) in enumerate(finished, 1):
+        if not isinstance(remark, Exception):
+            _say(progress, remark)
+        progress.step(done, len(asking))
+
+
 def _say(progress: RunProgress, remark: str) -> None:
     if remark:
         progress.say(remark)
@@ -210,14 +235,17 @@ def _train_task(folder: Path, plan: ModelPlan) -> str:
     return train_source_model(plan, folder)
 
 
+def _rehearse_task(modules: tuple[str, ...], models: Path, run: RunPlan) -> str:
+    load_modules(modules)
+    return store_rehearsal(run, models)
+
+
 def _adapt_task(
     modules: tuple[str, ...], models: Path, task: tuple[RunPlan, bool]
-) -> tuple[str, StreamSummary | None, list[CellResult]]:
+) -> tuple[StreamSummary | None, list[CellResult]]:
     load_modules(modules)
     run, summarise = task
-    asking = next((cell for cell in run.cells.values() if cell["tempering"] == REHEARSED), None)
-    remark = damaged_rehearsal(asking, models) if asking else ""
-    return remark, *run_cells(run, models, summarise=summarise)
+    return run_cells(run, models, summarise=summarise)
 
 
 def _with_summaries(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPlan, bool]]:

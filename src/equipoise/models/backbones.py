@@ -79,7 +79,9 @@ def create_backbone(
 
     "smallcnn", "efficientnet_b0", "mobilenet_v1" or any name of timm's. The paper adds a dense layer to the
     network's features ("we flatten the output"); here it is on the features averaged over the image, timm's
-    own classifier with `num_classes` outputs, starting at random. `torch.manual_seed` decides its numbers.
+    own classifier with `num_classes` outputs, and starts as a dense layer of Keras does (Glorot's uniform
+    numbers, no bias): timm's own start is several times as large, and its first gradients harm the ImageNet
+    weights (docs/results.md has both). `torch.manual_seed` decides the numbers.
 
     Args:
         name: the network.
@@ -128,6 +130,8 @@ class Backbone(nn.Module):
         super().__init__()
         self.input_size = input_size
         self.body = _timm_model(body, num_classes, weights == "hub")
+        if isinstance(self.body.get_classifier(), nn.Linear):
+            _start_as_dense(self.body.get_classifier())
         if isinstance(weights, Path):
             _load_file(self.body, weights)
         known = self.body.pretrained_cfg
@@ -171,6 +175,13 @@ def _check_timm_name(name: str) -> Any:
 def _timm_model(body: Body, num_classes: int, pretrained: bool) -> Any:
     timm = _check_timm_name(body.name)
     return timm.create_model(body.name, pretrained=pretrained, num_classes=num_classes, **body.arguments)
+
+
+def _start_as_dense(layer: nn.Linear) -> None:
+    """Keras' defaults for a dense layer."""
+    nn.init.xavier_uniform_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 def _load_file(body: Any, path: Path) -> None:

@@ -21,11 +21,11 @@ Inputs: TypeAlias = Tensor | tuple[Any, ...] | dict[str, Any]
 
 @dataclass(frozen=True)
 class Labelled:
-    """Samples with labels, on the CPU.
+    """Samples with labels.
 
     Attributes:
         inputs: a row for each sample.
-        labels: the classes.
+        labels: the classes, on the CPU.
     """
 
     inputs: Inputs
@@ -37,6 +37,16 @@ class Labelled:
     def select(self, rows: Tensor) -> "Labelled":
         """The samples of these rows, in their order."""
         return Labelled(mapped(self.inputs, lambda tensor: tensor[rows]), self.labels[rows])
+
+    def near(self, device: torch.device) -> "Labelled":
+        """The samples on a GPU, to which each stream would copy them, if they fit into an eighth of it.
+
+        Otherwise, and on other devices, the samples as they are.
+        """
+        needed = sum(tensor.nbytes for tensor in tensors_of(self.inputs))
+        if device.type != "cuda" or needed > torch.cuda.mem_get_info(device)[0] / 8:
+            return self
+        return Labelled(mapped(self.inputs, lambda tensor: tensor.to(device)), self.labels)
 
 
 def mapped(inputs: Inputs, function: Any) -> Inputs:

@@ -96,7 +96,8 @@ def rehearse(
         bare = replace(measured, rehearsals={})
         own = {"tempering": "none", "distributed": False, "inputs": _as_it_is, "outputs": outputs}
         adapter = create(method, model, bare, **own, **options)
-        setup = RehearsalSetup(adapter, measured.num_classes, labelled, batch_size, seed)
+        near = labelled.near(adapter.device)
+        setup = RehearsalSetup(adapter, measured.num_classes, near, batch_size, seed)
         found = learned(adapter, run_streams(setup, chosen, progress), len(labelled), batch_size, seed)
     return replace(measured, rehearsals={**measured.rehearsals, method: found})
 

@@ -1,0 +1,297 @@
+"""Ways to train the source models: one row for each model, with its accuracy on held-out source images.
+
+    python benchmarks/training/search.py DATA CACHE OUT.csv [--workers 8] [--only NAME …]
+
+DATA as `equipoise data` says; CACHE keeps the decoded images. A way is judged by the held-out tenth of the
+source images alone; the accuracy on the target is a second column, which nothing is chosen by.
+"""
+
+import argparse
+import csv
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import affine_grid, grid_sample
+
+from equipoise.bench.held_out import split
+from equipoise.bench.recipe import Training
+from equipoise.bench.repeatable import allow_repeatable_cuda, repeatable, seeded
+from equipoise.bench.step import TrainingStep, on_device
+from equipoise.bench.training import make_optimizer
+from equipoise.data import Cache, Reader, open_data_set
+from equipoise.data.cache import read_stored
+from equipoise.data.images import Images
+from equipoise.models import create_backbone
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LOOKED_AT = 500
+"""Images of the target after each epoch; all of them after the last one."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train; the defaults are those of the recipes before this search.
+
+    Attributes:
+        batch_size: of a step; Keras' default is 32.
+        rate: of learning.
+        epochs: passes over the source images.
+        head: the last layer starts as "timm" draws it (uniform within 1/√classes) or as Keras' "dense"
+            layers do (Glorot).
+        flattened: whether the last layer takes all positions of the features, not their average.
+        momentum: of batch-norm statistics; Keras' .99 is PyTorch's .01.
+        frozen: whether batch-norm statistics stay those of ImageNet.
+        augmented: whether images are flipped, enlarged and moved at random.
+        keras_layers: whether every layer of SmallCNN starts, and its batch norm divides, as in Keras.
+    """
+
+    batch_size: int = 64
+    rate: float = 2e-4
+    epochs: int = 15
+    head: str = "timm"
+    flattened: bool = False
+    momentum: float = 0.1
+    frozen: bool = False
+    augmented: bool = False
+    keras_layers: bool = False
+
+
+KERAS = Way(batch_size=32, head="dense", momentum=0.01)
+WAYS = {
+    "before": Way(),
+    "dense head": Way(head="dense"),
+    "dense head, momentum .01": Way(head="dense", momentum=0.01),
+    "dense head, batches of 32": Way(head="dense", batch_size=32),
+    "flattened": Way(head="dense", flattened=True, momentum=0.01),
+    "flattened, batches of 32": replace(KERAS, flattened=True),
+    "frozen statistics": Way(head="dense", frozen=True),
+    "augmented": Way(head="dense", momentum=0.01, augmented=True),
+    "rate 5e-5": Way(head="dense", momentum=0.01, rate=5e-5),
+}
+DIGIT_WAYS = {
+    "before": Way(rate=1e-3, epochs=5),
+    "batches of 32": Way(rate=1e-3, epochs=5, batch_size=32),
+    "momentum .01": Way(rate=1e-3, epochs=5, momentum=0.01),
+    "Keras' layers": Way(rate=1e-3, epochs=5, momentum=0.01, keras_layers=True),
+    "Keras' layers, batches of 32": Way(rate=1e-3, epochs=5, momentum=0.01, keras_layers=True, batch_size=32),
+    "augmented": Way(rate=1e-3, epochs=5, augmented=True),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model to train."""
+
+    data: str
+    backbone: str
+    target: str
+    seed: int
+    name: str
+    way: Way
+    sources: tuple[Path, ...]
+    stream: Path
+    classes: int
+    weights: Path | None
+
+
+class Augmented(nn.Module):
+    """A model that sees flipped, enlarged and moved images in training."""
+
+    def __init__(self, model: nn.Module, flips: bool) -> None:
+        super().__init__()
+        self.model, self.flips = model, flips
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The model's logits."""
+        if self.training:
+            n, device = len(images), images.device
+            scale = 1 - 0.3 * torch.rand(n, device=device)
+            turned = torch.where(torch.rand(n, device=device) < 0.5, -1.0, 1.0) if self.flips else 1.0
+            moved = (1 - scale).unsqueeze(1) * (torch.rand(n, 2, device=device) * 2 - 1)
+            zero = torch.zeros_like(scale)
+            rows = [torch.stack([scale * turned, zero, moved[:, 0]], 1)]
+            rows += [torch.stack([zero, scale, moved[:, 1]], 1)]
+            grid = affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+            images = grid_sample(images.float(), grid, padding_mode="reflection", align_corners=False)
+        logits: Tensor = self.model(images)
+        return logits
+
+
+def prepared(model: nn.Module, way: Way, side: int) -> nn.Module:
+    """The network as a way wants it before training."""
+    if way.flattened:
+        body: Any = model.get_submodule("body")
+        with torch.no_grad():
+            shape = body.forward_features(torch.zeros(1, 3, side, side)).shape
+        body.global_pool = nn.Flatten()
+        body.classifier = nn.Linear(shape[1:].numel(), body.classifier.out_features)
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    for layer in layers if way.keras_layers else layers[-1:] if way.head == "dense" else []:
+        nn.init.xavier_uniform_(layer.weight)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+        norm.momentum = way.momentum
+        if way.keras_layers:
+            norm.eps = 1e-3
+    return model
+
+
+def train(task: Task) -> list[dict[str, Any]]:
+    """Train a model and note both accuracies after each epoch."""
+    allow_repeatable_cuda()
+    torch.set_num_threads(1)
+    way, started = task.way, time.perf_counter()
+    images = Images.join([read_stored(path) for path in task.sources])
+    parts = split(images.labels, task.seed)
+    target, held = read_stored(task.stream), images.select(parts.held_out)
+    some = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))[:LOOKED_AT]
+    with repeatable():
+        with seeded(task.seed):
+            model = create_backbone(
+                task.backbone, task.classes, weights=task.weights, in_channels=images.pixels.shape[1]
+            )
+            model = prepared(model, way, images.pixels.shape[-1])
+        model = on_device(model, DEVICE)
+        whole = Augmented(model, flips=task.data == "pacs") if way.augmented else model
+        settings = Training(
+            optimizer="adam" if task.backbone == "smallcnn" else "rmsprop",
+            learning_rate=way.rate,
+            epochs=way.epochs,
+            batch_size=way.batch_size,
+        )
+        train_mode(whole, way)
+        torch.use_deterministic_algorithms(not way.augmented)
+        shown = images.select(parts.trained)
+        step = TrainingStep(whole, make_optimizer(model, settings), shown, way.batch_size)
+        rows = []
+        for epoch in range(way.epochs):
+            draw = torch.Generator().manual_seed(task.seed * 100_003 + epoch)
+            order = torch.randperm(len(parts.trained), generator=draw).to(DEVICE)
+            train_mode(whole, way)
+            with seeded(task.seed, epoch):
+                for batch in order.split(way.batch_size):
+                    if len(batch) > 1:
+                        step(batch)
+            last = epoch + 1 == way.epochs
+            model.eval()
+            rows.append(
+                {
+                    "data": task.data,
+                    "backbone": task.backbone,
+                    "target": task.target,
+                    "seed": task.seed,
+                    "way": task.name,
+                    "epoch": epoch + 1,
+                    "held_out": round(hits(model, held), 4),
+                    "target_accuracy": round(hits(model, target if last else target.select(some)), 4),
+                    "seconds": round(time.perf_counter() - started, 1),
+                }
+            )
+    return rows
+
+
+def train_mode(model: nn.Module, way: Way) -> None:
+    """Training mode, but for batch norms whose statistics are frozen."""
+    model.train()
+    if way.frozen:
+        for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+            norm.eval()
+
+
+@torch.no_grad()
+def hits(model: nn.Module, images: Images) -> float:
+    """The accuracy of a model in evaluation mode."""
+    right = 0
+    for pixels, labels in zip(images.pixels.split(250), images.labels.split(250), strict=True):
+        right += int((model(pixels.to(DEVICE).float()).argmax(1).cpu() == labels).sum())
+    return right / len(images)
+
+
+def tasks(
+    data: Path,
+    cache: Path,
+    workers: int,
+    limit: int | None,
+    plans: list[tuple[str, str, list[str], list[int], list[str]]],
+) -> list[Task]:
+    """The models to train, in order."""
+    found = []
+    for name, backbone, targets, seeds, ways in plans:
+        data_set, known = open_data_set(name, data), DIGIT_WAYS if name == "digits" else WAYS
+        parts = dict.fromkeys(p for s in data_set.shifts for p in (*s.sources, s.stream))
+        stored = {p: Cache(cache).store(data_set, p, limit, Reader(workers=workers)) for p in parts}
+        weights = None if backbone == "smallcnn" else data / "weights" / f"{backbone}.safetensors"
+        found += [
+            Task(
+                name,
+                backbone,
+                shift.target,
+                seed,
+                way,
+                known[way],
+                tuple(stored[p].path for p in shift.sources),
+                stored[shift.stream].path,
+                len(data_set.classes),
+                weights,
+            )
+            for way in ways
+            for seed in seeds
+            for shift in data_set.shifts
+            if shift.target in targets
+        ]
+    return found
+
+
+def add(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Add rows to a CSV file."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    """Train all models that are not in OUT.csv yet."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--limit", type=int, help="the most images of each domain")
+    parser.add_argument("--epochs", type=int, help="in place of those of the ways")
+    parser.add_argument("--plan", nargs="+", required=True, help="data:backbone:targets:seeds:ways")
+    given = parser.parse_args()
+    plans = []
+    for plan in given.plan:
+        data, backbone, targets, seeds, ways = plan.split(":")
+        known = DIGIT_WAYS if data == "digits" else WAYS
+        picked = list(known) if ways == "all" else [list(known)[int(i)] for i in ways.split(",")]
+        plans.append((data, backbone, targets.split(","), [int(s) for s in seeds.split(",")], picked))
+    todo = tasks(given.data, given.cache, given.workers, given.limit, plans)
+    if given.epochs:
+        todo = [replace(task, way=replace(task.way, epochs=given.epochs)) for task in todo]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.workers, mp_context=context) as pool:
+        for future in as_completed([pool.submit(train, task) for task in todo]):
+            try:
+                rows = future.result()
+            except Exception as error:
+                print(f"failed: {error!r}", flush=True)
+                continue
+            add(given.out, rows)
+            print(*rows[-1].values(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
