@@ -1,44 +1,73 @@
 """The source models of a finished run, and some images of the streams that they meet."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from equipoise.bench.modules import load_modules
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.recipe import load_recipe
+from equipoise.bench.schema import RAW
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
-from equipoise.bench.sweep import find_weights, picked_shifts
+from equipoise.bench.sweep import CACHE, MODELS, find_weights, picked_shifts
 from equipoise.data import Cache, Reader, open_data_set
 from equipoise.data.cache import read_stored
+from equipoise.data.images import Images
+from equipoise.data.streams import stream_order
+
+SEED = 0
 
 
-def plans(out: Path, name: str, data: Path, targets: list[str], backbones: list[str]) -> list[RunPlan]:
-    """The runs of the unadapted model that a recipe has, for its first seed."""
-    recipe = load_recipe(name).narrowed(methods=["source"], seeds=[0], backbones=backbones)
+def arguments(about: str, images: int) -> argparse.ArgumentParser:
+    """The command line that names a finished run, its targets and networks, and a number of images."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="the folder of the run (--out)")
+    parser.add_argument("recipe", help="its name, or its .yaml file")
+    parser.add_argument("data", type=Path, help="the folder with the data sets (--data)")
+    parser.add_argument("--targets", nargs="*", default=[], help="only these domains")
+    parser.add_argument("--backbones", nargs="*", default=[], help="only these networks")
+    parser.add_argument("--limit", type=int, help="that of the run, if it had one")
+    parser.add_argument("--images", type=int, default=images, help="a random choice of so many of a stream")
+    return parser
+
+
+def plans(given: argparse.Namespace, methods: Sequence[str], temperings: Sequence[str]) -> list[RunPlan]:
+    """The runs of methods that the recipe of a command line has, for seed 0."""
+    data, whole = given.data.resolve(), load_recipe(given.recipe)
+    load_modules(whole.modules)
+    recipe = whole.narrowed(methods=methods, seeds=[SEED], backbones=given.backbones, temperings=temperings)
     data_set = open_data_set(recipe.data, data)
-    shifts = picked_shifts(data_set.shifts, targets)
+    shifts = picked_shifts(data_set.shifts, given.targets)
     parts = dict.fromkeys(part for shift in shifts for part in (*shift.sources, shift.stream))
-    stored = {part: Cache(out / "cache").store(data_set, part, None, Reader()) for part in parts}
-    return make_plan(recipe, data_set, shifts, stored, find_weights(recipe, data), None)
+    cache = Cache(given.out.resolve() / CACHE)
+    stored = {part: cache.store(data_set, part, given.limit, Reader()) for part in parts}
+    return make_plan(recipe, data_set, shifts, stored, find_weights(recipe, data), given.limit)
+
+
+def layout() -> torch.memory_format:
+    """The memory format of images and kernels: channels last on a GPU, as in the runs of `equipoise run`."""
+    return torch.channels_last if pick_device().type == "cuda" else torch.contiguous_format
+
+
+def trained_model(run: RunPlan, models: Path) -> SourceModel:
+    """The trained model of a run on the device, laid out as `equipoise run` does it."""
+    trained = read_source_model(model_path(models, run.model.key), pick_device())
+    trained.model.to(memory_format=layout())
+    return trained
+
+
+def some_images(run: RunPlan, count: int) -> Images:
+    """At most so many images of the stream of a run, in random order."""
+    images = read_stored(run.streams[0])
+    return images.select(stream_order([images.labels], "shuffled", SEED)[:count])
 
 
 def met(about: str) -> Iterator[tuple[RunPlan, SourceModel, Tensor, Tensor]]:
-    """Each run that the command line names, with its model, and pixels and labels of its stream."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("recipe")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--targets", nargs="*", default=[])
-    parser.add_argument("--backbones", nargs="*", default=[])
-    parser.add_argument("--images", type=int, default=2000, help="a random choice of so many of each stream")
-    given = parser.parse_args()
-    device = pick_device()
-    for run in plans(given.out.resolve(), given.recipe, given.data.resolve(), given.targets, given.backbones):
-        images = read_stored(run.streams[0])
-        path = model_path(given.out / "models", run.model.key)
-        trained = read_source_model(path, device)
-        rows = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[: given.images]
-        yield run, trained, images.pixels[rows].to(device), images.labels[rows].to(device)
+    """Each stream that the command line names, with its model, and pixels and labels of its images."""
+    given, device = arguments(about, images=2000).parse_args(), pick_device()
+    for run in plans(given, ["source"], [RAW]):
+        images = some_images(run, given.images)
+        yield run, trained_model(run, given.out / MODELS), images.pixels.to(device), images.labels.to(device)
