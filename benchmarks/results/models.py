@@ -12,6 +12,7 @@ from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.recipe import load_recipe
 from equipoise.bench.schema import RAW
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
+from equipoise.bench.step import on_device
 from equipoise.bench.sweep import CACHE, MODELS, find_weights, picked_shifts
 from equipoise.data import Cache, Reader, open_data_set
 from equipoise.data.cache import read_stored
@@ -48,14 +49,14 @@ def plans(given: argparse.Namespace, methods: Sequence[str], temperings: Sequenc
 
 
 def layout() -> torch.memory_format:
-    """The memory format of images and kernels: channels last on a GPU, as in the runs of `equipoise run`."""
+    """The memory format of images: channels last on a GPU, as in the runs of `equipoise run`."""
     return torch.channels_last if pick_device().type == "cuda" else torch.contiguous_format
 
 
 def trained_model(run: RunPlan, models: Path) -> SourceModel:
     """The trained model of a run on the device, laid out as `equipoise run` does it."""
     trained = read_source_model(model_path(models, run.model.key), pick_device())
-    trained.model.to(memory_format=layout())
+    on_device(trained.model, pick_device())
     return trained
 
 

@@ -14,16 +14,15 @@ are: other sizes show how well it carries over.
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
 from models import SEED, arguments, layout, plans, some_images, trained_model
-from torch import Tensor
+from robust_streams import STREAMS, Stream, segments
 
 import equipoise as eq
 from equipoise.bench.plan import RunPlan
@@ -32,37 +31,13 @@ from equipoise.bench.schema import RAW, REHEARSED
 from equipoise.bench.scoring import score
 from equipoise.bench.source_model import SourceModel, pick_device
 from equipoise.bench.sweep import MODELS
-from equipoise.data.corruptions.dispatch import corrupt
 from equipoise.data.images import Images
-from equipoise.data.streams import Order, stream_order
+from equipoise.data.streams import stream_order
 from equipoise.errors import EquipoiseError, RecipeError
 
-
-class Stream(NamedTuple):
-    """The size of batches, the order of the images, the number of passes, and whether the images change."""
-
-    size: int = 50
-    order: Order = "recorded"
-    passes: int = 1
-    changes: bool = False
-
-
-STREAMS = {
-    "batches of 50": Stream(),
-    "batches of 1": Stream(size=1),
-    "batches of 16": Stream(size=16),
-    "batches of 200": Stream(size=200),
-    "sorted by class": Stream(order="sorted"),
-    "sorted by class, batches of 1": Stream(size=1, order="sorted"),
-    "ten passes": Stream(passes=10),
-    "abrupt changes": Stream(changes=True),
-}
 FEW = ("batches of 50", "sorted by class", "ten passes", "abrupt changes")
 METHODS = {"source": (RAW, tuple(STREAMS)), "poise": (REHEARSED, tuple(STREAMS)), "tent": (RAW, FEW)}
 """The tempering of each method, and the streams that it meets."""
-
-CHANGES = ("clean", "gaussian_noise", "contrast", "inverted", "clean")
-"""The segments of "abrupt changes", each with its own fifth of the images; corruptions are of tier 5."""
 
 KEY = ("data", "backbone", "target", "stream", "method")
 COLUMNS = (
@@ -72,20 +47,15 @@ COLUMNS = (
 
 
 class Rows:
-    """The rows of a CSV file."""
+    """A CSV file of rows, and the keys of those that were there at the start."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @cached_property
-    def done(self) -> frozenset[tuple[str, ...]]:
-        """The keys of the rows that were there at the start."""
-        if not self._begun:
-            return frozenset()
-        rows = pd.read_csv(self.path, dtype=str, keep_default_na=False)
-        if tuple(rows.columns) != COLUMNS:
-            raise SystemExit(f"{self.path}: expected the columns {COLUMNS}, got {tuple(rows.columns)}")
-        return frozenset(rows[list(KEY)].itertuples(index=False, name=None))
+        self.path, self.done = path, frozenset[tuple[str, ...]]()
+        if self._begun:
+            rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+            if tuple(rows.columns) != COLUMNS:
+                raise SystemExit(f"{path}: expected the columns {COLUMNS}, got {tuple(rows.columns)}")
+            self.done = frozenset(rows[list(KEY)].itertuples(index=False, name=None))
 
     @property
     def _begun(self) -> bool:
@@ -103,26 +73,6 @@ def key_of(run: RunPlan, stream: str) -> dict[str, str]:
     target = cell["target"] if cell["tier"] is None else f"{cell['target']}/{cell['tier']}"
     names = (cell["data"], cell["backbone"], target, stream, cell["label"])
     return dict(zip(KEY, names, strict=True))
-
-
-def changed(pixels: Tensor, change: str) -> Tensor:
-    """Images as they are, inverted, or corrupted; grey ones are shown three times, and the first is taken."""
-    if change == "clean":
-        return pixels
-    if change == "inverted":
-        return 255 - pixels
-    colour = pixels.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).contiguous().numpy()
-    made = torch.from_numpy(corrupt(colour, change, 5, range(len(pixels))))
-    return made.permute(0, 3, 1, 2)[:, : pixels.shape[1]]
-
-
-def segments(stream: Stream, images: Images) -> list[Images]:
-    """The images of a stream in its order, cut where they change."""
-    ordered = images.select(stream_order([images.labels], stream.order, SEED))
-    if not stream.changes:
-        return [ordered]
-    parts = [ordered.select(rows) for rows in torch.arange(len(ordered)).tensor_split(len(CHANGES))]
-    return [Images(changed(part.pixels, how), part.labels) for part, how in zip(parts, CHANGES, strict=True)]
 
 
 def adapter_of(run: RunPlan, trained: SourceModel, models: Path) -> eq.Adapter:
@@ -165,28 +115,28 @@ def measured(adapter: eq.Adapter, stream: Stream, parts: Sequence[Images]) -> di
     return row
 
 
-def of_model(runs: Sequence[RunPlan], given: argparse.Namespace, rows: Rows) -> Iterator[dict[str, Any]]:
-    """The missing rows of the methods on one model and target."""
+def of_model(
+    runs: Mapping[str, RunPlan], given: argparse.Namespace, done: frozenset[tuple[str, ...]]
+) -> Iterator[dict[str, Any]]:
+    """The missing rows of some methods, by their names, on one model and target."""
     keys = {
-        (at, stream): key_of(run, stream)
-        for at, run in enumerate(runs)
-        for stream in METHODS[run.any_cell["label"]][1]
+        (method, stream): key_of(runs[method], stream) for method in runs for stream in METHODS[method][1]
     }
-    missing = {place: key for place, key in keys.items() if tuple(key.values()) not in rows.done}
+    missing = {place: key for place, key in keys.items() if tuple(key.values()) not in done}
     if not missing:
         return
-    models = given.out.resolve() / MODELS
-    trained = trained_model(runs[0], models)
-    adapters = {at: adapter_of(runs[at], trained, models) for at in {at: None for at, _ in missing}}
-    images = some_images(runs[0], given.images)
+    any_run, models = next(iter(runs.values())), given.out.resolve() / MODELS
+    trained, images = trained_model(any_run, models), some_images(any_run, given.images)
+    asked = dict.fromkeys(method for method, _ in missing)
+    adapters = {method: adapter_of(runs[method], trained, models) for method in asked}
     for name, stream in STREAMS.items():
-        waiting = [at for at in adapters if (at, name) in missing]
-        few = torch.arange(min(given.small if stream.size == 1 else given.images, len(images)))
-        parts = segments(stream, images.select(few)) if waiting else []
-        for at in waiting:
+        waiting = [method for method in asked if (method, name) in missing]
+        count = min(given.small, len(images)) if stream.size == 1 else len(images)
+        parts = segments(stream, images.select(torch.arange(count))) if waiting else []
+        for method in waiting:
             # The source model answers each image by itself: neither batches nor passes make a difference.
-            met = Stream() if runs[at].any_cell["label"] == "source" else stream
-            yield {"seed": SEED, **missing[at, name], **measured(adapters[at], met, parts)}
+            met = Stream() if method == "source" else stream
+            yield {"seed": SEED, **missing[method, name], **measured(adapters[method], met, parts)}
 
 
 def main() -> None:
@@ -198,24 +148,16 @@ def main() -> None:
     rows, left_out = Rows(given.csv), 0
     runs = plans(given, list(METHODS), [RAW, REHEARSED])
     for _, group in groupby(runs, key=lambda run: (run.model.key, run.streams)):
-        same = list(group)
-        started = time.perf_counter()
+        by_method, started = {run.any_cell["label"]: run for run in group}, time.perf_counter()
         try:
-            for row in of_model(same, given, rows):
+            for row in of_model(by_method, given, rows.done):
                 rows.add(row)
                 seconds, started = time.perf_counter() - started, time.perf_counter()
-                print(
-                    ", ".join(row[name] for name in KEY),
-                    f"{row['accuracy']:.3f}, {seconds:.1f} s",
-                    flush=True,
-                )
+                place = ", ".join(row[name] for name in KEY)
+                print(f"{place}: accuracy {row['accuracy']:.3f}, {seconds:.1f} s", flush=True)
         except (EquipoiseError, FileNotFoundError) as error:
             left_out += 1
-            print(
-                f"{same[0].model.name}: left out: {type(error).__name__}: {error}",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"{by_method['source'].model.name}: left out: {error}", file=sys.stderr, flush=True)
     sys.exit(1 if left_out else 0)
 
 
