@@ -1,0 +1,80 @@
+"""Poise under streams that break other methods, from robust.csv."""
+
+import pandas as pd
+from measured import Place
+from wording import plain, signed, table, told
+
+LOST = 0.05
+"""A stream collapsed where accuracy, on it or afterwards, is so much below that of no adaptation."""
+KEY = ["data", "backbone", "target", "stream"]
+SHOWN = {
+    "accuracy_source": "accuracy: no adaptation",
+    "accuracy_tent": "TENT",
+    "accuracy": "`poise`",
+    "ece": "ECE of `poise`",
+    "estimate": "estimated accuracy",
+    "after": "accuracy afterwards",
+}
+
+
+def paired(robust: pd.DataFrame) -> pd.DataFrame:
+    """A row for each target and stream: poise, and beside it others on the same stream.
+
+    `gain` and `gain_after` are the differences of accuracy from no adaptation, on the stream and on a
+    shuffled one afterwards.
+    """
+    both = robust[robust["method"] == "poise"]
+    for name in ("source", "tent"):
+        other = robust[robust["method"] == name][[*KEY, "accuracy", "after"]]
+        both = both.merge(other, on=KEY, suffixes=("", f"_{name}"), how="left")
+    gains = {
+        "gain": both["accuracy"] - both["accuracy_source"],
+        "gain_after": both["after"] - both["after_source"],
+    }
+    return both.assign(**gains)
+
+
+def collapsed(robust: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `paired` that collapsed."""
+    both = paired(robust)
+    return both[(both["gain"] < -LOST) | (both["gain_after"] < -LOST)]
+
+
+def robustness_tables(robust: pd.DataFrame) -> str:
+    """A table for each data set and network: the means over the targets, and the worst target."""
+    parts = []
+    for (data, backbone), rows in paired(robust).groupby(["data", "backbone"], sort=False):
+        body = []
+        for stream, group in rows.groupby("stream", sort=False):
+            means = [told(float(group[name].mean())) for name in SHOWN]
+            worst = group.loc[group["gain"].idxmin()]
+            body.append([str(stream), *means, f"{signed(worst['gain'])} ({plain(worst['target'])})"])
+        head = ["stream", *SHOWN.values(), "worst target against no adaptation"]
+        parts.append(f"**{Place(str(data), str(backbone))}**\n\n{table(head, body)}")
+    return "\n\n".join(parts)
+
+
+def verdict(robust: pd.DataFrame) -> str:
+    """Whether any stream collapsed, in a sentence."""
+    both, lost = paired(robust), collapsed(robust)
+    if lost.empty:
+        return (
+            f"**No stream collapsed**: on none of {len(both)} was `poise`, on the stream or afterwards, more "
+            f"than {told(LOST, 2)} less accurate than no adaptation (at worst {signed(both['gain'].min())} "
+            f"on the stream, {signed(both['gain_after'].min())} afterwards)."
+        )
+    named = [
+        f"{Place(row['data'], row['backbone'])} → {plain(row['target'])}, {row['stream']} "
+        f"({signed(row['gain'])}, afterwards {signed(row['gain_after'])})"
+        for _, row in lost.iterrows()
+    ]
+    return (
+        f"**{len(lost)} of {len(both)} streams collapsed**: `poise` was more than {told(LOST, 2)} less "
+        f"accurate than no adaptation on the stream or afterwards. They are {'; '.join(named)}."
+    )
+
+
+def images(robust: pd.DataFrame) -> str:
+    """The number of images of a stream, or the least and the most."""
+    low, high = robust["images"].min(), robust["images"].max()
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
