@@ -72,9 +72,10 @@ def norms(streams: pd.DataFrame) -> pd.DataFrame:
 
 def norm_table(streams: pd.DataFrame) -> str:
     """The rows of `norms`."""
+    found = norms(streams)
     body = [
-        [NETWORKS[str(row.Index[0])], str(row.Index[1]), *(told(float(value), 2) for value in row[1:])]
-        for row in norms(streams).itertuples(name="Row")
+        [NETWORKS[str(backbone)], str(tier), *(told(value, 2) for value in values)]
+        for (backbone, tier), values in zip(found.index.tolist(), found.to_numpy().tolist(), strict=True)
     ]
     head = ["network", "tier", "norm: 5 %", "50 %", "95 %", "tau: median", "variance"]
     return table(head, body)

@@ -57,9 +57,16 @@ def _calibration_axes(axis: Axes, rows: pd.DataFrame, place: Place) -> None:
         marker, size, words = ("D", 7.5, "poise") if ours else ("o", 5.5, "other methods as published")
         name = words if label in (POISE.name, "source") else None
         axis.plot(ece, height, marker, color=colour, markersize=size, label=name, zorder=3)
-        place_of_number = {"xytext": (8, 0), "textcoords": "offset points", "va": "center"}
-        weight = {"fontsize": 9, "fontweight": "bold"} if ours else {"fontsize": 7.5}
-        axis.annotate(told(ece), (ece, height), color=colour, **place_of_number, **weight)
+        axis.annotate(
+            told(ece),
+            (ece, height),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontsize=9 if ours else 7.5,
+            fontweight="bold" if ours else "normal",
+        )
         if floor is not None:
             name = "floor: best temperature, found with labels" if label == "source" else None
             axis.plot([floor, ece], [height, height], color=colour, linewidth=1, alpha=0.4, zorder=2)
@@ -67,9 +74,7 @@ def _calibration_axes(axis: Axes, rows: pd.DataFrame, place: Place) -> None:
     axis.set_title(f"{NAMES[place.data]}\n{NETWORKS[place.backbone]}", fontsize=9)
     axis.set(yticks=range(len(LABELS)), yticklabels=LABELS.values(), ylim=(len(LABELS) - 0.4, -0.6))
     axis.tick_params(axis="y", length=0)
-    for name in axis.get_yticklabels():
-        if name.get_text() == LABELS[POISE.name]:
-            name.set(color=ACCENT.light, fontweight="bold")
+    axis.get_yticklabels()[list(LABELS).index(POISE.name)].set(color=ACCENT.light, fontweight="bold")
     axis.grid(visible=False, axis="y")
 
 

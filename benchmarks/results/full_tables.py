@@ -48,7 +48,7 @@ def _written(rows: pd.DataFrame) -> pd.DataFrame:
     """The means of each method and tempering as they are written, marked where they lack a seed."""
     values, seeds = means(rows, METRICS), rows.groupby(["name", "tempering"])["seed"].nunique()
     mark = seeds.reindex(values.index).lt(rows["seed"].nunique()).map({True: PARTIAL, False: ""})
-    return values.apply(lambda column: column.map(told).where(column.isna(), column.map(told) + mark))
+    return values.map(told).where(values.isna(), values.map(told).add(mark, axis="index"))
 
 
 def _accuracies(shown: pd.DataFrame, place: Place, labels: list[str]) -> str:

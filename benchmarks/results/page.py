@@ -20,9 +20,8 @@ import summary
 from bar import Decision
 from domains import domain_tables
 from full_tables import doubts, full_tables
-from jinja2 import Environment, StrictUndefined, select_autoescape
 from measured import POISE, SOURCE, Measured, read
-from wording import folded
+from wording import filled, folded
 
 HERE = Path(__file__).parent
 
@@ -100,16 +99,6 @@ def _claims(measured: Measured) -> dict[str, str]:
         "accuracy": claims.accuracy_table(cells),
         "fixed_verdict": claims.fixed_verdict(cells),
     }
-
-
-def filled(template: str, content: dict[str, Any]) -> str:
-    """A template in Jinja with its names filled in; one that is not known is an error."""
-    made = Environment(
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=select_autoescape(default_for_string=False),
-    )
-    return made.from_string(template).render(content)
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def robustness_tables(robust: pd.DataFrame) -> str:
         body = []
         for stream, group in rows.groupby("stream", sort=False):
             means = [told(float(group[name].mean())) for name in SHOWN]
-            worst = group.loc[group["gain"].idxmin()]
+            worst = group.sort_values("gain").iloc[0]
             body.append([str(stream), *means, f"{signed(worst['gain'])} ({plain(worst['target'])})"])
         head = ["stream", *SHOWN.values(), "worst target against no adaptation"]
         parts.append(f"**{Place(str(data), str(backbone))}**\n\n{table(head, body)}")

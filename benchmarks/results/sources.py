@@ -1,5 +1,7 @@
 """The source models: the ways to train them that were tried, and their accuracy beside the paper's."""
 
+from typing import NamedTuple
+
 import pandas as pd
 from measured import SOURCE, Place, at, mean, networks, printed
 from wording import folded, mark, mean_and_spread, plain, signed, table, told
@@ -8,6 +10,18 @@ LAST = 5
 """The epochs before the end that a held-out accuracy is averaged over: single epochs differ by chance."""
 NEAR = 0.02
 """A model within so much of the paper's accuracy is called as good."""
+
+
+class Outcome(NamedTuple):
+    """A way to train: the targets (and seeds) of its models, and means over them.
+
+    `steady` is the held-out accuracy over the last epochs, `last` after the last one, as is `target`.
+    """
+
+    models: str
+    steady: float
+    last: float
+    target: float
 
 
 def accuracy_table(cells: pd.DataFrame) -> str:
@@ -29,31 +43,22 @@ def training_tables(training: pd.DataFrame) -> str:
     """The ways that were tried for each data set and network, the best on held-out source images first."""
     parts = []
     for (data, backbone), rows in training.groupby(["data", "backbone"], sort=False):
-        ways = pd.DataFrame(
-            [{"way": way, **_outcome(tried)} for way, tried in rows.groupby("way", sort=False)]
-        ).sort_values("steady", ascending=False)
-        body = [
-            [str(way.way), str(way.models), *(told(value) for value in (way.steady, way.last, way.target))]
-            for way in ways.itertuples()
-        ]
-        targets = ", ".join(sorted(plain(each) for each in rows["target"].unique()))
+        ways = [(str(way), _outcome(tried)) for way, tried in rows.groupby("way", sort=False)]
+        ways.sort(key=lambda way: way[1].steady, reverse=True)
+        body = [[way, made.models, *map(told, made[1:])] for way, made in ways]
         head = ["way", "models", f"held out, last {LAST} epochs", "held out, last epoch", "target"]
-        about = f"{Place(str(data), str(backbone))}; targets: {targets}"
-        parts.append(folded(about, table(head, body)))
+        parts.append(folded(str(Place(str(data), str(backbone))), table(head, body)))
     return "\n\n".join(parts)
 
 
-def _outcome(tried: pd.DataFrame) -> dict[str, float]:
-    """Means over the models of one way."""
+def _outcome(tried: pd.DataFrame) -> Outcome:
     by_model = tried.sort_values("epoch").groupby(["target", "seed"])
     last = by_model.tail(1)
     steady = by_model.tail(LAST).groupby(["target", "seed"])["held_out"].mean()
-    return {
-        "models": len(last),
-        "steady": float(steady.mean()),
-        "last": float(last["held_out"].mean()),
-        "target": float(last["target_accuracy"].mean()),
-    }
+    means = (steady.mean(), last["held_out"].mean(), last["target_accuracy"].mean())
+    targets = ", ".join(plain(target) for target in sorted(last["target"].unique()))
+    seeds = last["seed"].nunique()
+    return Outcome(f"{targets}; {seeds} seeds" if seeds > 1 else targets, *map(float, means))
 
 
 def training_verdict(training: pd.DataFrame) -> str:

@@ -1,8 +1,10 @@
 """Numbers, names and tables as the page has them, in Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, StrictUndefined, select_autoescape
 from measured import LABELS, WAYS, mean, spread
 
 from equipoise.report.results import Variant
@@ -54,3 +56,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def folded(summary: str, content: str) -> str:
     """A part of the page that opens on a click, on the site and in a browser of the repository."""
     return f'<details markdown="1">\n<summary>{summary}</summary>\n\n{content}\n\n</details>'
+
+
+def filled(template: str, content: Mapping[str, Any]) -> str:
+    """A template in Jinja with its names filled in; one that is not known is an error."""
+    made = Environment(
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=select_autoescape(default_for_string=False),
+    )
+    return made.from_string(template).render(content)
