@@ -23,6 +23,7 @@ from equipoise.report.results import Variant
 HERE = Path(__file__).parent
 WIDTH = 7.3
 """Inches; 700 pixels on a page."""
+TICKS = {0.0: "0", 0.2: ".2", 0.4: ".4", 0.6: ".6", 0.8: ".8"}
 MARKS = {"smallcnn": ("o", SERIES[1]), "efficientnet_b0": ("s", SERIES[4]), "mobilenet_v1": ("^", SERIES[0])}
 
 
@@ -37,8 +38,10 @@ def calibration_figure(cells: pd.DataFrame) -> Figure:
             axis.tick_params(axis="y", labelleft=False)
     right = 1.35 * max(axis.dataLim.x1 for axis in axes)  # the numbers need room
     for axis in axes:
-        axis.set_xlim(0, right)
-        axis.set_xticks([0, 0.2, 0.4], ["0", ".2", ".4"])
+        axis.set_xlim(-0.06 * right, right)
+        axis.set_xticks(
+            [tick for tick in TICKS if tick < right], [name for tick, name in TICKS.items() if tick < right]
+        )
     figure.supxlabel(
         "ECE: distance of confidence from accuracy (lower is better)", fontsize=9, color=INK.light
     )

@@ -24,13 +24,13 @@ def summary_table(cells: pd.DataFrame) -> str:
         name = f"{LABELS[rival.name]}: " if rival else ""
         line = [_cell(rows, source), name + _cell(rows, rival), f"**{_cell(rows, poise)}**"]
         body.append([str(place), *line])
-    return table(["", "no adaptation", "best rival", "**`poise`**"], body)
+    return table(["right answers, ECE", "no adaptation", "best rival", "**`poise`**"], body)
 
 
 def _cell(rows: pd.DataFrame, variant: Variant | None) -> str:
     if variant is None or (accuracy := mean(rows, variant, "accuracy")) is None:
         return "not run"
-    return f"{accuracy:.0%} right, ECE {told(mean(rows, variant, 'ece'))}".replace("%", " %")
+    return f"{100 * accuracy:.0f} %, {told(mean(rows, variant, 'ece'))}"
 
 
 def right_and_says(cells: pd.DataFrame, variant: Variant) -> tuple[str, str]:
