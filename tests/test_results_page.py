@@ -11,6 +11,7 @@ from xml.parsers.expat import ParserCreate
 
 import bar
 import claims
+import comparing
 import figures
 import measured
 import pack
@@ -169,7 +170,7 @@ def test_a_rival_with_fewer_seeds_is_compared_on_these_seeds_alone() -> None:
     rows = at(cells, Place("digits", "smallcnn"))
     few = (rows["name"] == "tent") & (rows["tempering"] == "rehearsed") & (rows["seed"] == 1)
     rows = rows.assign(accuracy=rows["accuracy"].where(rows["seed"] == 0, 0.0))[~few]
-    (only,) = bar.against_each(rows, "accuracy", POISE, ["rehearsed"], ["tent"])
+    (only,) = comparing.against_each(rows, "accuracy", POISE, ["rehearsed"], ["tent"])
     assert only.focal_mean == pytest.approx(0.66)
 
 

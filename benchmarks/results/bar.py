@@ -109,7 +109,8 @@ def goal_table(made: Sequence[Decision]) -> str:
         decided = [each for each in made if each.goal == goal and each.reached is not None]
         missed = [f"{each.place}: {each.numbers}" for each in decided if not each.reached]
         count = f"{mark(not missed)} {len(decided) - len(missed)} of {len(decided)}"
-        body.append([words, count if decided else "not run", "; ".join(missed)])
+        none = "applies nowhere" if any(each.goal == goal for each in made) else "not run"
+        body.append([words, count if decided else none, "; ".join(missed)])
     return table(["goal", "reached", "missed at"], body)
 
 

@@ -38,9 +38,8 @@ def halves_table(rows: pd.DataFrame) -> str:
     """Poise on the shifts that it was chosen on, and on the others."""
     body = []
     for (data, backbone, tier), there in rows.groupby(["data", "backbone", "tier"], sort=False):
-        by_half = there.set_index("half")[list(SCORES)]
-        numbers = [told(float(value)) for half in HALVES for value in by_half.loc[half]]
-        body.append([str(Place(str(data), str(backbone), int(tier))), *numbers])
+        by_half = there.set_index("half").loc[list(HALVES), list(SCORES)].to_numpy().ravel().tolist()
+        body.append([str(Place(str(data), str(backbone), int(str(tier)))), *map(told, by_half)])
     heads = [
         f"{half}: accuracy" if score == "accuracy" else score.upper() for half in HALVES for score in SCORES
     ]
@@ -49,7 +48,10 @@ def halves_table(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Print the page."""
-    search, halves = pd.read_csv(HERE / "search.csv"), pd.read_csv(HERE / "halves.csv").fillna({"tier": 0})
+    search, halves = (
+        pd.read_csv(HERE / "search.csv"),
+        pd.read_csv(HERE / "halves.csv").fillna({"tier": 0}).astype({"tier": int}),
+    )
     variant, rule = search["variant"], search["rule"]
     ways = variant.str.contains("following") | variant.str.startswith(("none", "stat", "batch", "the same"))
     tables = {

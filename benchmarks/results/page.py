@@ -17,6 +17,7 @@ import robustness
 import significant
 import sources
 import summary
+import temperatures
 from bar import Decision
 from domains import domain_tables
 from full_tables import doubts, full_tables
@@ -49,6 +50,8 @@ def parts(measured: Measured) -> dict[str, Any]:
         "robust_verdict": robustness.verdict(measured.robust),
         "robust_images": robustness.images(measured.robust),
         "tests": _tests(measured),
+        "temperatures": temperatures.temperature_table(cells),
+        "mean_or_median": temperatures.mean_or_median(cells),
         "claims": _claims(measured),
         "source_accuracy": sources.accuracy_table(cells),
         "trained": sources.training_verdict(measured.training),

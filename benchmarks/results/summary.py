@@ -8,6 +8,8 @@ from wording import table, told
 
 from equipoise.report.results import Variant
 
+RIGHT_AND_SAYS = ("accuracy", "confidence")
+
 
 def columns(rows: pd.DataFrame) -> tuple[Variant, Variant | None, Variant]:
     """No adaptation, the raw rival with the least ECE, and poise."""
@@ -29,17 +31,17 @@ def summary_table(cells: pd.DataFrame) -> str:
 
 def _cell(rows: pd.DataFrame, variant: Variant | None) -> str:
     if variant is None or (accuracy := mean(rows, variant, "accuracy")) is None:
-        return "not run"
+        return "not complete"
     return f"{100 * accuracy:.0f} %, {told(mean(rows, variant, 'ece'))}"
 
 
 def right_and_says(cells: pd.DataFrame, variant: Variant) -> tuple[str, str]:
-    """The shares of right answers and the mean confidence over all data sets and networks, in per cent."""
+    """The share of right answers and the mean confidence, in per cent, over places that poise has as well."""
     means = [
-        (mean(at(cells, place), variant, "accuracy"), mean(at(cells, place), variant, "confidence"))
+        [mean(at(cells, place), each, metric) for each in (variant, POISE) for metric in RIGHT_AND_SAYS]
         for place in networks(cells)
     ]
-    known = [(right, says) for right, says in means if right is not None and says is not None]
+    known = [(right, says) for right, says, *ours in means if None not in (right, says, *ours)]
     right, says = (fmean(each) for each in zip(*known, strict=True)) if known else (float("nan"),) * 2
     return f"{100 * right:.0f} %", f"{100 * says:.0f} %"
 
