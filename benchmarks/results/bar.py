@@ -130,11 +130,10 @@ def against_paper(cells: pd.DataFrame, made: Sequence[Decision]) -> str:
         ours, theirs = mean(at(cells, place), SOURCE, "accuracy"), printed(place, "source", "accuracy")
         there = {each.goal: str(each) for each in made if each.place == str(place)}
         if ours is not None and theirs is not None and "paper-ece" in there:
-            accuracies = f"{told(ours)}, {told(theirs.value)}"
-            less = " (ours is less accurate)" if round(ours, 3) < theirs.value else ""
+            accuracies = f"{told(ours)}, paper {told(theirs.value)}"
+            less = " (less accurate)" if round(ours, 3) < theirs.value else ""
             body.append([str(place), accuracies + less, there["paper-ece"], there.get("paper-nll", "-")])
-    head = ["", "accuracy without adaptation: ours, the paper's", "ECE of `poise`, of the paper's DEC"]
-    return table([*head, "NLL"], body)
+    return table(["", "no adaptation: accuracy", "ECE", "NLL"], body)
 
 
 def count(made: Sequence[Decision]) -> str:

@@ -5,6 +5,7 @@ from measured import LABELS, Place, at, means, places, printed
 from wording import folded, table, told
 
 from equipoise.report.paper import printed_tables
+from equipoise.report.tables import NAMES
 
 KINDS = {"none": "raw", "mean": "mean", "median": "median", "rehearsed": "rehearsed", "oracle": "floor"}
 PROTOCOLS = {"online": "Online: each batch is answered as it comes", "after-pass": "After one pass"}
@@ -79,13 +80,14 @@ def _paper(place: Place, label: str, metric: str) -> str:
 
 
 def doubts(cells: pd.DataFrame) -> str:
-    """The reasons why some of the printed numbers are doubtful, as a list."""
+    """The reasons why some of the printed numbers are doubtful, as a folded list."""
     met = {place[:2] for place in places(cells)}
     reasons = dict.fromkeys(
-        (Place(each.data, each.backbone), metric.upper(), cell.doubt)
+        (Place(each.data, each.backbone), metric, cell.doubt)
         for each in printed_tables()
         if (each.data, each.backbone) in met
         for (metric, _, _), cell in each.cells.items()
         if cell.doubt
     )
-    return "\n".join(f"- {DOUBTFUL} {place}, {metric}: {doubt}." for place, metric, doubt in reasons)
+    lines = [f"- {place}, {NAMES.get(metric, metric)}: {doubt}." for place, metric, doubt in reasons]
+    return folded(f"{DOUBTFUL} Why some printed numbers are doubtful", "\n".join(lines))

@@ -48,6 +48,7 @@ def parts(measured: Measured) -> dict[str, Any]:
         "estimate_verdict": estimates.estimate_verdict(cells),
         "robustness": robustness.robustness_tables(measured.robust),
         "robust_verdict": robustness.verdict(measured.robust),
+        "tent_verdict": robustness.tent_verdict(measured.robust),
         "robust_images": robustness.images(measured.robust),
         "tests": _tests(measured),
         "temperatures": temperatures.temperature_table(cells),
@@ -83,7 +84,7 @@ def _tests(measured: Measured) -> dict[str, dict[str, str]]:
     return {
         name: {
             "verdict": significant.test_verdict(tests),
-            "table": folded("The comparisons", significant.test_table(tests)),
+            "table": folded(significant.FAMILIES[name], significant.test_table(tests)),
         }
         for name, tests in significant.families(measured.cells).items()
     }

@@ -7,26 +7,16 @@ from wording import plain, signed, table, told
 LOST = 0.05
 """A stream collapsed where accuracy, on it or afterwards, is so much below that of no adaptation."""
 KEY = ["data", "backbone", "target", "stream"]
-SHOWN = {
-    "accuracy_source": "accuracy: no adaptation",
-    "accuracy_tent": "TENT",
-    "accuracy": "`poise`",
-    "ece": "ECE of `poise`",
-    "estimate": "estimated accuracy",
-    "after": "accuracy afterwards",
-}
 
 
-def paired(robust: pd.DataFrame) -> pd.DataFrame:
-    """A row for each target and stream: poise, and beside it others on the same stream.
+def paired(robust: pd.DataFrame, method: str = "poise") -> pd.DataFrame:
+    """A row for each target and stream that a method met, beside no adaptation on the same stream.
 
     `gain` and `gain_after` are the differences of accuracy from no adaptation, on the stream and on a
     shuffled one afterwards.
     """
-    both = robust[robust["method"] == "poise"]
-    for name in ("source", "tent"):
-        other = robust[robust["method"] == name][[*KEY, "accuracy", "after"]]
-        both = both.merge(other, on=KEY, suffixes=("", f"_{name}"), how="left")
+    source = robust[robust["method"] == "source"][[*KEY, "accuracy", "after"]]
+    both = robust[robust["method"] == method].merge(source, on=KEY, suffixes=("", "_source"))
     gains = {
         "gain": both["accuracy"] - both["accuracy_source"],
         "gain_after": both["after"] - both["after_source"],
@@ -34,9 +24,9 @@ def paired(robust: pd.DataFrame) -> pd.DataFrame:
     return both.assign(**gains)
 
 
-def collapsed(robust: pd.DataFrame) -> pd.DataFrame:
+def collapsed(robust: pd.DataFrame, method: str = "poise") -> pd.DataFrame:
     """The rows of `paired` that collapsed."""
-    both = paired(robust)
+    both = paired(robust, method)
     return both[(both["gain"] < -LOST) | (both["gain_after"] < -LOST)]
 
 
@@ -46,10 +36,12 @@ def robustness_tables(robust: pd.DataFrame) -> str:
     for (data, backbone), rows in paired(robust).groupby(["data", "backbone"], sort=False):
         body = []
         for stream, group in rows.groupby("stream", sort=False):
-            means = [told(float(group[name].mean())) for name in SHOWN]
+            names = ("accuracy_source", "accuracy", "estimate", "ece", "after")
+            source, ours, estimate, ece, after = (told(float(group[name].mean())) for name in names)
             worst = group.sort_values("gain").iloc[0]
-            body.append([str(stream), *means, f"{signed(worst['gain'])} ({plain(worst['target'])})"])
-        head = ["stream", *SHOWN.values(), "worst target against no adaptation"]
+            least = f"{signed(worst['gain'])} ({plain(worst['target'])})"
+            body.append([str(stream), source, f"{ours} ({estimate})", ece, after, least])
+        head = ["stream", "no adaptation", "`poise` (estimate)", "ECE", "afterwards", "worst target"]
         parts.append(f"**{Place(str(data), str(backbone))}**\n\n{table(head, body)}")
     return "\n\n".join(parts)
 
@@ -72,6 +64,12 @@ def verdict(robust: pd.DataFrame) -> str:
         f"**{len(lost)} of {len(both)} streams collapsed**: `poise` was more than {told(LOST, 2)} less "
         f"accurate than no adaptation on the stream or afterwards. They are {'; '.join(named)}."
     )
+
+
+def tent_verdict(robust: pd.DataFrame) -> str:
+    """The number of streams on which TENT collapsed, in a sentence; empty where it was not run."""
+    met = len(paired(robust, "tent"))
+    return f"TENT collapsed on {len(collapsed(robust, 'tent'))} of the {met} that it met. " if met else ""
 
 
 def images(robust: pd.DataFrame) -> str:

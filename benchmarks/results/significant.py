@@ -15,6 +15,14 @@ DEC = Variant("dec", "mean")
 """DEC as the paper has it."""
 
 
+FAMILIES = {
+    "raw": "poise against the best raw rival",
+    "tempered": "poise against the best rival divided by tau",
+    "rehearsed": "poise against the best rehearsed rival",
+    "dec": "DEC against the best raw rival",
+}
+
+
 class Tested(NamedTuple):
     """A comparison at a place, and its p after Holm's correction; None for fewer than three pairs."""
 
