@@ -222,6 +222,7 @@ def test_the_page_fills_its_template(results: Measured) -> None:
     for table in tables:
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
     assert text.count("<details") == text.count("</details>") > 2
+    assert "102 of 5,000 images a stream" in text
     assert "TinyImageNet-C, MobileNet: only 3 of 15 domains, 2 of 5 tiers, 1 of 3 seeds" in text
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from comparing import against_each, hardest
 from measured import NAMES, POISE, SOURCE, Measured, Place, at, mean, networks, of, places, printed
 from robustness import collapsed, paired
-from wording import mark, plain, signed, table, told, who
+from wording import mark, plain, signed, table, told, told_paper, who
 
 from equipoise.report.significance import Comparison
 
@@ -68,12 +68,11 @@ def _by_tier(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
         )
     papers = {metric: printed(place, "dec", metric) for metric in ("ece", "nll")}
     if (paper := papers["ece"]) is not None:
-        yield Decision("paper-ece", name, f"{told(ece)}, paper {told(paper.value)}", ece < paper.value)
+        yield Decision("paper-ece", name, f"{told(ece)}, paper {told_paper(paper)}", ece < paper.value)
     ours, theirs = mean(rows, SOURCE, "accuracy"), printed(place, "source", "accuracy")
     if (paper := papers["nll"]) is not None and ours is not None and theirs is not None:
-        as_accurate = round(ours, 3) >= theirs.value
-        numbers = f"{told(nll)}, paper {told(paper.value)}" + ("†" if paper.doubt else "")
-        yield Decision("paper-nll", name, numbers, nll < paper.value if as_accurate else None)
+        numbers = f"{told(nll)}, paper {told_paper(paper)}"
+        yield Decision("paper-nll", name, numbers, nll < paper.value if theirs.reached_by(ours) else None)
 
 
 def _by_network(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
@@ -88,10 +87,8 @@ def _by_network(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
     if best := hardest(against_each(rows, "accuracy", POISE, ["none", "rehearsed"])):
         reached = best.focal_mean >= best.rival_mean - ACCURACY_MARGIN
         yield Decision("accuracy", name, f"{told(best.focal_mean)} against {_rival(best)}", reached)
-    gained = (
-        of(rows, POISE).groupby("shift")["accuracy"].mean()
-        - of(rows, SOURCE).groupby("shift")["accuracy"].mean()
-    ).dropna()
+    both = of(rows, POISE).merge(of(rows, SOURCE), on=["shift", "seed"], suffixes=("", "_source"))
+    gained = (both["accuracy"] - both["accuracy_source"]).groupby(both["shift"]).mean()
     if len(gained):
         worst = str(gained.idxmin())
         numbers = f"{signed(gained[worst])} on {plain(worst)}"
@@ -130,8 +127,8 @@ def against_paper(cells: pd.DataFrame, made: Sequence[Decision]) -> str:
         ours, theirs = mean(at(cells, place), SOURCE, "accuracy"), printed(place, "source", "accuracy")
         there = {each.goal: str(each) for each in made if each.place == str(place)}
         if ours is not None and theirs is not None and "paper-ece" in there:
-            accuracies = f"{told(ours)}, paper {told(theirs.value)}"
-            less = " (less accurate)" if round(ours, 3) < theirs.value else ""
+            accuracies = f"{told(ours)}, paper {told_paper(theirs)}"
+            less = "" if theirs.reached_by(ours) else " (less accurate)"
             body.append([str(place), accuracies + less, there["paper-ece"], there.get("paper-nll", "-")])
     return table(["", "no adaptation: accuracy", "ECE", "NLL"], body)
 

@@ -26,10 +26,11 @@ def against_each(
 
 
 def hardest(comparisons: Sequence[Comparison]) -> Comparison | None:
-    """The comparison that is the worst for the method, as a ratio of the means."""
-    return max(comparisons, key=_ratio_of_loss, default=None)
+    """The comparison that is the worst for the method: by a ratio where lower is better, or a difference."""
+    return max(comparisons, key=_loss, default=None)
 
 
-def _ratio_of_loss(comparison: Comparison) -> float:
-    ratio = comparison.focal_mean / comparison.rival_mean
-    return ratio if BETTER[comparison.metric] < 0 else 1 / ratio
+def _loss(comparison: Comparison) -> float:
+    if BETTER[comparison.metric] < 0:
+        return comparison.focal_mean / comparison.rival_mean
+    return comparison.rival_mean - comparison.focal_mean

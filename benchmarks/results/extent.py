@@ -8,6 +8,9 @@ from equipoise.report.paper import Experiment, experiments
 from equipoise.report.results import Variant
 from equipoise.report.table import listed
 
+WHOLE_STREAMS = {"tiny-imagenet-c": 5000}
+"""The images of a stream, where streams may have been cut short."""
+
 
 def run_table(cells: pd.DataFrame) -> str:
     """Seeds, streams and images for each data set and network."""
@@ -36,7 +39,7 @@ def gaps(cells: pd.DataFrame) -> str:
     ]
     for place in networks(cells):
         rows = at(cells, place)
-        missing = [_lacking(experiments()[place.data], rows), *_missing_methods(rows)]
+        missing = [_lacking(experiments()[place.data], rows), _cut(place, rows), *_missing_methods(rows)]
         if not len(at(cells, place, "after-pass")):
             missing.append("no second pass after adapting")
         if told := "; ".join(filter(None, missing)):
@@ -52,6 +55,11 @@ def _lacking(experiment: Experiment, rows: pd.DataFrame) -> str:
     tiers = {int(tier) for tier in rows["tier"].unique() if tier}
     told = experiment.lacking(rows["target"].nunique(), len(tiers), set(rows["seed"]))
     return f"only {told}" if told else ""
+
+
+def _cut(place: Place, rows: pd.DataFrame) -> str:
+    images, whole = rows["images"].max(), WHOLE_STREAMS.get(place.data, 0)
+    return f"{images:,} of {whole:,} images a stream" if images < whole else ""
 
 
 def _missing_methods(rows: pd.DataFrame) -> list[str]:

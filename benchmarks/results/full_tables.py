@@ -2,15 +2,15 @@
 
 import pandas as pd
 from measured import LABELS, Place, at, means, places, printed
-from wording import folded, table, told
+from wording import folded, table, told, told_paper
 
 from equipoise.report.paper import printed_tables
+from equipoise.report.table import DOUBTFUL, INCOMPLETE
 from equipoise.report.tables import NAMES
 
 KINDS = {"none": "raw", "mean": "mean", "median": "median", "rehearsed": "rehearsed", "oracle": "floor"}
 PROTOCOLS = {"online": "Online: each batch is answered as it comes", "after-pass": "After one pass"}
 METRICS = ["accuracy", "ece", "nll", "entropy"]
-PARTIAL, DOUBTFUL = "‡", "†"
 
 
 def full_tables(cells: pd.DataFrame) -> str:
@@ -37,7 +37,7 @@ def _tables(rows: pd.DataFrame, place: Place) -> str:
             [
                 LABELS[label],
                 *(_cell(shown, label, kind, metric) for kind in kinds),
-                _paper(place, label, metric),
+                told_paper(printed(place, label, metric)),
             ]
             for label in labels
         ]
@@ -48,7 +48,7 @@ def _tables(rows: pd.DataFrame, place: Place) -> str:
 def _written(rows: pd.DataFrame) -> pd.DataFrame:
     """The means of each method and tempering as they are written, marked where they lack a seed."""
     values, seeds = means(rows, METRICS), rows.groupby(["name", "tempering"])["seed"].nunique()
-    mark = seeds.reindex(values.index).lt(rows["seed"].nunique()).map({True: PARTIAL, False: ""})
+    mark = seeds.reindex(values.index).lt(rows["seed"].nunique()).map({True: INCOMPLETE, False: ""})
     return values.map(told).where(values.isna(), values.map(told).add(mark, axis="index"))
 
 
@@ -62,9 +62,9 @@ def _accuracies(shown: pd.DataFrame, place: Place, labels: list[str]) -> str:
             [
                 LABELS[label],
                 *accuracies,
-                _paper(place, label, "accuracy"),
+                told_paper(printed(place, label, "accuracy")),
                 entropy,
-                _paper(place, label, "entropy"),
+                told_paper(printed(place, label, "entropy")),
             ]
         )
     return table(["accuracy and entropy", "raw", "rehearsed", "paper", "entropy, bits", "paper"], body)
@@ -72,11 +72,6 @@ def _accuracies(shown: pd.DataFrame, place: Place, labels: list[str]) -> str:
 
 def _cell(shown: pd.DataFrame, label: str, kind: str, metric: str) -> str:
     return str(shown.loc[(label, kind), metric]) if (label, kind) in shown.index else "-"
-
-
-def _paper(place: Place, label: str, metric: str) -> str:
-    paper = printed(place, label, metric)
-    return "-" if paper is None else told(paper.value) + (DOUBTFUL if paper.doubt else "")
 
 
 def doubts(cells: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from equipoise.report.paper import ROWS, Printed, printed_tables
+from equipoise.report.paper import ROWS, printed_tables
 from equipoise.report.results import Variant
 
 NAMES = {"digits": "Digits", "pacs": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
@@ -31,6 +31,18 @@ RIVALS = ("tent", "eta", "t3a", "sotta")
 WAYS = {"none": "raw", "mean": "mean of tau", "median": "median of tau", "rehearsed": "rehearsed"}
 """The temperings, in words."""
 SOURCE, POISE = Variant("source", "none"), Variant("poise", "rehearsed")
+
+
+class PaperNumber(NamedTuple):
+    """A number that the paper prints, with its decimals, and whether it is doubtful."""
+
+    value: float
+    decimals: int
+    doubtful: bool
+
+    def reached_by(self, ours: float) -> bool:
+        """Whether a number of ours is at least as high, as far as the paper's is told."""
+        return round(ours, self.decimals) >= round(self.value, self.decimals)
 
 
 class Measured(NamedTuple):
@@ -131,7 +143,7 @@ def best_raw_rival(rows: pd.DataFrame, metric: str = "ece") -> str | None:
     return min(known, key=lambda label: known[label]) if known else None
 
 
-def printed(place: Place, label: str, metric: str, tiers: Sequence[int] = ()) -> Printed | None:
+def printed(place: Place, label: str, metric: str, tiers: Sequence[int] = ()) -> PaperNumber | None:
     """The number that the paper prints for a method; over several tiers their mean, if all are printed."""
     columns = [f"Tier {tier}" for tier in tiers or filter(None, (place.tier,))] or ["average"]
     rows = [row for row, method in ROWS.items() if method == label]
@@ -141,5 +153,6 @@ def printed(place: Place, label: str, metric: str, tiers: Sequence[int] = ()) ->
             known = [each for each in found if each is not None]
             if known and len(known) == len(columns):
                 value = sum(each.value for each in known) / len(known)
-                return Printed(value, None, False, known[0].doubt)
+                decimals = table.decimals if len(known) == 1 else 3
+                return PaperNumber(value, decimals, any(each.doubt for each in known))
     return None

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pandas as pd
 from measured import SOURCE, Place, at, mean, networks, printed
-from wording import folded, mark, mean_and_spread, plain, signed, table, told
+from wording import folded, mark, mean_and_spread, plain, signed, table, told, told_paper
 
 LAST = 5
 """The epochs before the end that a held-out accuracy is averaged over: single epochs differ by chance."""
@@ -35,7 +35,7 @@ def accuracy_table(cells: pd.DataFrame) -> str:
             continue
         by_seed = mean_and_spread(rows, SOURCE, "accuracy")
         near = f"{signed(ours - theirs.value)} {mark(ours >= theirs.value - NEAR)}"
-        body.append([str(place), str(rows["seed"].nunique()), by_seed, told(theirs.value), near])
+        body.append([str(place), str(rows["seed"].nunique()), by_seed, told_paper(theirs), near])
     return table(["", "seeds", "ours", "the paper's", "difference"], body)
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined, select_autoescape
-from measured import LABELS, WAYS, mean, spread
+from measured import LABELS, WAYS, PaperNumber, mean, spread
 
 from equipoise.report.results import Variant
+from equipoise.report.table import DOUBTFUL
 
 
 def told(value: float | None, digits: int = 3) -> str:
@@ -16,6 +17,13 @@ def told(value: float | None, digits: int = 3) -> str:
         return "-"
     text = f"{value:.{digits}f}"
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+
+
+def told_paper(number: PaperNumber | None) -> str:
+    """A number of the paper with its own decimals, marked where it is doubtful."""
+    return (
+        "-" if number is None else told(number.value, number.decimals) + (DOUBTFUL if number.doubtful else "")
+    )
 
 
 def signed(value: float) -> str:
