@@ -3,20 +3,27 @@
     python benchmarks/results/pack.py OUT [OUT ...]      # folders that `equipoise run` wrote
 
 writes cells.csv (a run of a method on a stream: its scores by protocol and tempering) and streams.csv (the
-norms and temperatures of the source model on a stream) beside this file. A result that several folders have
-is that of the last one.
+norms and temperatures of the source model on a stream) beside this file, or into `--folder`. A result that
+several folders have is that of the last one.
 """
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 HERE = Path(__file__).parent
-METRICS = ("accuracy", "ece", "entropy", "nll", "brier", "confidence")
+METRICS = ("accuracy", "ece", "nll", "confidence")
+"""The scores of every tempering; confidence is the mean of the largest probability."""
+MORE_METRICS = {"none": ("entropy", "brier"), "mean": ("entropy",)}
+"""Scores of some temperings: the paper prints the entropy of rivals' raw answers, of DEC's by the mean."""
 CELL = ("data", "backbone", "target", "tier", "seed", "label")
+"""The columns that tell one row from another."""
+SETTING = ("batch_size", "epochs", "input_size")
+"""Columns that say how a row was made."""
 STREAM = (
     "data",
     "backbone",
@@ -30,30 +37,48 @@ STREAM = (
     "kappa",
     "tau_std",
 )
+FULL_NAMES = {"tiny-imagenet-c-2500": "tiny-imagenet-c"}
+"""Data sets whose streams were cut short, by the name of the whole one; `images` tells the length."""
 
 
-def packed_cells(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def packed_cells(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """A row for each run, with columns as "online/none/accuracy"."""
-    runs: dict[tuple[Any, ...], dict[str, Any]] = {}
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in lines:
-        cell = line["cell"]
-        about = {name: cell[name] for name in CELL}
-        run = runs.setdefault(
-            tuple(about.values()), {**about, "batch_size": cell["batch_size"], "images": line["images"]}
-        )
-        confidence = sum(line["reliability"]["confidence"]) / line["images"]
-        for metric in METRICS:
-            value = {**line["scores"], "confidence": confidence}[metric]
-            run[f"{cell['protocol']}/{cell['tempering']}/{metric}"] = round(value, 5)
-    return [runs[place] for place in sorted(runs, key=str)]
+        cell = {**line["cell"], "data": full_name(line["cell"]["data"])}
+        row = rows.setdefault(tuple(cell[name] for name in CELL), {})
+        row |= {name: cell[name] for name in (*CELL, *SETTING)} | {"images": line["images"]}
+        row |= {name: line["made"][name] for name in ("device", "torch")}
+        row |= {f"rehearsal_{name}": size for name, size in cell.get("rehearsal", {}).items()}
+        row |= scores(line)
+    return pd.DataFrame([rows[place] for place in sorted(rows, key=str)])
 
 
-def packed_stream(line: dict[str, Any]) -> dict[str, Any]:
+def scores(line: Mapping[str, Any]) -> dict[str, float]:
+    """The scores of a line by their columns, its best temperature's, and its estimate of accuracy."""
+    protocol, tempering = line["cell"]["protocol"], line["cell"]["tempering"]
+    confidence = sum(line["reliability"]["confidence"]) / line["images"]
+    every = {**line["scores"], "confidence": confidence}
+    kept = {name: every[name] for name in (*METRICS, *MORE_METRICS.get(tempering, ()))}
+    parts = {tempering: kept, "oracle": line.get("oracle", {}), "estimate": line.get("estimate", {})}
+    return {
+        f"{protocol}/{part}/{name}": round(value, 5)
+        for part, values in parts.items()
+        for name, value in values.items()
+    }
+
+
+def packed_stream(line: Mapping[str, Any]) -> dict[str, Any]:
     """A row for a stream, with a column for each quantile: "norm_0.5" and "tau_0.5" are the medians."""
-    row = {name: line[name] for name in STREAM}
+    row = {name: line[name] for name in STREAM} | {"data": full_name(line["data"])}
     for name, values in (("norm", line["norms"]), ("tau", line["taus"])):
         row |= {f"{name}_{level}": value for level, value in zip(line["levels"], values, strict=True)}
-    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+    return {name: round(value, 5) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def full_name(data: str) -> str:
+    """The name of the whole data set."""
+    return FULL_NAMES.get(data, data)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -61,9 +86,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
-def write(name: str, rows: list[dict[str, Any]]) -> None:
-    """Write a CSV file beside this one."""
-    pd.DataFrame(rows).astype({"tier": "Int64"}).to_csv(HERE / name, index=False)
+def write(frame: pd.DataFrame, path: Path) -> None:
+    """Write a CSV file whose whole numbers stay whole where some are missing."""
+    whole = frame.columns.intersection(["tier", "input_size", "rehearsal_images", "rehearsal_shifts"])
+    frame.astype(dict.fromkeys(whole, "Int64")).to_csv(path, index=False)
 
 
 def main() -> None:
@@ -71,17 +97,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="OUT")
-    folders = parser.parse_args().folders
-    cells = {
-        line["key"]: line
-        for f in folders
-        for line in read_lines(f / "results.jsonl")
-        if line["status"] == "ok"
-    }
-    streams = {line["key"]: line for f in folders for line in read_lines(f / "streams.jsonl")}
-    write("cells.csv", packed_cells(list(cells.values())))
-    write("streams.csv", sorted(map(packed_stream, streams.values()), key=str))
+    parser.add_argument("outs", nargs="+", type=Path, metavar="OUT")
+    parser.add_argument("--folder", type=Path, default=HERE)
+    given = parser.parse_args()
+    lines = [line for out in given.outs for line in read_lines(out / "results.jsonl")]
+    cells = {line["key"]: line for line in lines if line["status"] == "ok"}
+    streams = {line["key"]: line for out in given.outs for line in read_lines(out / "streams.jsonl")}
+    write(packed_cells(list(cells.values())), given.folder / "cells.csv")
+    rows = sorted(map(packed_stream, streams.values()), key=str)
+    write(pd.DataFrame(rows), given.folder / "streams.csv")
 
 
 if __name__ == "__main__":

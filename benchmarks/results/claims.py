@@ -1,0 +1,138 @@
+"""The paper's claims, each with the numbers that decide it; all of answers given online."""
+
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+from measured import LABELS, NETWORKS, RIVALS, SOURCE, at, mean, networks
+from significant import DEC
+from wording import signed, table, told
+
+from equipoise.report.results import Variant
+
+MINIMISERS = ("tent", "eta", "sotta")
+"""The rivals that lower the entropy of their answers by gradient steps."""
+NORM = Variant("norm", "none")
+
+
+def _raw(label: str) -> Variant:
+    return Variant(label, "none")
+
+
+def _change(rows: pd.DataFrame, variant: Variant, base: Variant, metric: str) -> float | None:
+    ours, theirs = mean(rows, variant, metric), mean(rows, base, metric)
+    return None if ours is None or theirs is None else ours - theirs
+
+
+def certainty_table(cells: pd.DataFrame) -> str:
+    """The changes of entropy and of ECE from no adaptation to each raw rival."""
+    body = []
+    for place in networks(cells):
+        rows, line = at(cells, place), []
+        for label in RIVALS:
+            entropy, ece = (_change(rows, _raw(label), SOURCE, metric) for metric in ("entropy", "ece"))
+            line.append("-" if entropy is None or ece is None else f"{entropy:+.2f}, {signed(ece)}")
+        body.append([str(place), *line])
+    return table(["", *(LABELS[label] for label in RIVALS)], body)
+
+
+def certainty_verdict(cells: pd.DataFrame) -> str:
+    """How often lower entropy goes with a higher ECE, against no adaptation and against norm."""
+    parts = []
+    for base, labels, words in (
+        (SOURCE, RIVALS, "no adaptation"),
+        (NORM, MINIMISERS, "`norm`, the statistics of each batch without gradient steps"),
+    ):
+        cases = [
+            (entropy, ece)
+            for place in networks(cells)
+            for label in labels
+            if (entropy := _change(at(cells, place), _raw(label), base, "entropy")) is not None
+            and (ece := _change(at(cells, place), _raw(label), base, "ece")) is not None
+        ]
+        worse = [ece > 0 for entropy, ece in cases if entropy < 0]
+        parts.append(
+            f"Against {words}, a rival's entropy is lower in {len(worse)} of {len(cases)} cases, "
+            f"and of these its ECE is higher in {_share(worse)}."
+        )
+    return " ".join(parts)
+
+
+def _share(found: Sequence[bool]) -> str:
+    return f"{sum(found)} of {len(found)}" if found else "none"
+
+
+def norms(streams: pd.DataFrame) -> pd.DataFrame:
+    """Means over the streams of each network and tier: quantiles of ‖z‖/κ, and median and variance of tau."""
+    tiered = streams[streams["tier"] > 0]
+    columns = {f"{level} %": tiered[f"norm_{level / 100:g}"] / tiered["kappa"] for level in (5, 50, 95)}
+    columns |= {"median": tiered["tau_0.5"], "variance": tiered["tau_std"] ** 2}
+    keys = [tiered["backbone"], tiered["tier"].astype(int)]
+    return pd.DataFrame(columns).groupby(keys).mean().sort_index()
+
+
+def norm_table(streams: pd.DataFrame) -> str:
+    """The rows of `norms`."""
+    found = norms(streams)
+    body = [
+        [NETWORKS[str(backbone)], str(tier), *(told(value, 2) for value in values)]
+        for (backbone, tier), values in zip(found.index.tolist(), found.to_numpy().tolist(), strict=True)
+    ]
+    head = ["network", "tier", "norm: 5 %", "50 %", "95 %", "tau: median", "variance"]
+    return table(head, body)
+
+
+def norm_verdict(streams: pd.DataFrame) -> str:
+    """For how many networks the low quantile falls, and the variance of tau grows, from tier to tier."""
+    by_network = [rows for _, rows in norms(streams).groupby(level="backbone")]
+    falls = sum(rows["5 %"].is_monotonic_decreasing for rows in by_network)
+    grows = sum(rows["variance"].is_monotonic_increasing for rows in by_network)
+    return (
+        f"The 5 % quantile falls from tier to tier with {falls} of {len(by_network)} networks, "
+        f"and the variance of tau grows with {grows} of {len(by_network)}."
+    )
+
+
+ACCURATE = ("source", "norm", "dec", "dec-released")
+
+
+def accuracy_table(cells: pd.DataFrame) -> str:
+    """The accuracy of both readings of DEC beside that of no adaptation, norm and the best rival."""
+    body = []
+    for place in networks(cells):
+        rows = at(cells, place)
+        rivals = _known(mean(rows, _raw(label), "accuracy") for label in RIVALS)
+        line = [told(mean(rows, _raw(label), "accuracy")) for label in ACCURATE]
+        body.append([str(place), *line, told(max(rivals, default=None))])
+    return table(["", *(LABELS[label] for label in ACCURATE), "best rival"], body)
+
+
+def accuracy_verdict(cells: pd.DataFrame) -> str:
+    """How often DEC is more accurate than no adaptation, and than norm."""
+    parts = []
+    for base, words in ((SOURCE, "no adaptation"), (NORM, "`norm`")):
+        for label in ("dec", "dec-released"):
+            changes = _known(_change(at(cells, p), _raw(label), base, "accuracy") for p in networks(cells))
+            gains = [change > 0 for change in changes]
+            average = f" ({signed(sum(changes) / len(changes))} on average)" if changes else ""
+            parts.append(f"{LABELS[label]} is more accurate than {words} in {_share(gains)} cases{average}")
+    return "; ".join(parts) + "."
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def fixed_verdict(cells: pd.DataFrame) -> str:
+    """How often DEC by the mean of tau has the lower ECE than by one temperature fitted on the source."""
+    fixed = Variant(DEC.name, "fixed")
+    changes = _known(_change(at(cells, place), DEC, fixed, "ece") for place in networks(cells))
+    lower = [change < 0 for change in changes]
+    if not lower:
+        return "Not run."
+    return f"DEC divided by the mean of tau has the lower ECE in {_share(lower)} cases."
+
+
+def over_certain_source(cells: pd.DataFrame) -> str:
+    """The least and the largest ECE of no adaptation over data sets and networks."""
+    values = _known(mean(at(cells, place), SOURCE, "ece") for place in networks(cells))
+    return f"{told(min(values))} to {told(max(values))}"

@@ -1,0 +1,95 @@
+"""The runs that the page rests on, and those that were not made."""
+
+import pandas as pd
+from measured import LABELS, NAMES, Place, at, networks, of
+from wording import table
+
+from equipoise.report.paper import Experiment, experiments
+from equipoise.report.results import Variant
+from equipoise.report.table import listed
+
+WHOLE_STREAMS = {"tiny-imagenet-c": 5000}
+"""The images of a stream, where streams may have been cut short."""
+
+
+def run_table(cells: pd.DataFrame) -> str:
+    """Seeds, streams and images for each data set and network."""
+    body = []
+    for place in networks(cells):
+        rows = at(cells, place)
+        tiers = [str(tier) for tier in sorted(rows["tier"].unique()) if tier]
+        streams = str(rows["target"].nunique()) + (f", each at tiers {', '.join(tiers)}" if tiers else "")
+        low, high = rows["images"].min(), rows["images"].max()
+        images = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        seeds = ", ".join(str(seed) for seed in sorted(rows["seed"].unique()))
+        body.append([str(place), seeds, streams, images, _side(place, rows)])
+    return table(["", "seeds", "streams", "images a stream", "pixels"], body)
+
+
+def _side(place: Place, rows: pd.DataFrame) -> str:
+    own, papers = experiments()[place.data].own_size, experiments()[place.data].input_size
+    size = int(rows["input_size"].fillna(own).iloc[0])
+    return f"{size}" if size == papers else f"{size} (the paper: {papers})"
+
+
+def gaps(cells: pd.DataFrame) -> str:
+    """What was not run, as a list."""
+    lines = [
+        f"- {NAMES.get(data, 'Office-Home')}: no data." for data in experiments() if not _has(cells, data)
+    ]
+    for place in networks(cells):
+        rows = at(cells, place)
+        missing = [_lacking(experiments()[place.data], rows), _cut(place, rows), *_missing_methods(rows)]
+        if not len(at(cells, place, "after-pass")):
+            missing.append("no second pass after adapting")
+        if told := "; ".join(filter(None, missing)):
+            lines.append(f"- {place}: {told}.")
+    return "\n".join(lines) if lines else "- Nothing of the paper's experiments."
+
+
+def _has(cells: pd.DataFrame, data: str) -> bool:
+    return bool((cells["data"] == data).any())
+
+
+def _lacking(experiment: Experiment, rows: pd.DataFrame) -> str:
+    tiers = {int(tier) for tier in rows["tier"].unique() if tier}
+    told = experiment.lacking(rows["target"].nunique(), len(tiers), set(rows["seed"]))
+    return f"only {told}" if told else ""
+
+
+def _cut(place: Place, rows: pd.DataFrame) -> str:
+    images, whole = rows["images"].max(), WHOLE_STREAMS.get(place.data, 0)
+    return f"{images:,} of {whole:,} images a stream" if images < whole else ""
+
+
+def _missing_methods(rows: pd.DataFrame) -> list[str]:
+    """Methods that lack streams, raw or rehearsed."""
+    runs = rows[["shift", "seed"]].drop_duplicates()
+    told = []
+    for tempering, words in (("none", "not run"), ("rehearsed", "not rehearsed")):
+        met = {label: len(of(rows, Variant(label, tempering))) for label in LABELS}
+        none = [LABELS[label] for label, number in met.items() if not number]
+        some = [
+            f"{LABELS[label]} ({met[label]} of {len(runs)} streams)"
+            for label in met
+            if 0 < met[label] < len(runs)
+        ]
+        told += [f"{words}: {listed(none)}"] if none else []
+        told += [f"{words} on all streams: {listed(some)}"] if some else []
+    return told
+
+
+def machines(cells: pd.DataFrame) -> str:
+    """The devices and versions of torch that made the results."""
+    pairs = cells[["device", "torch"]].drop_duplicates().dropna()
+    return listed(f"{device} (torch {version})" for device, version in pairs.itertuples(index=False))
+
+
+def rehearsals(cells: pd.DataFrame) -> str:
+    """The sizes of the rehearsals."""
+    sizes = cells[["rehearsal_images", "rehearsal_shifts"]].dropna(how="all").drop_duplicates()
+    told = [
+        f"at most {int(images):,} images and {'all' if pd.isna(shifts) else int(shifts)} made-up shifts"
+        for images, shifts in sizes.itertuples(index=False)
+    ]
+    return listed(told) if told else "of unknown size"

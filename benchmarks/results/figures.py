@@ -1,0 +1,152 @@
+"""Draws the two pictures of docs/results.md from the results beside this file.
+
+    python benchmarks/results/figures.py docs
+
+writes docs/results.svg (the ECE of every method) and docs/results-estimates.svg (estimated against true
+accuracy). A drawing has its own background and follows the reader's light or dark setting.
+"""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+from estimates import estimated
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from measured import LABELS, NAMES, NETWORKS, POISE, Place, at, mean, networks, read
+from wording import told
+
+from equipoise.files import whole_file
+from equipoise.report.drawing import ACCENT, INK, MUTED, SERIES, palette_css, panels, svg, themed
+from equipoise.report.results import Variant
+
+HERE = Path(__file__).parent
+WIDTH = 7.3
+"""Inches; 700 pixels on a page."""
+TICKS = {0.0: "0", 0.2: ".2", 0.4: ".4", 0.6: ".6", 0.8: ".8"}
+MARKS = {"smallcnn": ("o", SERIES[1]), "efficientnet_b0": ("s", SERIES[4]), "mobilenet_v1": ("^", SERIES[0])}
+
+
+@themed
+def calibration_figure(cells: pd.DataFrame) -> Figure:
+    """A panel for each data set and network: others as grey dots, poise in colour, floors as ticks."""
+    found = networks(cells)
+    figure, axes = panels(WIDTH, 3.3, columns=len(found))
+    for axis, place in zip(axes, found, strict=True):
+        _calibration_axes(axis, at(cells, place), place)
+        if axis is not axes[0]:
+            axis.tick_params(axis="y", labelleft=False)
+    right = 1.35 * max(axis.dataLim.x1 for axis in axes)  # the numbers need room
+    for axis in axes:
+        axis.set_xlim(-0.06 * right, right)
+        axis.set_xticks(
+            [tick for tick in TICKS if tick < right], [name for tick, name in TICKS.items() if tick < right]
+        )
+    figure.supxlabel(
+        "ECE: distance of confidence from accuracy (lower is better)", fontsize=9, color=INK.light
+    )
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8.5)
+    return figure
+
+
+def _calibration_axes(axis: Axes, rows: pd.DataFrame, place: Place) -> None:
+    """One panel, a row for each method."""
+    for height, label in enumerate(LABELS):
+        ours = label == POISE.name
+        ece, floor = mean(rows, shown(label), "ece"), mean(rows, Variant(label, "oracle"), "ece")
+        colour = (ACCENT if ours else MUTED).light
+        if ece is None:
+            continue
+        marker, size, words = ("D", 7.5, "poise") if ours else ("o", 5.5, "other methods as published")
+        name = words if label in (POISE.name, "source") else None
+        axis.plot(ece, height, marker, color=colour, markersize=size, label=name, zorder=3)
+        axis.annotate(
+            told(ece),
+            (ece, height),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontsize=9 if ours else 7.5,
+            fontweight="bold" if ours else "normal",
+        )
+        if floor is not None:
+            name = "floor: best temperature, found with labels" if label == "source" else None
+            axis.plot([floor, ece], [height, height], color=colour, linewidth=1, alpha=0.4, zorder=2)
+            axis.plot(floor, height, "|", color=INK.light, markersize=8, mew=1.4, label=name, zorder=4)
+    axis.set_title(f"{NAMES[place.data]}\n{NETWORKS[place.backbone]}", fontsize=9)
+    axis.set(yticks=range(len(LABELS)), yticklabels=LABELS.values(), ylim=(len(LABELS) - 0.4, -0.6))
+    axis.tick_params(axis="y", length=0)
+    axis.get_yticklabels()[list(LABELS).index(POISE.name)].set(color=ACCENT.light, fontweight="bold")
+    axis.grid(visible=False, axis="y")
+
+
+def shown(label: str) -> Variant:
+    """A method as its authors have it: rivals raw, DEC divided by the mean of tau, poise rehearsed."""
+    return POISE if label == POISE.name else Variant(label, "mean" if label.startswith("dec") else "none")
+
+
+@themed
+def estimate_figure(cells: pd.DataFrame) -> Figure:
+    """A panel for each data set: a point for each stream, with its interval, against the identity."""
+    streams = estimated(cells)
+    names = [data for data in NAMES if (streams["data"] == data).any()]
+    figure, axes = panels(WIDTH, 3.0, columns=max(len(names), 1))
+    for axis, data in zip(axes, names, strict=False):
+        axis.plot([0, 1], [0, 1], "--", color=INK.light, linewidth=0.9)
+        for backbone, rows in streams[streams["data"] == data].groupby("backbone"):
+            marker, colour = MARKS[str(backbone)]
+            reach = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
+            axis.errorbar(
+                rows["accuracy"],
+                rows["value"],
+                yerr=reach,
+                fmt=marker,
+                color=colour.light,
+                markersize=3.5,
+                elinewidth=0.8,
+                alpha=0.7,
+                label=NETWORKS[str(backbone)],
+            )
+        axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="true accuracy")
+        axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+        axis.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
+        axis.set_title(NAMES[data])
+        axis.legend(loc="lower right", fontsize=8, handletextpad=0.2)
+    axes[0].set_ylabel("estimated, without labels")
+    return figure
+
+
+def standalone(figure: Figure, description: str) -> str:
+    """A figure as an SVG file with its background, in the colours of the reader's setting."""
+    drawn = svg(figure, description)
+    style = f"<style>{palette_css()}svg {{ background: var(--paper) }}</style>"
+    head, _, body = drawn.partition(">")
+    size = f'xmlns="http://www.w3.org/2000/svg" width="{figure.get_figwidth() * 96:.0f}"'
+    return f"{head.replace('<svg', f'<svg {size}', 1)}>{style}{body}"
+
+
+def main() -> None:
+    """Write both pictures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--folder", type=Path, default=HERE)
+    given = parser.parse_args()
+    cells = read(given.folder).cells
+    drawings = {
+        "results": standalone(
+            calibration_figure(cells), "ECE of every method, for each data set and network"
+        ),
+        "results-estimates": standalone(
+            estimate_figure(cells), "Estimated against true accuracy, for each stream"
+        ),
+    }
+    for name, drawing in drawings.items():
+        with whole_file(given.out / f"{name}.svg") as partial:
+            partial.write_text(drawing, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The committed results as frames, and the means that the page is made of.
+
+A row of `cells` is a run of a method on a stream, scored by one protocol with one tempering. Two more parts
+of a run are rows like temperings: "oracle" (the scores at the best single temperature, which was found with
+the labels of the stream) and "estimate" (of the accuracy, without labels). `tier` is 0 where there are none.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from equipoise.report.paper import ROWS, printed_tables
+from equipoise.report.results import Variant
+
+NAMES = {"digits": "Digits", "pacs": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
+NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobilenet_v1": "MobileNet"}
+LABELS = {
+    "source": "no adaptation",
+    "norm": "norm",
+    "tent": "TENT",
+    "eta": "ETA",
+    "t3a": "T3A",
+    "sotta": "SoTTA",
+    "dec": "DEC (paper)",
+    "dec-released": "DEC (notebook)",
+    "poise": "poise",
+}
+RIVALS = ("tent", "eta", "t3a", "sotta")
+WAYS = {"none": "raw", "mean": "mean of tau", "median": "median of tau", "rehearsed": "rehearsed"}
+"""The temperings, in words."""
+SOURCE, POISE = Variant("source", "none"), Variant("poise", "rehearsed")
+
+
+class PaperNumber(NamedTuple):
+    """A number that the paper prints, with its decimals, and whether it is doubtful."""
+
+    value: float
+    decimals: int
+    doubtful: bool
+
+    def reached_by(self, ours: float) -> bool:
+        """Whether a number of ours is at least as high, as far as the paper's is told."""
+        return round(ours, self.decimals) >= round(self.value, self.decimals)
+
+
+class Measured(NamedTuple):
+    """Everything that the page is made of."""
+
+    cells: pd.DataFrame
+    streams: pd.DataFrame
+    robust: pd.DataFrame
+    training: pd.DataFrame
+
+
+class Place(NamedTuple):
+    """A data set with a network, at one tier or, where `tier` is None, over all that were run."""
+
+    data: str
+    backbone: str
+    tier: int | None = None
+
+    def __str__(self) -> str:
+        tier = f", tier {self.tier}" if self.tier else ""
+        return f"{NAMES[self.data]}, {NETWORKS[self.backbone]}{tier}"
+
+
+def read(folder: Path) -> Measured:
+    """The CSV files of a folder."""
+    cells, streams, robust, training = (
+        pd.read_csv(folder / f"{name}.csv") for name in ("cells", "streams", "robust", "training")
+    )
+    return Measured(tidy(cells), streams.fillna({"tier": 0}), robust, training)
+
+
+def tidy(cells: pd.DataFrame) -> pd.DataFrame:
+    """A row for each run, protocol and tempering, from columns as "online/none/accuracy"."""
+    about = [name for name in cells.columns if "/" not in name]
+    wide = cells.assign(tier=cells["tier"].fillna(0).astype(int)).set_index(about)
+    wide.columns = pd.MultiIndex.from_tuples(
+        [tuple(name.split("/")) for name in wide.columns], names=["protocol", "tempering", None]
+    )
+    rows = wide.stack(["protocol", "tempering"]).dropna(how="all").reset_index()
+    tier = rows["tier"].astype(str).radd("/").where(rows["tier"] > 0, "")
+    return rows.assign(name=rows["label"], method=rows["label"], shift=rows["target"] + tier)
+
+
+def networks(cells: pd.DataFrame) -> list[Place]:
+    """The data sets and networks that there are results of, in the page's order."""
+    there = set(zip(cells["data"], cells["backbone"], strict=True))
+    return [Place(data, backbone) for data in NAMES for backbone in NETWORKS if (data, backbone) in there]
+
+
+def places(cells: pd.DataFrame) -> list[Place]:
+    """The data sets and networks, each tier apart."""
+    return [
+        Place(place.data, place.backbone, int(tier) or None)
+        for place in networks(cells)
+        for tier in sorted(at(cells, place)["tier"].unique())
+    ]
+
+
+def at(cells: pd.DataFrame, place: Place, protocol: str = "online") -> pd.DataFrame:
+    """The rows of a place."""
+    rows = (cells["data"] == place.data) & (cells["backbone"] == place.backbone)
+    if place.tier is not None:
+        rows &= cells["tier"] == place.tier
+    return cells[rows & (cells["protocol"] == protocol)]
+
+
+def of(rows: pd.DataFrame, variant: Variant) -> pd.DataFrame:
+    """The rows of a method with a tempering."""
+    return rows[(rows["name"] == variant.name) & (rows["tempering"] == variant.tempering)]
+
+
+def mean(rows: pd.DataFrame, variant: Variant, metric: str) -> float | None:
+    """A metric's mean over the shifts of some rows, of each the mean over its seeds.
+
+    None where a shift of these rows is missing: a mean over other shifts cannot be compared.
+    """
+    by_shift = of(rows, variant).groupby("shift")[metric].mean().dropna()
+    return float(by_shift.mean()) if 0 < len(by_shift) == rows["shift"].nunique() else None
+
+
+def means(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """The `mean` of every method and tempering among some rows; NaN where a shift is missing."""
+    by_shift = rows.groupby(["name", "tempering", "shift"])[list(metrics)].mean()
+    groups = by_shift.groupby(["name", "tempering"])
+    return groups.mean().where(groups.count() == rows["shift"].nunique())
+
+
+def spread(rows: pd.DataFrame, variant: Variant, metric: str) -> float | None:
+    """The standard deviation over the seeds of a metric's mean over the shifts; None with one seed."""
+    by_seed = of(rows, variant).groupby("seed")[metric].mean().dropna()
+    return float(by_seed.std()) if len(by_seed) > 1 else None
+
+
+def best_raw_rival(rows: pd.DataFrame, metric: str = "ece") -> str | None:
+    """The label of the rival whose raw answers have the least of a metric."""
+    means = {label: mean(rows, Variant(label, "none"), metric) for label in RIVALS}
+    known = {label: value for label, value in means.items() if value is not None}
+    return min(known, key=lambda label: known[label]) if known else None
+
+
+def printed(place: Place, label: str, metric: str, tiers: Sequence[int] = ()) -> PaperNumber | None:
+    """The number that the paper prints for a method; over several tiers their mean, if all are printed."""
+    columns = [f"Tier {tier}" for tier in tiers or filter(None, (place.tier,))] or ["average"]
+    rows = [row for row, method in ROWS.items() if method == label]
+    for table in printed_tables():
+        if (table.data, table.backbone) == place[:2]:
+            found = [table.cells.get((metric, row, column)) for row in rows for column in columns]
+            known = [each for each in found if each is not None]
+            if known and len(known) == len(columns):
+                value = sum(each.value for each in known) / len(known)
+                decimals = table.decimals if len(known) == 1 else 3
+                return PaperNumber(value, decimals, any(each.doubt for each in known))
+    return None

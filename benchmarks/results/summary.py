@@ -1,0 +1,59 @@
+"""The first lines of the page: one small table, and sentences that need no knowledge of it."""
+
+from statistics import fmean
+
+import pandas as pd
+from measured import LABELS, POISE, SOURCE, Place, at, best_raw_rival, mean, networks
+from wording import table, told
+
+from equipoise.report.results import Variant
+
+RIGHT_AND_SAYS = ("accuracy", "confidence")
+
+
+def columns(rows: pd.DataFrame) -> tuple[Variant, Variant | None, Variant]:
+    """No adaptation, the raw rival with the least ECE, and poise."""
+    rival = best_raw_rival(rows)
+    return SOURCE, Variant(rival, "none") if rival else None, POISE
+
+
+def summary_table(cells: pd.DataFrame) -> str:
+    """Accuracy and ECE of no adaptation, the best raw rival and poise, for each data set and network."""
+    body = []
+    for place in networks(cells):
+        rows = at(cells, place)
+        source, rival, poise = columns(rows)
+        name = f"{LABELS[rival.name]}: " if rival else ""
+        line = [_cell(rows, source), name + _cell(rows, rival), f"**{_cell(rows, poise)}**"]
+        body.append([str(place), *line])
+    return table(["right answers, ECE", "no adaptation", "best rival", "**`poise`**"], body)
+
+
+def _cell(rows: pd.DataFrame, variant: Variant | None) -> str:
+    if variant is None or (accuracy := mean(rows, variant, "accuracy")) is None:
+        return "not complete"
+    return f"{100 * accuracy:.0f} %, {told(mean(rows, variant, 'ece'))}"
+
+
+def right_and_says(cells: pd.DataFrame, variant: Variant) -> tuple[str, str]:
+    """The share of right answers and the mean confidence, in per cent, over places that poise has as well."""
+    means = [
+        [mean(at(cells, place), each, metric) for each in (variant, POISE) for metric in RIGHT_AND_SAYS]
+        for place in networks(cells)
+    ]
+    known = [(right, says) for right, says, *ours in means if None not in (right, says, *ours)]
+    right, says = (fmean(each) for each in zip(*known, strict=True)) if known else (float("nan"),) * 2
+    return f"{100 * right:.0f} %", f"{100 * says:.0f} %"
+
+
+def factor_of_ece(cells: pd.DataFrame) -> tuple[str, str]:
+    """The least and the largest ratio of the best raw rival's ECE to that of poise."""
+    ratios = [ratio for place in networks(cells) if (ratio := _ratio(cells, place)) is not None]
+    return (f"{min(ratios):.1f}", f"{max(ratios):.1f}") if ratios else ("-", "-")
+
+
+def _ratio(cells: pd.DataFrame, place: Place) -> float | None:
+    rows = at(cells, place)
+    _, rival, poise = columns(rows)
+    ours, theirs = mean(rows, poise, "ece"), rival and mean(rows, rival, "ece")
+    return theirs / ours if ours and theirs else None
