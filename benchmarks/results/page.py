@@ -30,12 +30,11 @@ HERE = Path(__file__).parent
 def parts(measured: Measured) -> dict[str, Any]:
     """Everything that the template names."""
     cells, made = measured.cells, bar.decisions(measured)
-    low, high = summary.factor_of_ece(cells)
     return {
         "summary": summary.summary_table(cells),
         "source_right_says": summary.right_and_says(cells, SOURCE),
         "poise_right_says": summary.right_and_says(cells, POISE),
-        "ece_factors": (low, high),
+        "ece_factors": summary.factors_of_ece(cells),
         "goals_reached": bar.count(made),
         "goals": bar.goal_table(made),
         **_bar_tables(measured, made),

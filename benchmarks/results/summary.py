@@ -46,10 +46,11 @@ def right_and_says(cells: pd.DataFrame, variant: Variant) -> tuple[str, str]:
     return f"{100 * right:.0f} %", f"{100 * says:.0f} %"
 
 
-def factor_of_ece(cells: pd.DataFrame) -> tuple[str, str]:
-    """The least and the largest ratio of the best raw rival's ECE to that of poise."""
-    ratios = [ratio for place in networks(cells) if (ratio := _ratio(cells, place)) is not None]
-    return (f"{min(ratios):.1f}", f"{max(ratios):.1f}") if ratios else ("-", "-")
+def factors_of_ece(cells: pd.DataFrame) -> str:
+    """The ratio of the best raw rival's ECE to that of poise, or the least and the largest ratio."""
+    ratios = [f"{ratio:.1f}" for place in networks(cells) if (ratio := _ratio(cells, place)) is not None]
+    ends = dict.fromkeys([min(ratios, key=float), max(ratios, key=float)]) if ratios else ["-"]
+    return " to ".join(ends)
 
 
 def _ratio(cells: pd.DataFrame, place: Place) -> float | None:

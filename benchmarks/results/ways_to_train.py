@@ -1,9 +1,10 @@
 """Ways to train the source models: one row for each model, with its accuracy on held-out source images.
 
-    python benchmarks/training/search.py DATA CACHE OUT.csv [--workers 8] [--only NAME …]
+    python benchmarks/results/ways_to_train.py DATA CACHE benchmarks/results/training.csv [--workers 8]
 
-DATA as `equipoise data` says; CACHE keeps the decoded images. A way is judged by the held-out tenth of the
-source images alone; the accuracy on the target is a second column, which nothing is chosen by.
+DATA as `equipoise data` says; CACHE keeps the decoded images. Each model adds a row for each of its epochs
+when it is trained. A way is judged by the held-out tenth of the source images alone; the accuracy on the
+target is a second column, which nothing is chosen by.
 """
 
 import argparse
@@ -36,14 +37,14 @@ LOOKED_AT = 500
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train; the defaults are those of the recipes before this search.
+    """A way to train; the defaults are those of the recipes.
 
     Attributes:
         batch_size: of a step; Keras' default is 32.
         rate: of learning.
         epochs: passes over the source images.
-        head: the last layer starts as "timm" draws it (uniform within 1/√classes) or as Keras' "dense"
-            layers do (Glorot).
+        timm_head: whether the last layer starts as timm draws it, uniform within 1/√classes, as it did before
+            this search; the library starts it as Keras' dense layers (Glorot).
         flattened: whether the last layer takes all positions of the features, not their average.
         momentum: of batch-norm statistics; Keras' .99 is PyTorch's .01.
         frozen: whether batch-norm statistics stay those of ImageNet.
@@ -54,7 +55,7 @@ class Way:
     batch_size: int = 64
     rate: float = 2e-4
     epochs: int = 15
-    head: str = "timm"
+    timm_head: bool = False
     flattened: bool = False
     momentum: float = 0.1
     frozen: bool = False
@@ -62,26 +63,39 @@ class Way:
     keras_layers: bool = False
 
 
-KERAS = Way(batch_size=32, head="dense", momentum=0.01)
+KERAS = Way(batch_size=32, momentum=0.01)
 WAYS = {
-    "before": Way(),
-    "dense head": Way(head="dense"),
-    "dense head, momentum .01": Way(head="dense", momentum=0.01),
-    "dense head, batches of 32": Way(head="dense", batch_size=32),
-    "flattened": Way(head="dense", flattened=True, momentum=0.01),
-    "flattened, batches of 32": replace(KERAS, flattened=True),
-    "frozen statistics": Way(head="dense", frozen=True),
-    "augmented": Way(head="dense", momentum=0.01, augmented=True),
-    "rate 5e-5": Way(head="dense", momentum=0.01, rate=5e-5),
+    "timm's start of the last layer": Way(timm_head=True),
+    "recipe": Way(),
+    "momentum .01": Way(momentum=0.01),
+    "batches of 32": Way(batch_size=32),
+    "flattened with momentum .01": Way(flattened=True, momentum=0.01),
+    "flattened with momentum .01 in batches of 32": replace(KERAS, flattened=True),
+    "frozen statistics": Way(frozen=True),
+    "augmented with momentum .01": Way(momentum=0.01, augmented=True),
+    "rate 5e-5 with momentum .01": Way(momentum=0.01, rate=5e-5),
 }
 DIGIT_WAYS = {
-    "before": Way(rate=1e-3, epochs=5),
+    "recipe": Way(rate=1e-3, epochs=5),
     "batches of 32": Way(rate=1e-3, epochs=5, batch_size=32),
     "momentum .01": Way(rate=1e-3, epochs=5, momentum=0.01),
-    "Keras' layers": Way(rate=1e-3, epochs=5, momentum=0.01, keras_layers=True),
-    "Keras' layers, batches of 32": Way(rate=1e-3, epochs=5, momentum=0.01, keras_layers=True, batch_size=32),
+    "Keras' layers with momentum .01": Way(rate=1e-3, epochs=5, momentum=0.01, keras_layers=True),
+    "Keras' layers with momentum .01 in batches of 32": Way(
+        rate=1e-3, epochs=5, momentum=0.01, keras_layers=True, batch_size=32
+    ),
     "augmented": Way(rate=1e-3, epochs=5, augmented=True),
 }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models to train: each way, seed and target."""
+
+    data: str
+    backbone: str
+    targets: tuple[str, ...]
+    seeds: tuple[int, ...]
+    ways: dict[str, Way]
 
 
 @dataclass(frozen=True)
@@ -132,10 +146,13 @@ def prepared(model: nn.Module, way: Way, side: int) -> nn.Module:
         body.global_pool = nn.Flatten()
         body.classifier = nn.Linear(shape[1:].numel(), body.classifier.out_features)
     layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    for layer in layers if way.keras_layers else layers[-1:] if way.head == "dense" else []:
+    for layer in layers if way.keras_layers else layers[-1:] if way.flattened else []:
         nn.init.xavier_uniform_(layer.weight)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+    if way.timm_head:
+        limit = len(layers[-1].weight) ** -0.5
+        nn.init.uniform_(layers[-1].weight, -limit, limit)
     for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
         norm.momentum = way.momentum
         if way.keras_layers:
@@ -214,39 +231,31 @@ def hits(model: nn.Module, images: Images) -> float:
     return right / len(images)
 
 
-def tasks(
-    data: Path,
-    cache: Path,
-    workers: int,
-    limit: int | None,
-    plans: list[tuple[str, str, list[str], list[int], list[str]]],
-) -> list[Task]:
-    """The models to train, in order."""
-    found = []
-    for name, backbone, targets, seeds, ways in plans:
-        data_set, known = open_data_set(name, data), DIGIT_WAYS if name == "digits" else WAYS
-        parts = dict.fromkeys(p for s in data_set.shifts for p in (*s.sources, s.stream))
-        stored = {p: Cache(cache).store(data_set, p, limit, Reader(workers=workers)) for p in parts}
-        weights = None if backbone == "smallcnn" else data / "weights" / f"{backbone}.safetensors"
-        found += [
-            Task(
-                name,
-                backbone,
-                shift.target,
-                seed,
-                way,
-                known[way],
-                tuple(stored[p].path for p in shift.sources),
-                stored[shift.stream].path,
-                len(data_set.classes),
-                weights,
-            )
-            for way in ways
-            for seed in seeds
-            for shift in data_set.shifts
-            if shift.target in targets
-        ]
-    return found
+def tasks(plan: Plan, given: argparse.Namespace) -> list[Task]:
+    """The models of a plan, in order."""
+    data_set = open_data_set(plan.data, given.data)
+    parts = dict.fromkeys(p for s in data_set.shifts for p in (*s.sources, s.stream))
+    cache, reader = Cache(given.cache), Reader(workers=given.workers)
+    stored = {part: cache.store(data_set, part, given.limit, reader) for part in parts}
+    weights = given.data / "weights" / f"{plan.backbone}.safetensors"
+    return [
+        Task(
+            plan.data,
+            plan.backbone,
+            shift.target,
+            seed,
+            name,
+            way,
+            tuple(stored[part].path for part in shift.sources),
+            stored[shift.stream].path,
+            len(data_set.classes),
+            None if plan.backbone == "smallcnn" else weights,
+        )
+        for name, way in plan.ways.items()
+        for seed in plan.seeds
+        for shift in data_set.shifts
+        if shift.target in plan.targets
+    ]
 
 
 def add(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -259,8 +268,24 @@ def add(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+PLANS = (
+    "pacs:mobilenet_v1:art_painting:0:all",
+    "digits:smallcnn:mnist,usps,svhn:0:all",
+    "pacs:efficientnet_b0:art_painting:0:recipe,timm's start of the last layer",
+)
+"""Data set, network, targets, seeds and ways."""
+
+
+def read_plan(text: str) -> Plan:
+    """A plan from the command line, as in `PLANS`."""
+    data, backbone, targets, seeds, ways = text.split(":")
+    known = DIGIT_WAYS if data == "digits" else WAYS
+    chosen = known if ways == "all" else {name: known[name] for name in ways.split(",")}
+    return Plan(data, backbone, tuple(targets.split(",")), tuple(map(int, seeds.split(","))), chosen)
+
+
 def main() -> None:
-    """Train all models that are not in OUT.csv yet."""
+    """Train the models of all plans."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -270,25 +295,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--limit", type=int, help="the most images of each domain")
     parser.add_argument("--epochs", type=int, help="in place of those of the ways")
-    parser.add_argument("--plan", nargs="+", required=True, help="data:backbone:targets:seeds:ways")
+    parser.add_argument("--plan", nargs="+", default=PLANS, help="data:backbone:targets:seeds:ways")
     given = parser.parse_args()
-    plans = []
-    for plan in given.plan:
-        data, backbone, targets, seeds, ways = plan.split(":")
-        known = DIGIT_WAYS if data == "digits" else WAYS
-        picked = list(known) if ways == "all" else [list(known)[int(i)] for i in ways.split(",")]
-        plans.append((data, backbone, targets.split(","), [int(s) for s in seeds.split(",")], picked))
-    todo = tasks(given.data, given.cache, given.workers, given.limit, plans)
+    todo = [task for plan in map(read_plan, given.plan) for task in tasks(plan, given)]
     if given.epochs:
         todo = [replace(task, way=replace(task.way, epochs=given.epochs)) for task in todo]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.workers, mp_context=context) as pool:
         for future in as_completed([pool.submit(train, task) for task in todo]):
-            try:
-                rows = future.result()
-            except Exception as error:
-                print(f"failed: {error!r}", flush=True)
-                continue
+            rows = future.result()
             add(given.out, rows)
             print(*rows[-1].values(), flush=True)
 
