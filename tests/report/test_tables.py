@@ -8,7 +8,7 @@ from scipy import stats
 
 from equipoise.report.part import Part, parts
 from equipoise.report.table import Entry, Table, compete, file_key
-from equipoise.report.tables import average_tables, comparison_tables, detail_tables
+from equipoise.report.tables import average_tables, comparison_tables, detail_tables, estimate_tables
 from tests.report.plausible import made
 from tests.report.writer import grid, line
 
@@ -58,6 +58,40 @@ def test_averages_have_a_row_for_each_method_and_a_column_for_each_tempering() -
     assert not any(e.best for _, _, e in entropy.entries)
     assert "± is the standard deviation over the seeds." in ece.notes
     assert len(brier.entries) == 6 * 3
+
+
+def test_the_floor_is_a_column_of_its_own_and_competes_with_none() -> None:
+    lines = grid("demo", "net", ["a", "b"], seeds=[0, 1], labels=["source", "tent"])
+    for place, each in enumerate(lines):
+        if each["cell"]["tempering"] == "none" and each["cell"]["label"] == "tent":
+            each["oracle"] = {"temperature": 2.0, "ece": 0.001 * place, "nll": 0.01 * place}
+    places = [place for place, each in enumerate(lines) if "oracle" in each]
+    ece, nll, entropy, _ = average_tables(part(lines))
+    assert value(ece, "tent", "ECE ↓", "floor").value == pytest.approx(0.001 * np.mean(places))
+    assert value(nll, "tent", "NLL ↓", "floor").value == pytest.approx(0.01 * np.mean(places))
+    assert value(ece, "source", "ECE ↓", "floor").value is None
+    assert not value(ece, "tent", "ECE ↓", "floor").best
+    assert any(note.startswith("Floor:") for note in ece.notes)
+    assert not any("floor" in head for _, head, _ in entropy.entries)
+
+
+def test_estimates_are_held_against_the_true_accuracy() -> None:
+    lines = [
+        line("poise", "rehearsed", target=target, seed=seed, accuracy=accuracy)
+        for target, seed, accuracy in (("a", 0, 0.7), ("a", 1, 0.8), ("b", 0, 0.5))
+    ]
+    assert estimate_tables(part(lines)) == []
+    for each, estimate, covered in zip(lines, (0.75, 0.7, 0.5), (1.0, 0.5, 0.9), strict=True):
+        each["estimate"] = {"value": estimate, "low": 0.1, "high": 0.9, "covered": covered}
+    (table,) = estimate_tables(part([*lines, line("tent", target="a")]))
+    assert list(table.frame.index) == ["poise"]
+    found = [
+        value(table, "poise", *head).value
+        for head in (("Off by", "on average"), ("Off by", "at most"), ("Too high by", "on average"))
+    ]
+    assert found == pytest.approx([0.05, 0.1, -0.05 / 3])
+    assert value(table, "poise", "Interval right", "of all batches").value == pytest.approx(0.8)
+    assert value(table, "poise", "Streams", "").value == 3
 
 
 def test_an_accuracy_that_a_tempering_changes_has_a_column_of_its_own() -> None:

@@ -70,6 +70,7 @@ def all_tables(every: Sequence[Part], compare: str | None = None) -> Iterator[Ta
             *paper_tables(part),
             *tables.average_tables(part),
             *tables.comparison_tables(part, compare),
+            *tables.estimate_tables(part),
         )
         yield from tables.detail_tables(part)
     yield from run_to_run_tables(every)

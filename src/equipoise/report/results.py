@@ -1,6 +1,7 @@
 """The lines of a run, validated, as one frame: a row for each result that counts."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,12 +29,18 @@ LARGEST = 1e100
 """A number beyond it is no score and no count: its square would not be finite."""
 _PROVENANCE = ("code", "equipoise", "torch", "device", "model", "stream", "images", "classes", "left_out")
 _IDENTITY = ("data", "backbone", "protocol", "target", "tier", "shift", "seed", "name", "label", "method")
+FLOORS = {"ece": "floor_ece", "nll": "floor_nll"}
+"""The columns of a metric at the best temperature, found with labels; of raw results alone."""
+ESTIMATES = {"value": "estimate", "covered": "estimate_covered"}
+"""The columns of the accuracy that was estimated without labels, and of the share of right intervals."""
 FRAME_COLUMNS = (
     *_IDENTITY,
     "options",
     "batch_size",
     "tempering",
     *METRICS,
+    *FLOORS.values(),
+    *ESTIMATES.values(),
     "reliability",
     "trace",
     *_PROVENANCE,
@@ -185,7 +192,16 @@ def _row(line: CellResult, names: Mapping[Any, str]) -> dict[str, Any]:
     cell, tier = line["cell"], line["cell"]["tier"] or 0
     shift = f"{cell['target']}, tier {tier}" if tier else cell["target"]
     options = json.dumps(cell["options"], sort_keys=True)
-    given = {"tier": tier, "shift": shift, "name": names[_label(line), _traits(line)], "options": options}
+    given: dict[str, Any] = {
+        "tier": tier,
+        "shift": shift,
+        "name": names[_label(line), _traits(line)],
+        "options": options,
+    }
+    measured: dict[str, Any] = {**line.get("oracle", {})}
+    estimated: dict[str, Any] = {**line.get("estimate", {})}
+    given |= {column: measured.get(metric, math.nan) for metric, column in FLOORS.items()}
+    given |= {column: estimated.get(entry, math.nan) for entry, column in ESTIMATES.items()}
     known = {"trace": None, **line, **line["made"], **cell, **(line["scores"] or {}), **given}
     return {column: known[column] for column in FRAME_COLUMNS}
 

@@ -1,12 +1,13 @@
 """Our tables of one part: averages, paired tests, and each domain and tier."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from equipoise.report.paper import counted, experiments, paper_name, paper_variants
 from equipoise.report.part import Part, Place
-from equipoise.report.results import METRICS, Scope
+from equipoise.report.results import FLOORS, METRICS, Scope
 from equipoise.report.significance import FEWEST_PAIRS, TIERED, Comparison, comparisons
-from equipoise.report.table import Columns, Entry, Table, compete, listed
+from equipoise.report.table import Columns, Entry, Table, compete, known, listed
 
 NAMES = {"accuracy": "accuracy", "ece": "ECE", "nll": "NLL", "entropy": "entropy", "brier": "Brier score"}
 HEADINGS = {
@@ -25,6 +26,14 @@ TEMPERED = {
     "fixed": "fixed τ",
 }
 """The divisor of the logits in a word or two; other temperings are called by their names."""
+FLOOR_HEADING = "floor"
+FLOOR = (
+    "Floor: the raw answers at the one temperature that is best for the stream by NLL, found with its labels."
+)
+ESTIMATED = (
+    "A stream's estimate is the mean over its batches. The 90 % interval is held against the accuracy of the "
+    "last 500 images after each batch."
+)
 TESTED = (
     "Each row is the method minus the best of the others by that metric: against the others raw, as in the "
     "paper, and with the same tempering. A pair is a shift, with the mean over the seeds that both have; "
@@ -96,9 +105,40 @@ def average_tables(part: Part) -> list[Table]:
             for at, kind in enumerate(shown):
                 heading = "" if metric == "accuracy" and not at else short(kind)
                 columns[HEADINGS[metric], heading] = entries[at * size : (at + 1) * size]
+            columns |= floor_column(part, metric)
         title = f"{subject(part.scope)}: {listed(NAMES[metric] for metric in metrics)} on average"
-        tables.append(Table(title, columns, part.names, [_spread_note(part)], part_note(part)))
+        notes = [_spread_note(part), *([FLOOR] if any(FLOOR_HEADING in head for head in columns) else [])]
+        tables.append(Table(title, columns, part.names, notes, part_note(part)))
     return tables
+
+
+def floor_column(part: Part, metric: str) -> dict[tuple[str, str], Sequence[Entry]]:
+    """A metric of each method at its best temperature, if the results have it: means as in `Part`."""
+    if metric not in FLOORS or part.runs[FLOORS[metric]].isna().all():
+        return {}
+    rows = part.runs[part.runs["tempering"] == "none"]
+    means = rows.groupby(["name", "shift"])[FLOORS[metric]].mean().groupby("name").mean()
+    return {(HEADINGS[metric], FLOOR_HEADING): [Entry(known(means.get(n, math.nan))) for n in part.names]}
+
+
+def estimate_tables(part: Part) -> list[Table]:
+    """Accuracy estimated without labels against the true one, a row for each method that was rehearsed."""
+    rows = part.runs[part.runs["estimate"].notna()]
+    if rows.empty:
+        return []
+    error = rows["estimate"] - rows["accuracy"]
+    groups = rows.assign(error=error, off=error.abs()).groupby("name", sort=False)
+    columns = {
+        ("Off by", "on average"): [Entry(value) for value in groups["off"].mean()],
+        ("Off by", "at most"): [Entry(value) for value in groups["off"].max()],
+        ("Too high by", "on average"): [Entry(value, spec="+.3f") for value in groups["error"].mean()],
+        ("Interval right", "of all batches"): [
+            Entry(value, spec=".0%") for value in groups["estimate_covered"].mean()
+        ],
+        ("Streams", ""): [Entry(value, spec=".0f") for value in groups.size()],
+    }
+    title = f"{subject(part.scope)}: estimated against true accuracy"
+    return [Table(title, columns, list(groups.groups), [ESTIMATED], part_note(part))]
 
 
 def detail_tables(part: Part) -> Iterator[Table]:
