@@ -35,7 +35,9 @@ def _side(place: Place, rows: pd.DataFrame) -> str:
 def gaps(cells: pd.DataFrame) -> str:
     """What was not run, as a list."""
     lines = [
-        f"- {NAMES.get(data, 'Office-Home')}: no data." for data in experiments() if not _has(cells, data)
+        f"- {NAMES[data]}: not run at all." if data in NAMES else "- Office-Home: its data could not be had."
+        for data in experiments()
+        if not _has(cells, data)
     ]
     for place in networks(cells):
         rows = at(cells, place)

@@ -140,7 +140,7 @@ def test_another_size_is_another_file(tmp_path: Path, pacs: Path, monkeypatch: p
     assert read_stored(first.path).pixels.shape == (4, 3, 227, 227)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "other kind", "no header"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "other kind", "no header", "a flipped bit"])
 def test_a_damaged_file_is_made_anew(tmp_path: Path, pacs: Path, reads: Counted, damage: str) -> None:
     stored = store(tmp_path)
     content = stored.path.read_bytes()
@@ -150,6 +150,7 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, pacs: Path, reads: Counted,
         "text": b"404 not found",
         "other kind": content.replace(b"equipoise images", b"something, else."),
         "no header": content.replace(b'"digest"', b'"dogest"'),
+        "a flipped bit": content[:-50] + bytes([content[-50] ^ 4]) + content[-49:],
     }
     stored.path.write_bytes(harm[damage])
     if damage in ("truncated", "empty", "text"):

@@ -39,7 +39,8 @@ class Cache:
     """A folder of parts that were read; one is read anew when its files or its data set's parameters change.
 
     A file is named by a hash of what it depends on: the data set, the part, the limit, the classes, and the
-    names, sizes and times of the files. Nothing is ever removed: delete the folder to start afresh.
+    names, sizes and times of the files. Its images are held against their digest, about a second for a
+    gigabyte, and a damaged file is written anew. Nothing is ever removed: delete the folder to start afresh.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,14 +91,16 @@ def read_stored(path: Path) -> Images:
 
 
 def _header(path: Path) -> dict[str, str] | None:
-    """The metadata of a stored part, read without its pixels; None where it is missing or damaged."""
+    """The metadata of a stored part; None where it is missing, or the images are not those of its digest."""
     try:
         with safe_open(path, framework="pt", device="cpu") as opened:
             header = dict(opened.metadata() or {})
     except (SafetensorError, OSError):
         return None
     whole = header.keys() >= {"digest", "images", "problems"}
-    return header if whole and (header.get("kind"), header.get("version")) == (_KIND, _VERSION) else None
+    if not whole or (header.get("kind"), header.get("version")) != (_KIND, _VERSION):
+        return None
+    return header if read_stored(path).digest() == header["digest"] else None
 
 
 def _key(data: DataSet, part: str, limit: int | None) -> str:
