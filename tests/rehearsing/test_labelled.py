@@ -13,7 +13,7 @@ import equipoise as eq
 from equipoise.errors import OptionError, RehearsalError, UnknownMethodError
 from equipoise.rehearsing import labelled
 from equipoise.rehearsing.labelled import take
-from tests.support.rehearsals import plain_model, rows_of_features
+from tests.support.rehearsals import held_out, plain_model, rows_of_features, trained
 
 
 def rows(count: int = 200) -> tuple[Tensor, Tensor]:
@@ -185,3 +185,22 @@ def test_keyword_inputs_stay_together() -> None:
 def test_it_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
     take([(X, Y)], 200, 0, progress=True)
     assert "reading labelled samples" in capsys.readouterr().err
+
+
+def test_samples_go_to_a_gpu_only_if_they_take_an_eighth_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = take([(X, Y)], 200, 0, progress=False)
+    assert found.near(torch.device("cpu")) is found
+    size = found.inputs.nbytes if isinstance(found.inputs, Tensor) else 0
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 * size - 1, 8 * size))
+    assert found.near(torch.device("cuda")) is found
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
+def test_a_rehearsal_is_the_same_with_its_samples_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, loader = trained().cuda(), held_out(150)
+    near = eq.rehearse(model, loader, shifts=8, progress=False).rehearsal
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
+    far = eq.rehearse(model, loader, shifts=8, progress=False).rehearsal
+    assert near.runs == far.runs
+    assert torch.equal(near.student.weights, far.student.weights)
