@@ -12,7 +12,6 @@ from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.recipe import load_recipe
 from equipoise.bench.schema import RAW
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
-from equipoise.bench.step import on_device
 from equipoise.bench.sweep import CACHE, MODELS, find_weights, picked_shifts
 from equipoise.data import Cache, Reader, open_data_set
 from equipoise.data.cache import read_stored
@@ -54,10 +53,8 @@ def layout() -> torch.memory_format:
 
 
 def trained_model(run: RunPlan, models: Path) -> SourceModel:
-    """The trained model of a run on the device, laid out as `equipoise run` does it."""
-    trained = read_source_model(model_path(models, run.model.key), pick_device())
-    on_device(trained.model, pick_device())
-    return trained
+    """The trained model of a run, on the device."""
+    return read_source_model(model_path(models, run.model.key), pick_device())
 
 
 def some_images(run: RunPlan, count: int) -> Images:

@@ -3,7 +3,8 @@
     python benchmarks/results/robust.py OUT RECIPE DATA benchmarks/results/robust.csv
 
 on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained. A row is added to
-the CSV file as soon as it is measured; the same command again measures only the rows that are missing.
+the CSV file as soon as it is measured; the same command again measures only the rows that are missing: those
+of another model or of other code are measured anew, and the old ones are to be removed.
 
 "source" is the model without adaptation, "poise" is tempered by its rehearsal, "tent" is raw; all three meet
 the same images in the same order, with the options of the recipe. Sizes of batches are those of the stream,
@@ -39,10 +40,10 @@ FEW = ("batches of 50", "sorted by class", "ten passes", "abrupt changes")
 METHODS = {"source": (RAW, tuple(STREAMS)), "poise": (REHEARSED, tuple(STREAMS)), "tent": (RAW, FEW)}
 """The tempering of each method, and the streams that it meets."""
 
-KEY = ("data", "backbone", "target", "stream", "method")
+KEY = ("data", "backbone", "target", "stream", "method", "model", "code")
 COLUMNS = (
     *("data", "backbone", "target", "seed", "stream", "method", "images"),
-    *("accuracy", "ece", "nll", "estimate", "answered_by_source", "after"),
+    *("accuracy", "ece", "nll", "estimate", "answered_by_source", "after", "model", "code"),
 )
 
 
@@ -71,7 +72,7 @@ def key_of(run: RunPlan, stream: str) -> dict[str, str]:
     """The columns that tell the row of a method on a stream from all others."""
     cell = run.any_cell
     target = cell["target"] if cell["tier"] is None else f"{cell['target']}/{cell['tier']}"
-    names = (cell["data"], cell["backbone"], target, stream, cell["label"])
+    names = (cell["data"], cell["backbone"], target, stream, cell["label"], cell["model"], cell["code"])
     return dict(zip(KEY, names, strict=True))
 
 
@@ -141,9 +142,9 @@ def of_model(
 
 def main() -> None:
     """Measure the rows that are missing."""
-    parser = arguments(__doc__ or "", images=1500)
+    parser = arguments(__doc__ or "", images=2000)
     parser.add_argument("csv", type=Path, help="the file of the rows")
-    parser.add_argument("--small", type=int, default=300, help="so many of them in batches of 1")
+    parser.add_argument("--small", type=int, default=500, help="so many of them in batches of 1")
     given = parser.parse_args()
     rows, left_out = Rows(given.csv), 0
     runs = plans(given, list(METHODS), [RAW, REHEARSED])

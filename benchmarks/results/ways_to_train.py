@@ -3,13 +3,14 @@
     python benchmarks/results/ways_to_train.py DATA CACHE benchmarks/results/training.csv [--workers 8]
 
 DATA as `equipoise data` says; CACHE keeps the decoded images. Each model adds a row for each of its epochs
-when it is trained. A way is judged by the held-out tenth of the source images alone; the accuracy on the
-target is a second column, which nothing is chosen by.
+when it is trained; models that are in the file are not trained again. A way is judged by the held-out tenth
+of the source images alone; the accuracy on the target is a second column, which nothing is chosen by.
 """
 
 import argparse
 import csv
 import multiprocessing
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from equipoise.data.images import Images
 from equipoise.models import create_backbone
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+KEY = ("data", "backbone", "target", "seed", "way")
 LOOKED_AT = 500
 """Images of the target after each epoch; all of them after the last one."""
 
@@ -112,6 +114,11 @@ class Task:
     stream: Path
     classes: int
     weights: Path | None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of its rows that tell the model from all others."""
+        return self.data, self.backbone, self.target, str(self.seed), self.name
 
 
 class Augmented(nn.Module):
@@ -258,10 +265,18 @@ def tasks(plan: Plan, given: argparse.Namespace) -> list[Task]:
     ]
 
 
+def trained_before(path: Path) -> set[tuple[str, ...]]:
+    """The keys of the models in a CSV file, if it is there."""
+    if not path.exists():
+        return set()
+    with path.open(newline="", encoding="utf-8") as file:
+        return {tuple(row[name] for name in KEY) for row in csv.DictReader(file)}
+
+
 def add(path: Path, rows: list[dict[str, Any]]) -> None:
     """Add rows to a CSV file."""
     new = not path.exists()
-    with path.open("a", newline="") as file:
+    with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         if new:
             writer.writeheader()
@@ -300,12 +315,19 @@ def main() -> None:
     todo = [task for plan in map(read_plan, given.plan) for task in tasks(plan, given)]
     if given.epochs:
         todo = [replace(task, way=replace(task.way, epochs=given.epochs)) for task in todo]
+    done, failed = trained_before(given.out), 0
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.workers, mp_context=context) as pool:
-        for future in as_completed([pool.submit(train, task) for task in todo]):
+        running = {pool.submit(train, task): task for task in todo if task.key not in done}
+        for future in as_completed(running):
+            if error := future.exception():
+                failed += 1
+                print(f"{' '.join(running[future].key)}: failed: {error!r}", file=sys.stderr, flush=True)
+                continue
             rows = future.result()
             add(given.out, rows)
             print(*rows[-1].values(), flush=True)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

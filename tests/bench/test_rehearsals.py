@@ -206,6 +206,23 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
         assert scores["nll"] == pytest.approx(float(nll), abs=2e-4)
 
 
+def test_estimates_are_those_after_each_batch(folder: Path, run: RunPlan, source: SourceStatistics) -> None:
+    source.save(rehearsal_path(folder, rehearsed_cell(run)))
+    line = rehearsed_lines(run_cells(replace(run, segments=()), folder, summarise=False)[1])["online"]
+    images = toy_images("dark", 80)
+    images = images.select(stream_order([images.labels], "shuffled", 3))
+    adapter = eq.create("poise", trained(run, folder).model, source, **rehearsed_cell(run)["options"])
+    expected = []
+    for x in images.pixels.float().split(20):
+        adapter(x)
+        assert adapter.accuracy is not None
+        expected.append(adapter.accuracy.value)
+    found = [batch["estimate"]["value"] for batch in line["trace"]["batches"] if batch["estimate"]]
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert len(set(expected)) == len(expected)  # so that an estimate of another batch would be noticed
+    assert line["estimate"]["value"] == pytest.approx(sum(expected) / 4, abs=1e-6)
+
+
 def test_a_rehearsal_is_made_once_and_read_afterwards(
     folder: Path, run: RunPlan, source: SourceStatistics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

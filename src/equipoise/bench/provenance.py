@@ -19,7 +19,7 @@ from equipoise.registry import method_class
 _PACKAGE = Path(equipoise.__file__).resolve().parent
 _ANSWERS = ("factory.py", "rehearsing/rehearse.py", "bench/scoring.py")
 """With their imports, the code that every result depends on: adapters, temperatures, rehearsals, scores."""
-_RUNNING = ("bench/adapting.py", "bench/rehearsals.py", "bench/repeatable.py")
+_RUNNING = ("bench/adapting.py", "bench/estimates.py", "bench/rehearsals.py", "bench/repeatable.py")
 """Without their imports, the code that runs a method for every result: recipes and plans are among those
 imports, and a result's key holds the outcome of these."""
 _INSTALLED = {Path(sysconfig.get_paths()[name]).resolve() for name in ("purelib", "platlib")}

@@ -64,7 +64,8 @@ def store_rehearsal(run: RunPlan, models: Path) -> str:
     """
     cell, remark = run.any_cell, ""
     try:
-        SourceStatistics.load(rehearsal_path(models, cell))
+        if cell["method"] in SourceStatistics.load(rehearsal_path(models, cell)).rehearsals:
+            return remark
     except FileNotFoundError:
         pass
     except StateError as error:

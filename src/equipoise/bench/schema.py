@@ -106,7 +106,7 @@ class StreamEstimate(EstimatedAccuracy):
 
 
 class OracleScores(TypedDict):
-    """The scores at the one temperature with the least NLL on the stream, found with its labels: a floor."""
+    """The scores at the one temperature with the least NLL on the stream, found with its labels."""
 
     temperature: float
     ece: float

@@ -30,8 +30,8 @@ from equipoise.metrics import (
 )
 
 FIXED = "fixed"
-TEMPERATURES = (0.05, 100.0)
-"""The range of the oracle temperature."""
+TEMPERATURES = (0.05, 1e4)
+"""The range of the oracle temperature: at its upper end answers are uniform."""
 
 
 def score(logits: Tensor, labels: Tensor) -> tuple[CellScores, ReliabilitySums]:
@@ -60,9 +60,9 @@ def score(logits: Tensor, labels: Tensor) -> tuple[CellScores, ReliabilitySums]:
 
 
 def oracle(logits: Tensor, labels: Tensor) -> OracleScores:
-    """The scores at argmin_T NLL(z / T), T from .05 to 100, found with the labels of the whole stream.
+    """The scores at argmin_T NLL(z / T), T from .05 to 10,000, found with the labels of the whole stream.
 
-    No single temperature has a lower NLL: the floor of every tempering by one temperature.
+    No other single temperature has a lower NLL. A temperature that changes along the stream may.
     """
     precise = logits.double()
 
@@ -113,8 +113,8 @@ class Divider:
         """The answers to the next batch of the stream."""
         for temper in self._tempers:
             tempered = temper.divide(self._observed[temper.kind], logits, view, _every(logits))
+            self._observed[temper.kind] = dict(tempered.observed)  # before the caller asks for the estimate
             yield temper.kind, tempered.logits
-            self._observed[temper.kind] = dict(tempered.observed)
         for kind, fixed in self._fixed.items():
             yield kind, logits / fixed
 

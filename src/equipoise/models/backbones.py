@@ -80,8 +80,9 @@ def create_backbone(
     "smallcnn", "efficientnet_b0", "mobilenet_v1" or any name of timm's. The paper adds a dense layer to the
     network's features ("we flatten the output"); here it is on the features averaged over the image, timm's
     own classifier with `num_classes` outputs, and starts as a dense layer of Keras does (Glorot's uniform
-    numbers, no bias): timm's own start is several times as large, and its first gradients harm the ImageNet
-    weights (docs/results.md has both). `torch.manual_seed` decides the numbers.
+    numbers, a bias of zero). For few classes timm's own start of these networks is several times as large,
+    and its first gradients harm the ImageNet weights (docs/results.md has both). Heads of timm's that are
+    not one linear layer start as timm draws them. `torch.manual_seed` decides the numbers.
 
     Args:
         name: the network.

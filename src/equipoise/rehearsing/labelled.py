@@ -39,7 +39,7 @@ class Labelled:
         return Labelled(mapped(self.inputs, lambda tensor: tensor[rows]), self.labels[rows])
 
     def near(self, device: torch.device) -> "Labelled":
-        """The samples on a GPU, to which each stream would copy them, if they fit into an eighth of it.
+        """The samples on a GPU, where every stream needs them, if an eighth of its free memory is enough.
 
         Otherwise, and on other devices, the samples as they are.
         """
