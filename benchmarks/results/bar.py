@@ -6,7 +6,9 @@ from typing import NamedTuple
 import pandas as pd
 from comparing import against_each, hardest
 from measured import (
+    LEAVE_ONE_OUT,
     NAMES,
+    NETWORKS_OF,
     POISE,
     RIVALS,
     SOURCE,
@@ -44,15 +46,8 @@ GOALS = {
 }
 
 
-NETWORKS_OF = {
-    "digits": ("smallcnn",),
-    "pacs": ("efficientnet_b0", "mobilenet_v1"),
-    "tiny-imagenet-c": ("efficientnet_b0", "mobilenet_v1"),
-}
-"""The networks that the goals name for each data set."""
 BY_TIER = ("ece", "third", "paper-ece", "paper-nll")
 """The goals that are set for each tier apart."""
-WITH_ROBUSTNESS = ("digits", "pacs")
 
 
 class Decision(NamedTuple):
@@ -71,7 +66,7 @@ def named(goal: str) -> list[Place]:
     """The places that a goal was set for."""
     found = []
     for data, backbones in NETWORKS_OF.items():
-        if goal == "collapse" and data not in WITH_ROBUSTNESS:
+        if goal == "collapse" and data not in LEAVE_ONE_OUT:
             continue
         tiers = range(1, experiments()[data].tiers + 1) if goal in BY_TIER else ()
         found += [Place(data, backbone, tier) for backbone in backbones for tier in tiers or (None,)]
@@ -116,8 +111,6 @@ def _by_tier(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
 
 def _by_network(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
     rows = at(cells, place)
-    if mean(rows, POISE, "nll") is None:
-        return
     for goal, metric, temperings, decide in (
         ("nll", "nll", RAW_OR_TAU, _below),
         ("nll-rehearsed", "nll", ("rehearsed",), _hardly_above),

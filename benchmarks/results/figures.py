@@ -14,6 +14,7 @@ from estimates import estimated
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measured import LABELS, NAMES, NETWORKS, POISE, Place, at, mean, networks, read
+from summary import DEC
 from wording import told
 
 from equipoise.files import whole_file
@@ -82,8 +83,8 @@ def _calibration_axes(axis: Axes, rows: pd.DataFrame, place: Place) -> None:
 
 
 def shown(label: str) -> Variant:
-    """A method as its authors have it: rivals raw, DEC divided by the mean of tau, poise rehearsed."""
-    return POISE if label == POISE.name else Variant(label, "mean" if label.startswith("dec") else "none")
+    """A method as its authors have it: DEC of the paper by the mean of tau, poise rehearsed, others raw."""
+    return {each.name: each for each in (DEC, POISE)}.get(label, Variant(label, "none"))
 
 
 @themed

@@ -17,6 +17,14 @@ from equipoise.report.results import Variant
 
 NAMES = {"digits": "Digits", "pacs": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
 NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobilenet_v1": "MobileNet"}
+NETWORKS_OF = {
+    "digits": ("smallcnn",),
+    "pacs": ("efficientnet_b0", "mobilenet_v1"),
+    "tiny-imagenet-c": ("efficientnet_b0", "mobilenet_v1"),
+}
+"""The networks that every data set was to be run with."""
+LEAVE_ONE_OUT = ("digits", "pacs")
+"""The data sets whose models are trained on all domains but one, also run for robustness and training."""
 LABELS = {
     "source": "no adaptation",
     "norm": "norm",

@@ -6,14 +6,13 @@ from typing import NamedTuple
 import pandas as pd
 from comparing import against_each, hardest
 from measured import POISE, Place, at, networks
+from summary import DEC
 from wording import table, told, who
 
 from equipoise.report.results import Variant
 from equipoise.report.significance import Comparison
 
 LEVEL = 0.05
-DEC = Variant("dec", "mean")
-"""DEC as the paper has it."""
 FAMILIES = {
     "raw": "poise against the best raw rival",
     "tempered": "poise against the best rival divided by tau",
