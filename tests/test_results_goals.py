@@ -117,6 +117,7 @@ def test_changed_images_are_compared_with_no_adaptation_on_them_alone() -> None:
     robust = made_up_robust()
     robust.loc[robust["stream"] == "abrupt changes", ["accuracy", "after"]] -= 0.3
     assert robustness.collapsed(robust).empty
+    assert "| -.060 (usps) |" in robustness.robustness_tables(made_up_robust(lost=0.06))
 
 
 def test_no_collapse_is_claimed_of_streams_that_were_not_run(results: Measured) -> None:

@@ -45,8 +45,8 @@ def _mnist(cells: pd.DataFrame) -> str:
     raw, ours = (mean(there, Variant(POISE.name, each), "ece") for each in ("none", POISE.tempering))
     return (
         f"on MNIST the rehearsal estimates {told(guess['value'].mean(), 2)} of the answers of `poise` to be "
-        f"right, and {told(guess['accuracy'].mean(), 2)} are. Without labels they can hardly be told from those to "
-        "rehearsed shifts of lower accuracy ([rehearsal.md](rehearsal.md#when-it-does-not-work) has the "
+        f"right, and {told(guess['accuracy'].mean(), 2)} are. Without labels they can hardly be told from "
+        "those to rehearsed shifts of lower accuracy ([rehearsal.md](rehearsal.md#when-it-does-not-work) has the "
         f"numbers). The ECE there is {told(ours)}; that of the raw answers is {told(raw)}."
     )
 
@@ -71,6 +71,6 @@ def _one_by_one(robust: pd.DataFrame) -> str:
     both, by_class, single, plain = (told(there["accuracy"].get(name)) for name in names)
     return (
         f"one stream collapsed, SVHN sorted by class in batches of 1 ({both}; shuffled in batches of 50 "
-        f"{plain}). Neither the order nor the size does it alone: sorted in batches of 50 {by_class}, shuffled "
-        f"in batches of 1 {single}. Afterwards accuracy is {told(there['after'].get(names[0]))}."
+        f"{plain}). Neither the order nor the size does it alone: sorted in batches of 50 {by_class}, "
+        f"shuffled in batches of 1 {single}. Afterwards accuracy is {told(there['after'].get(names[0]))}."
     )

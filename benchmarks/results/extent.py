@@ -59,7 +59,7 @@ def incomplete(cells: pd.DataFrame) -> str:
             if place.data == data
             and any(common(at(cells, place), POISE, Variant(label, "none")).empty for label in RIVALS)
         ]
-        parts += [f"some rivals on {NAMES[data]} ({listed(alone)})"] if alone else []
+        parts += [f"rivals on {NAMES[data]} ({listed(alone)})"] if alone else []
         parts += [] if _has(cells, data) else [f"all of {NAMES[data]}"]
     return listed(parts) if parts else ""
 

@@ -20,7 +20,7 @@ TARGET = ["data", "backbone", "target"]
 def paired(robust: pd.DataFrame, method: str = "poise") -> pd.DataFrame:
     """A row for each target and stream that a method met, beside no adaptation on the same stream.
 
-    `gain` is the difference of accuracy from no adaptation. `change` and `change_after` are the differences
+    `change` and `change_after` are the differences
     from the base, on the stream and on a shuffled one afterwards: the base is the higher of no adaptation and
     the method itself on the plain stream. A source model below chance would hide every collapse. Streams with
     changed images have no adaptation alone for a base.
@@ -36,7 +36,6 @@ def paired(robust: pd.DataFrame, method: str = "poise") -> pd.DataFrame:
         name: both[f"{name}_source"].combine(both[f"{name}_plain"].where(same), np.fmax) for name in scores
     }
     return both.assign(
-        gain=both["accuracy"] - both["accuracy_source"],
         change=both["accuracy"] - bases["accuracy"],
         change_after=both["after"] - bases["after"],
     )
@@ -65,8 +64,8 @@ def robustness_tables(robust: pd.DataFrame) -> str:
         for stream, group in rows.groupby("stream", sort=False):
             names = ("accuracy_source", "accuracy", "estimate", "ece", "after")
             source, ours, estimate, ece, after = (told(float(group[name].mean())) for name in names)
-            worst = group.sort_values("gain").iloc[0]
-            least = f"{signed(worst['gain'])} ({plain(worst['target'])})"
+            worst = group.sort_values("change").iloc[0]
+            least = f"{signed(worst['change'])} ({plain(worst['target'])})"
             body.append([str(stream), source, f"{ours} ({estimate})", ece, after, least])
         head = ["stream", "no adaptation", "`poise` (estimate)", "ECE", "afterwards", "worst target"]
         parts.append(f"**{Place(str(data), str(backbone))}**\n\n{table(head, body)}")
