@@ -46,8 +46,8 @@ def _mnist(cells: pd.DataFrame) -> str:
     return (
         f"on MNIST the rehearsal estimates {told(guess['value'].mean(), 2)} of the answers of `poise` to be "
         f"right, and {told(guess['accuracy'].mean(), 2)} are. Without labels they can hardly be told from "
-        "those to rehearsed shifts of lower accuracy ([rehearsal.md](rehearsal.md#when-it-does-not-work) has the "
-        f"numbers). The ECE there is {told(ours)}; that of the raw answers is {told(raw)}."
+        "those to rehearsed shifts of lower accuracy ([rehearsal.md](rehearsal.md#when-it-does-not-work) has "
+        f"the numbers). The ECE there is {told(ours)}; that of the raw answers is {told(raw)}."
     )
 
 
