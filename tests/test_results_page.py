@@ -176,9 +176,18 @@ def test_differences_have_a_sign(value: float, words: str) -> None:
     assert wording.signed(value) == words
 
 
-def test_the_page_fills_its_template(results: Measured) -> None:
-    template = (page.HERE / "results.template.md").read_text(encoding="utf-8")
-    text = wording.filled(template, page.parts(results))
+def test_the_page_fills_its_template_or_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "results.md"
+    out.write_text("old")
+    monkeypatch.setattr(sys, "argv", ["page.py", str(out), "--folder", str(tmp_path)])
+    with pytest.raises(FileNotFoundError):
+        page.main()
+    assert out.read_text() == "old"
+    made_up(tmp_path)
+    page.main()
+    text = out.read_text(encoding="utf-8")
     assert not re.search(r"\bnan\b|None|\{\{|\}\}", text)
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     for table in tables:

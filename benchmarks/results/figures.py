@@ -72,7 +72,7 @@ def _calibration_axes(axis: Axes, rows: pd.DataFrame, place: Place) -> None:
             fontweight="bold" if ours else "normal",
         )
         if floor is not None:
-            name = "floor: best temperature, found with labels" if label == "source" else None
+            name = "floor: one temperature, found with labels" if label == "source" else None
             axis.plot([floor, ece], [height, height], color=colour, linewidth=1, alpha=0.4, zorder=2)
             axis.plot(floor, height, "|", color=INK.light, markersize=8, mew=1.4, label=name, zorder=4)
     axis.set_title(f"{NAMES[place.data]}\n{NETWORKS[place.backbone]}", fontsize=9)
