@@ -23,7 +23,7 @@ def results(everything: Measured) -> Measured:
     return everything._replace(cells=everything.cells[everything.cells["data"] == "digits"])
 
 
-def with_score(results: Measured, name: str, tempering: str, **scores: float) -> Measured:
+def with_score(results: Measured, name: str, tempering: str, scores: dict[str, float]) -> Measured:
     """The results with other scores of a method with a tempering, on Digits, online."""
     cells = results.cells.copy()
     rows = (cells["data"] == "digits") & (cells["protocol"] == "online")
@@ -72,8 +72,8 @@ def test_a_goal_is_missed_alone(
     enough: dict[str, float],
     too_much: dict[str, float],
 ) -> None:
-    assert missed(with_score(results, *method, **enough)) == []
-    assert missed(with_score(results, *method, **too_much)) == [(goal, DIGITS)]
+    assert missed(with_score(results, *method, enough)) == []
+    assert missed(with_score(results, *method, too_much)) == [(goal, DIGITS)]
 
 
 @pytest.mark.parametrize(("papers", "lost"), [(0.032, []), (0.031, [("paper-ece", DIGITS)])])
@@ -87,11 +87,11 @@ def test_the_papers_own_ece_must_be_beaten(
         return PaperNumber(papers, 3, doubtful=False) if asked else printed(place, label, metric)
 
     monkeypatch.setattr(bar, "printed", other)
-    assert missed(with_score(results, "poise", "rehearsed", ece=0.031)) == lost
+    assert missed(with_score(results, "poise", "rehearsed", {"ece": 0.031})) == lost
 
 
 def test_the_papers_nll_is_no_goal_for_a_less_accurate_model(results: Measured) -> None:
-    worse = with_score(results, "source", "none", accuracy=0.588)  # the paper has .589
+    worse = with_score(results, "source", "none", {"accuracy": 0.588})  # the paper has .589
     (decision,) = [each for each in bar.decisions(worse) if (each.goal, each.place) == ("paper-nll", DIGITS)]
     assert decision.reached is None
     assert "1 do not apply" in bar.goal_table([decision])
@@ -139,7 +139,7 @@ def test_a_goal_against_every_rival_needs_all_of_them_to_be_reached_and_one_to_b
     about_rivals = {"third", "nll", "nll-rehearsed", "accuracy"}
     there = {each.goal for each in bar.decisions(part) if each.place == DIGITS}
     assert there & about_rivals == set()
-    assert missed(with_score(part, "eta", "mean", nll=1.0)) == [("nll", DIGITS)]
+    assert missed(with_score(part, "eta", "mean", {"nll": 1.0})) == [("nll", DIGITS)]
 
 
 @pytest.mark.parametrize("gone", [{"name": "poise", "target": "svhn"}, {"target": "svhn"}])
