@@ -1,18 +1,35 @@
 """The goals that were set before the runs, each decided by the numbers beside it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 from comparing import against_each, hardest
-from measured import NAMES, POISE, SOURCE, Measured, Place, at, mean, networks, of, places, printed
-from robustness import collapsed, paired
+from measured import (
+    LEAVE_ONE_OUT,
+    NAMES,
+    NETWORKS_OF,
+    POISE,
+    RIVALS,
+    SOURCE,
+    Measured,
+    Place,
+    at,
+    common,
+    mean,
+    networks,
+    of,
+    places,
+    printed,
+)
+from robustness import collapsed, is_complete, paired
 from wording import mark, plain, signed, table, told, told_paper, who
 
+from equipoise.report.paper import experiments
 from equipoise.report.significance import Comparison
 
 MOST_ECE = {"digits": 0.05, "pacs": 0.04, "tiny-imagenet-c": 0.055}
-TEMPERED = ("none", "mean", "median")
+RAW_OR_TAU = ("none", "mean", "median")
 NLL_MARGIN, ACCURACY_MARGIN, DOMAIN_MARGIN = 0.005, 0.005, 0.01
 GOALS = {
     "ece": "ECE of `poise` at most "
@@ -29,11 +46,15 @@ GOALS = {
 }
 
 
+BY_TIER = ("ece", "third", "paper-ece", "paper-nll")
+"""The goals that are set for each tier apart."""
+
+
 class Decision(NamedTuple):
     """A goal at a place: the numbers that decide it, and whether it is reached (None: does not apply)."""
 
     goal: str
-    place: str
+    place: Place
     numbers: str
     reached: bool | None
 
@@ -41,58 +62,102 @@ class Decision(NamedTuple):
         return self.numbers if self.reached is None else f"{self.numbers} {mark(self.reached)}"
 
 
+def named(goal: str) -> list[Place]:
+    """The places that a goal was set for."""
+    found = []
+    for data, backbones in NETWORKS_OF.items():
+        if goal == "collapse" and data not in LEAVE_ONE_OUT:
+            continue
+        tiers = range(1, experiments()[data].tiers + 1) if goal in BY_TIER else ()
+        found += [Place(data, backbone, tier) for backbone in backbones for tier in tiers or (None,)]
+    return found
+
+
 def decisions(measured: Measured) -> list[Decision]:
-    """Every goal at every place where its numbers are known."""
+    """Every goal at every place where its numbers are known, of all domains of the data set."""
+    cells = measured.cells
     made = [
-        *(each for place in places(measured.cells) for each in _by_tier(measured.cells, place)),
-        *(each for place in networks(measured.cells) for each in _by_network(measured.cells, place)),
+        *(each for place in places(cells) if _is_whole(cells, place) for each in _by_tier(cells, place)),
+        *(each for place in networks(cells) if _is_whole(cells, place) for each in _by_network(cells, place)),
     ]
     for (data, backbone), rows in measured.robust.groupby(["data", "backbone"], sort=False):
         lost, streams = collapsed(rows), paired(rows)
-        numbers = f"{len(lost)} of {len(streams)} streams collapsed"
-        made.append(Decision("collapse", str(Place(str(data), str(backbone))), numbers, lost.empty))
+        if is_complete(streams) or len(lost):
+            numbers = f"{len(lost)} of {len(streams)} streams collapsed"
+            made.append(Decision("collapse", Place(str(data), str(backbone)), numbers, lost.empty))
     return made
 
 
+def _is_whole(cells: pd.DataFrame, place: Place) -> bool:
+    return at(cells, place)["target"].nunique() == experiments()[place.data].domains
+
+
 def _by_tier(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
-    rows, name = at(cells, place), str(place)
+    rows = at(cells, place)
     ece, nll = mean(rows, POISE, "ece"), mean(rows, POISE, "nll")
     if ece is None or nll is None:
         return
     limit = MOST_ECE[place.data]
-    yield Decision("ece", name, f"{told(ece)}, goal {told(limit)}", ece <= limit)
-    if raw := hardest(against_each(rows, "ece", POISE, ["none"])):
-        ratio = raw.focal_mean / raw.rival_mean
-        yield Decision(
-            "third", name, f"{told(raw.focal_mean)} is {told(ratio, 2)} of {_rival(raw)}", ratio <= 1 / 3
-        )
+    yield Decision("ece", place, f"{told(ece)}, goal {told(limit)}", ece <= limit)
+    yield from _against_all(rows, Decision("third", place, "", None), "ece", ("none",), _third)
     papers = {metric: printed(place, "dec", metric) for metric in ("ece", "nll")}
     if (paper := papers["ece"]) is not None:
-        yield Decision("paper-ece", name, f"{told(ece)}, paper {told_paper(paper)}", ece < paper.value)
+        yield Decision("paper-ece", place, f"{told(ece)}, paper {told_paper(paper)}", ece < paper.value)
     ours, theirs = mean(rows, SOURCE, "accuracy"), printed(place, "source", "accuracy")
     if (paper := papers["nll"]) is not None and ours is not None and theirs is not None:
         numbers = f"{told(nll)}, paper {told_paper(paper)}"
-        yield Decision("paper-nll", name, numbers, nll < paper.value if theirs.reached_by(ours) else None)
+        yield Decision("paper-nll", place, numbers, nll < paper.value if theirs.reached_by(ours) else None)
 
 
 def _by_network(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
-    rows, name = at(cells, place), str(place)
-    if best := hardest(against_each(rows, "nll", POISE, TEMPERED)):
-        reached = best.focal_mean < best.rival_mean
-        yield Decision("nll", name, f"{told(best.focal_mean)} against {_rival(best)}", reached)
-    if best := hardest(against_each(rows, "nll", POISE, ["rehearsed"])):
-        more = best.focal_mean / best.rival_mean - 1
-        numbers = f"{told(best.focal_mean)} against {_rival(best)}, {100 * more:+.1f} %"
-        yield Decision("nll-rehearsed", name, numbers, more <= NLL_MARGIN)
-    if best := hardest(against_each(rows, "accuracy", POISE, ["none", "rehearsed"])):
-        reached = best.focal_mean >= best.rival_mean - ACCURACY_MARGIN
-        yield Decision("accuracy", name, f"{told(best.focal_mean)} against {_rival(best)}", reached)
-    both = of(rows, POISE).merge(of(rows, SOURCE), on=["shift", "seed"], suffixes=("", "_source"))
-    gained = (both["accuracy"] - both["accuracy_source"]).groupby(both["shift"]).mean()
-    if len(gained):
+    rows = at(cells, place)
+    for goal, metric, temperings, decide in (
+        ("nll", "nll", RAW_OR_TAU, _below),
+        ("nll-rehearsed", "nll", ("rehearsed",), _hardly_above),
+        ("accuracy", "accuracy", ("none", "rehearsed"), _as_accurate),
+    ):
+        yield from _against_all(rows, Decision(goal, place, "", None), metric, temperings, decide)
+    both = common(rows, POISE, SOURCE)
+    ours, theirs = (of(both, each).groupby("shift")["accuracy"].mean() for each in (POISE, SOURCE))
+    if len(gained := ours - theirs):
         worst = str(gained.idxmin())
         numbers = f"{signed(gained[worst])} on {plain(worst)}"
-        yield Decision("domain", name, numbers, bool(gained[worst] >= -DOMAIN_MARGIN))
+        yield Decision("domain", place, numbers, bool(gained[worst] >= -DOMAIN_MARGIN))
+
+
+def _against_all(
+    rows: pd.DataFrame,
+    blank: Decision,
+    metric: str,
+    temperings: Sequence[str],
+    decide: Callable[[Comparison], tuple[str, bool]],
+) -> Iterator[Decision]:
+    """A goal that names every rival: one rival is enough to miss it, all must have been run to reach it."""
+    made = against_each(rows, metric, POISE, temperings)
+    if (worst := hardest(made)) is None:
+        return
+    numbers, reached = decide(worst)
+    if not reached or len(made) == len(RIVALS) * len(temperings):
+        yield blank._replace(numbers=numbers, reached=reached)
+
+
+def _third(best: Comparison) -> tuple[str, bool]:
+    ratio = best.focal_mean / best.rival_mean
+    return f"{told(best.focal_mean)} is {told(ratio, 2)} of {_rival(best)}", ratio <= 1 / 3
+
+
+def _below(best: Comparison) -> tuple[str, bool]:
+    return f"{told(best.focal_mean)} against {_rival(best)}", best.focal_mean < best.rival_mean
+
+
+def _hardly_above(best: Comparison) -> tuple[str, bool]:
+    more = best.focal_mean / best.rival_mean - 1
+    return f"{told(best.focal_mean)} against {_rival(best)}, {100 * more:+.1f} %", more <= NLL_MARGIN
+
+
+def _as_accurate(best: Comparison) -> tuple[str, bool]:
+    reached = best.focal_mean >= best.rival_mean - ACCURACY_MARGIN
+    return f"{told(best.focal_mean)} against {_rival(best)}", reached
 
 
 def _rival(comparison: Comparison) -> str:
@@ -100,14 +165,18 @@ def _rival(comparison: Comparison) -> str:
 
 
 def goal_table(made: Sequence[Decision]) -> str:
-    """Each goal, at how many places it is reached, and the places where it is missed."""
+    """Each goal, at how many of its places it is reached, and the places where it is missed."""
     body = []
     for goal, words in GOALS.items():
-        decided = [each for each in made if each.goal == goal and each.reached is not None]
+        there = [each for each in made if each.goal == goal]
+        decided = [each for each in there if each.reached is not None]
         missed = [f"{each.place}: {each.numbers}" for each in decided if not each.reached]
-        count = f"{mark(not missed)} {len(decided) - len(missed)} of {len(decided)}"
-        none = "applies nowhere" if any(each.goal == goal for each in made) else "not run"
-        body.append([words, count if decided else none, "; ".join(missed)])
+        left = len(named(goal)) - len(there)
+        counts = [f"{len(decided) - len(missed)} of {len(decided)}"] if decided else []
+        counts += [f"{len(there) - len(decided)} do not apply"] if len(there) > len(decided) else []
+        counts += [f"{left} not run"] if left else []
+        sign = f"{mark(not missed)} " if missed or (decided and not left) else ""
+        body.append([words, sign + ", ".join(counts), "; ".join(missed)])
     return table(["goal", "reached", "missed at"], body)
 
 
@@ -116,7 +185,7 @@ def decision_table(made: Sequence[Decision], heads: dict[str, str]) -> str:
     body = []
     for place in dict.fromkeys(each.place for each in made if each.goal in heads):
         there = {each.goal: str(each) for each in made if each.place == place}
-        body.append([place, *(there.get(goal, "-") for goal in heads)])
+        body.append([str(place), *(there.get(goal, "-") for goal in heads)])
     return table(["", *heads.values()], body)
 
 
@@ -125,7 +194,7 @@ def against_paper(cells: pd.DataFrame, made: Sequence[Decision]) -> str:
     body = []
     for place in places(cells):
         ours, theirs = mean(at(cells, place), SOURCE, "accuracy"), printed(place, "source", "accuracy")
-        there = {each.goal: str(each) for each in made if each.place == str(place)}
+        there = {each.goal: str(each) for each in made if each.place == place}
         if ours is not None and theirs is not None and "paper-ece" in there:
             accuracies = f"{told(ours)}, paper {told_paper(theirs)}"
             less = "" if theirs.reached_by(ours) else " (less accurate)"
@@ -134,6 +203,8 @@ def against_paper(cells: pd.DataFrame, made: Sequence[Decision]) -> str:
 
 
 def count(made: Sequence[Decision]) -> str:
-    """The number of reached goals among the decided ones."""
-    decided = [each.reached for each in made if each.reached is not None]
-    return f"{sum(decided)} of {len(decided)}"
+    """The numbers of goals, each at every place that it names, that are reached, missed and not run."""
+    reached, missed, not_apply = (sum(each.reached is way for each in made) for way in (True, False, None))
+    left = sum(len(named(goal)) for goal in GOALS) - len(made)
+    counts = {"reached": reached, "missed": missed, "not run": left, "not applicable": not_apply}
+    return ", ".join(f"{number} {words}" for words, number in counts.items() if number)

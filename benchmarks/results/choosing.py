@@ -1,14 +1,16 @@
 """Writes docs/choosing-poise.md from its template, search.csv and halves.csv beside this file.
 
-python benchmarks/results/choosing.py > docs/choosing-poise.md
+python benchmarks/results/choosing.py docs/choosing-poise.md
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import pandas as pd
 from measured import Place
 from wording import filled, table, told
+
+from equipoise.files import whole_file
 
 HERE = Path(__file__).parent
 HALVES = ("chosen on", "the other half")
@@ -47,7 +49,12 @@ def halves_table(rows: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Print the page."""
+    """Write the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="the file of the page")
+    given = parser.parse_args()
     search, halves = (
         pd.read_csv(HERE / "search.csv"),
         pd.read_csv(HERE / "halves.csv").fillna({"tier": 0}).astype({"tier": int}),
@@ -62,7 +69,9 @@ def main() -> None:
     }
     content = {name: search_table(search[rows]) for name, rows in tables.items()}
     template = (HERE / "choosing.template.md").read_text(encoding="utf-8")
-    sys.stdout.write(filled(template, {**content, "halves": halves_table(halves)}))
+    text = filled(template, {**content, "halves": halves_table(halves)})
+    with whole_file(given.out) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

@@ -3,15 +3,20 @@
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
-from measured import LABELS, NETWORKS, RIVALS, SOURCE, at, mean, networks
-from significant import DEC
+from measured import LABELS, NAMES, NETWORKS, RIVALS, SOURCE, at, common, mean, networks
+from summary import DEC
 from wording import signed, table, told
 
 from equipoise.report.results import Variant
+from equipoise.report.table import listed
 
 MINIMISERS = ("tent", "eta", "sotta")
 """The rivals that lower the entropy of their answers by gradient steps."""
 NORM = Variant("norm", "none")
+ACCURATE = ("source", "norm", "dec", "dec-released")
+"""The methods whose accuracy the claim about accuracy compares."""
+FIXED = Variant(DEC.name, "fixed")
+"""DEC divided by the one temperature that is best on the source."""
 
 
 def _raw(label: str) -> Variant:
@@ -19,7 +24,8 @@ def _raw(label: str) -> Variant:
 
 
 def _change(rows: pd.DataFrame, variant: Variant, base: Variant, metric: str) -> float | None:
-    ours, theirs = mean(rows, variant, metric), mean(rows, base, metric)
+    both = common(rows, variant, base)
+    ours, theirs = mean(both, variant, metric), mean(both, base, metric)
     return None if ours is None or theirs is None else ours - theirs
 
 
@@ -36,7 +42,7 @@ def certainty_table(cells: pd.DataFrame) -> str:
 
 
 def certainty_verdict(cells: pd.DataFrame) -> str:
-    """How often lower entropy goes with a higher ECE, against no adaptation and against norm."""
+    """Counts of lower entropy and of higher ECE with it, against no adaptation and against norm."""
     parts = []
     for base, labels, words in (
         (SOURCE, RIVALS, "no adaptation"),
@@ -49,12 +55,14 @@ def certainty_verdict(cells: pd.DataFrame) -> str:
             if (entropy := _change(at(cells, place), _raw(label), base, "entropy")) is not None
             and (ece := _change(at(cells, place), _raw(label), base, "ece")) is not None
         ]
+        if not cases:
+            continue
         worse = [ece > 0 for entropy, ece in cases if entropy < 0]
         parts.append(
             f"Against {words}, a rival's entropy is lower in {len(worse)} of {len(cases)} cases, "
             f"and of these its ECE is higher in {_share(worse)}."
         )
-    return " ".join(parts)
+    return " ".join(parts) or "Not run."
 
 
 def _share(found: Sequence[bool]) -> str:
@@ -82,17 +90,16 @@ def norm_table(streams: pd.DataFrame) -> str:
 
 
 def norm_verdict(streams: pd.DataFrame) -> str:
-    """For how many networks the low quantile falls, and the variance of tau grows, from tier to tier."""
+    """Counts of networks whose low quantile falls, and whose variance of tau grows, from tier to tier."""
     by_network = [rows for _, rows in norms(streams).groupby(level="backbone")]
+    if not by_network:
+        return "Not run."
     falls = sum(rows["5 %"].is_monotonic_decreasing for rows in by_network)
     grows = sum(rows["variance"].is_monotonic_increasing for rows in by_network)
     return (
         f"The 5 % quantile falls from tier to tier with {falls} of {len(by_network)} networks, "
         f"and the variance of tau grows with {grows} of {len(by_network)}."
     )
-
-
-ACCURATE = ("source", "norm", "dec", "dec-released")
 
 
 def accuracy_table(cells: pd.DataFrame) -> str:
@@ -107,15 +114,17 @@ def accuracy_table(cells: pd.DataFrame) -> str:
 
 
 def accuracy_verdict(cells: pd.DataFrame) -> str:
-    """How often DEC is more accurate than no adaptation, and than norm."""
+    """Counts of cases in which DEC is more accurate than no adaptation, and than norm."""
     parts = []
     for base, words in ((SOURCE, "no adaptation"), (NORM, "`norm`")):
         for label in ("dec", "dec-released"):
             changes = _known(_change(at(cells, p), _raw(label), base, "accuracy") for p in networks(cells))
             gains = [change > 0 for change in changes]
-            average = f" ({signed(sum(changes) / len(changes))} on average)" if changes else ""
+            if not changes:
+                continue
+            average = f" ({signed(sum(changes) / len(changes))} on average)"
             parts.append(f"{LABELS[label]} is more accurate than {words} in {_share(gains)} cases{average}")
-    return "; ".join(parts) + "."
+    return "; ".join(parts) + "." if parts else "Not run."
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -123,16 +132,23 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 
 def fixed_verdict(cells: pd.DataFrame) -> str:
-    """How often DEC by the mean of tau has the lower ECE than by one temperature fitted on the source."""
-    fixed = Variant(DEC.name, "fixed")
-    changes = _known(_change(at(cells, place), DEC, fixed, "ece") for place in networks(cells))
-    lower = [change < 0 for change in changes]
+    """Whether DEC by the mean of tau has a lower ECE than by one temperature that is best on the source."""
+    told_cases, lower, left = [], [], set(NAMES)
+    for place in networks(cells):
+        both = common(at(cells, place), DEC, FIXED)
+        tau, fixed = mean(both, DEC, "ece"), mean(both, FIXED, "ece")
+        if tau is not None and fixed is not None:
+            told_cases.append(f"{place}: {told(tau)} against {told(fixed)}")
+            lower.append(tau < fixed)
+            left.discard(place.data)
+    not_run = f"Not run on {listed(NAMES[data] for data in NAMES if data in left)}." if left else ""
     if not lower:
         return "Not run."
-    return f"DEC divided by the mean of tau has the lower ECE in {_share(lower)} cases."
+    verdict = f"DEC divided by the mean of tau has the lower ECE in {_share(lower)} cases"
+    return f"{verdict} ({'; '.join(told_cases)}). {not_run}".strip()
 
 
 def over_certain_source(cells: pd.DataFrame) -> str:
     """The least and the largest ECE of no adaptation over data sets and networks."""
     values = _known(mean(at(cells, place), SOURCE, "ece") for place in networks(cells))
-    return f"{told(min(values))} to {told(max(values))}"
+    return " to ".join(dict.fromkeys([told(min(values)), told(max(values))])) if values else "-"

@@ -16,13 +16,16 @@ def against_each(
     temperings: Sequence[str],
     rivals: Sequence[str] = RIVALS,
 ) -> list[Comparison]:
-    """A method against every rival with every tempering; those without a stream in common are left out."""
+    """A method against every rival with every tempering, over the shifts and seeds that both have.
+
+    Comparisons that lack a shift of these rows are left out.
+    """
     made = [
         against_best_other(rows.dropna(subset=[metric]), metric, focal, tempering, [rival])
         for rival in rivals
         for tempering in temperings
     ]
-    return [each for each in made if each is not None]
+    return [each for each in made if each is not None and each.test.pairs == rows["shift"].nunique()]
 
 
 def hardest(comparisons: Sequence[Comparison]) -> Comparison | None:

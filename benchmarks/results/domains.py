@@ -7,7 +7,7 @@ from wording import folded, mean_and_spread, plain, table, told
 
 from equipoise.report.results import Variant
 
-FEW = 4
+MOST_UNFOLDED = 4
 """The most targets of a table that is not folded."""
 
 
@@ -16,7 +16,7 @@ def domain_tables(cells: pd.DataFrame) -> str:
     parts = []
     for place in networks(cells):
         content, targets = _domains(cells, place), at(cells, place)["target"].nunique()
-        parts.append(folded(str(place), content) if targets > FEW else f"**{place}**\n\n{content}")
+        parts.append(folded(str(place), content) if targets > MOST_UNFOLDED else f"**{place}**\n\n{content}")
     return "\n\n".join(parts)
 
 

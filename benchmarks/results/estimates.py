@@ -18,7 +18,7 @@ def estimated(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def estimate_table(cells: pd.DataFrame) -> str:
-    """How far the estimates are off, for each data set and network."""
+    """The errors of the estimates, for each data set and network."""
     streams, body = estimated(cells), []
     for place in networks(cells):
         rows = streams[(streams["data"] == place.data) & (streams["backbone"] == place.backbone)]
@@ -38,6 +38,6 @@ def estimate_verdict(cells: pd.DataFrame) -> str:
         return "No estimates were recorded."
     return (
         f"Over all {len(streams)} streams the estimate is off by {told(streams['error'].abs().mean())} on "
-        f"average, and its 90 % interval held the accuracy of the last 500 images at "
-        f"{100 * streams['covered'].mean():.0f} % of the batches."
+        "average, and the 90 % interval of the estimate before each batch held the accuracy of the last 500 "
+        f"images at {100 * streams['covered'].mean():.0f} % of the batches."
     )

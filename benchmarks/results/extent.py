@@ -1,7 +1,24 @@
 """The runs that the page rests on, and those that were not made."""
 
 import pandas as pd
-from measured import LABELS, NAMES, Place, at, networks, of
+from claims import FIXED
+from measured import (
+    LABELS,
+    LEAVE_ONE_OUT,
+    NAMES,
+    NETWORKS,
+    NETWORKS_OF,
+    POISE,
+    RIVALS,
+    Measured,
+    Place,
+    at,
+    common,
+    networks,
+    of,
+)
+from robust_streams import STREAMS
+from robustness import is_complete, paired
 from wording import table
 
 from equipoise.report.paper import Experiment, experiments
@@ -32,8 +49,24 @@ def _side(place: Place, rows: pd.DataFrame) -> str:
     return f"{size}" if size == papers else f"{size} (the paper: {papers})"
 
 
-def gaps(cells: pd.DataFrame) -> str:
-    """What was not run, as a list."""
+def incomplete(cells: pd.DataFrame) -> str:
+    """The data sets that were not run and the places that lack rivals, in words; empty without any."""
+    parts = []
+    for data in NAMES:
+        alone = [
+            NETWORKS[place.backbone]
+            for place in networks(cells)
+            if place.data == data
+            and any(common(at(cells, place), POISE, Variant(label, "none")).empty for label in RIVALS)
+        ]
+        parts += [f"rivals on {NAMES[data]} ({listed(alone)})"] if alone else []
+        parts += [] if _has(cells, data) else [f"all of {NAMES[data]}"]
+    return listed(parts) if parts else ""
+
+
+def gaps(measured: Measured) -> str:
+    """A list of the runs that are missing."""
+    cells = measured.cells
     lines = [
         f"- {NAMES[data]}: not run at all." if data in NAMES else "- Office-Home: its data could not be had."
         for data in experiments()
@@ -46,7 +79,27 @@ def gaps(cells: pd.DataFrame) -> str:
             missing.append("no second pass after adapting")
         if told := "; ".join(filter(None, missing)):
             lines.append(f"- {place}: {told}.")
+    lines += [f"- {line}." for line in _other_gaps(measured)]
     return "\n".join(lines) if lines else "- Nothing of the paper's experiments."
+
+
+def _other_gaps(measured: Measured) -> list[str]:
+    """Missing parts of robustness, of the ways to train and of the fixed temperature."""
+    lines = []
+    for place in (Place(data, network) for data in LEAVE_ONE_OUT for network in NETWORKS_OF[data]):
+        robust, tried = (_of_place(frame, place) for frame in (measured.robust, measured.training))
+        met = paired(robust)
+        if not is_complete(met):
+            whole = len(STREAMS) * experiments()[place.data].domains
+            lines.append(f"Robustness on {place}: {len(met) or 'none'} of {whole} streams")
+        if tried.empty:
+            lines.append(f"Ways to train, {place}: none but the recipe's")
+    left = [str(place) for place in networks(measured.cells) if of(at(measured.cells, place), FIXED).empty]
+    return lines + ([f"The fixed temperature: not run on {listed(left)}"] if left else [])
+
+
+def _of_place(frame: pd.DataFrame, place: Place) -> pd.DataFrame:
+    return frame[(frame["data"] == place.data) & (frame["backbone"] == place.backbone)]
 
 
 def _has(cells: pd.DataFrame, data: str) -> bool:
@@ -65,11 +118,12 @@ def _cut(place: Place, rows: pd.DataFrame) -> str:
 
 
 def _missing_methods(rows: pd.DataFrame) -> list[str]:
-    """Methods that lack streams, raw or rehearsed."""
+    """Methods that lack streams, raw or, of those that were run, rehearsed."""
     runs = rows[["shift", "seed"]].drop_duplicates()
-    told = []
+    told, labels = [], list(LABELS)
     for tempering, words in (("none", "not run"), ("rehearsed", "not rehearsed")):
-        met = {label: len(of(rows, Variant(label, tempering))) for label in LABELS}
+        met = {label: len(of(rows, Variant(label, tempering))) for label in labels}
+        labels = [label for label in labels if met[label]]
         none = [LABELS[label] for label, number in met.items() if not number]
         some = [
             f"{LABELS[label]} ({met[label]} of {len(runs)} streams)"

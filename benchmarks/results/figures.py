@@ -14,6 +14,7 @@ from estimates import estimated
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measured import LABELS, NAMES, NETWORKS, POISE, Place, at, mean, networks, read
+from summary import DEC
 from wording import told
 
 from equipoise.files import whole_file
@@ -71,7 +72,7 @@ def _calibration_axes(axis: Axes, rows: pd.DataFrame, place: Place) -> None:
             fontweight="bold" if ours else "normal",
         )
         if floor is not None:
-            name = "floor: best temperature, found with labels" if label == "source" else None
+            name = "floor: one temperature, found with labels" if label == "source" else None
             axis.plot([floor, ece], [height, height], color=colour, linewidth=1, alpha=0.4, zorder=2)
             axis.plot(floor, height, "|", color=INK.light, markersize=8, mew=1.4, label=name, zorder=4)
     axis.set_title(f"{NAMES[place.data]}\n{NETWORKS[place.backbone]}", fontsize=9)
@@ -82,8 +83,8 @@ def _calibration_axes(axis: Axes, rows: pd.DataFrame, place: Place) -> None:
 
 
 def shown(label: str) -> Variant:
-    """A method as its authors have it: rivals raw, DEC divided by the mean of tau, poise rehearsed."""
-    return POISE if label == POISE.name else Variant(label, "mean" if label.startswith("dec") else "none")
+    """A method as its authors have it: DEC of the paper by the mean of tau, poise rehearsed, others raw."""
+    return {each.name: each for each in (DEC, POISE)}.get(label, Variant(label, "none"))
 
 
 @themed

@@ -8,7 +8,14 @@ from equipoise.report.paper import printed_tables
 from equipoise.report.table import DOUBTFUL, INCOMPLETE
 from equipoise.report.tables import NAMES
 
-KINDS = {"none": "raw", "mean": "mean", "median": "median", "rehearsed": "rehearsed", "oracle": "floor"}
+KINDS = {
+    "none": "raw",
+    "fixed": "fixed",
+    "mean": "mean",
+    "median": "median",
+    "rehearsed": "rehearsed",
+    "oracle": "floor",
+}
 PROTOCOLS = {"online": "Online: each batch is answered as it comes", "after-pass": "After one pass"}
 METRICS = ["accuracy", "ece", "nll", "entropy"]
 
@@ -46,9 +53,10 @@ def _tables(rows: pd.DataFrame, place: Place) -> str:
 
 
 def _written(rows: pd.DataFrame) -> pd.DataFrame:
-    """The means of each method and tempering as they are written, marked where they lack a seed."""
-    values, seeds = means(rows, METRICS), rows.groupby(["name", "tempering"])["seed"].nunique()
-    mark = seeds.reindex(values.index).lt(rows["seed"].nunique()).map({True: INCOMPLETE, False: ""})
+    """The means of each method and tempering as they are written, marked where they lack a run."""
+    values, runs = means(rows, METRICS), rows.groupby(["name", "tempering"]).size()
+    whole = len(rows[["shift", "seed"]].drop_duplicates())
+    mark = runs.reindex(values.index).lt(whole).map({True: INCOMPLETE, False: ""})
     return values.map(told).where(values.isna(), values.map(told).add(mark, axis="index"))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from equipoise.report.paper import ROWS, printed_tables
@@ -16,6 +17,14 @@ from equipoise.report.results import Variant
 
 NAMES = {"digits": "Digits", "pacs": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
 NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobilenet_v1": "MobileNet"}
+NETWORKS_OF = {
+    "digits": ("smallcnn",),
+    "pacs": ("efficientnet_b0", "mobilenet_v1"),
+    "tiny-imagenet-c": ("efficientnet_b0", "mobilenet_v1"),
+}
+"""The networks that every data set was to be run with."""
+LEAVE_ONE_OUT = ("digits", "pacs")
+"""The data sets whose models are trained on all domains but one, also run for robustness and training."""
 LABELS = {
     "source": "no adaptation",
     "norm": "norm",
@@ -28,7 +37,13 @@ LABELS = {
     "poise": "poise",
 }
 RIVALS = ("tent", "eta", "t3a", "sotta")
-WAYS = {"none": "raw", "mean": "mean of tau", "median": "median of tau", "rehearsed": "rehearsed"}
+WAYS = {
+    "none": "raw",
+    "fixed": "fixed",
+    "mean": "mean of tau",
+    "median": "median of tau",
+    "rehearsed": "rehearsed",
+}
 """The temperings, in words."""
 SOURCE, POISE = Variant("source", "none"), Variant("poise", "rehearsed")
 
@@ -114,10 +129,22 @@ def of(rows: pd.DataFrame, variant: Variant) -> pd.DataFrame:
     return rows[(rows["name"] == variant.name) & (rows["tempering"] == variant.tempering)]
 
 
+def common(rows: pd.DataFrame, *variants: Variant) -> pd.DataFrame:
+    """The rows of the shifts and seeds that some methods share; none where a shift would be left out."""
+    pairs = pd.MultiIndex.from_frame(rows[["shift", "seed"]])
+    there = np.ones(len(rows), dtype=bool)
+    for variant in variants:
+        theirs = of(rows, variant)[["shift", "seed"]]
+        there &= pairs.isin(pd.MultiIndex.from_frame(theirs))
+    kept = rows[there]
+    return kept if kept["shift"].nunique() == rows["shift"].nunique() else rows.iloc[:0]
+
+
 def mean(rows: pd.DataFrame, variant: Variant, metric: str) -> float | None:
     """A metric's mean over the shifts of some rows, of each the mean over its seeds.
 
-    None where a shift of these rows is missing: a mean over other shifts cannot be compared.
+    None where a shift of these rows is missing: a mean over other shifts cannot be compared. Means of two
+    methods are compared over the rows that are `common` to both.
     """
     by_shift = of(rows, variant).groupby("shift")[metric].mean().dropna()
     return float(by_shift.mean()) if 0 < len(by_shift) == rows["shift"].nunique() else None
@@ -131,14 +158,21 @@ def means(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
 
 
 def spread(rows: pd.DataFrame, variant: Variant, metric: str) -> float | None:
-    """The standard deviation over the seeds of a metric's mean over the shifts; None with one seed."""
-    by_seed = of(rows, variant).groupby("seed")[metric].mean().dropna()
-    return float(by_seed.std()) if len(by_seed) > 1 else None
+    """The standard deviation over the seeds of a metric's mean over the shifts.
+
+    Seeds that lack a shift do not count; None for fewer than two.
+    """
+    by_seed = of(rows, variant).dropna(subset=[metric]).groupby("seed")
+    whole = by_seed[metric].mean()[by_seed["shift"].nunique() == rows["shift"].nunique()]
+    return float(whole.std()) if len(whole) > 1 else None
 
 
-def best_raw_rival(rows: pd.DataFrame, metric: str = "ece") -> str | None:
-    """The label of the rival whose raw answers have the least of a metric."""
-    means = {label: mean(rows, Variant(label, "none"), metric) for label in RIVALS}
+def best_raw_rival(rows: pd.DataFrame) -> str | None:
+    """The label of the rival whose raw answers have the least ECE, of those with all runs that poise has."""
+    runs = len(of(rows, POISE))
+    raw = {label: Variant(label, "none") for label in RIVALS}
+    whole = {label: each for label, each in raw.items() if runs == len(of(common(rows, POISE, each), POISE))}
+    means = {label: mean(common(rows, POISE, each), each, "ece") for label, each in whole.items()}
     known = {label: value for label, value in means.items() if value is not None}
     return min(known, key=lambda label: known[label]) if known else None
 

@@ -4,7 +4,8 @@
 
 writes cells.csv (a run of a method on a stream: its scores by protocol and tempering) and streams.csv (the
 norms and temperatures of the source model on a stream) beside this file, or into `--folder`. A result that
-several folders have is that of the last one.
+several folders have is that of the last one. Results of one method with different code or options, or of one
+stream with different models or images, do not belong together and are refused.
 """
 
 import argparse
@@ -15,13 +16,20 @@ from typing import Any
 
 import pandas as pd
 
+from equipoise.errors import DataError
+from equipoise.files import whole_file
+
 HERE = Path(__file__).parent
 METRICS = ("accuracy", "ece", "nll", "confidence")
 """The scores of every tempering; confidence is the mean of the largest probability."""
 MORE_METRICS = {"none": ("entropy", "brier"), "mean": ("entropy",)}
 """Scores of some temperings: the paper prints the entropy of rivals' raw answers, of DEC's by the mean."""
-CELL = ("data", "backbone", "target", "tier", "seed", "label")
+MET = ("data", "backbone", "target", "tier", "seed")
+"""The columns that tell one stream and its model from another."""
+CELL = (*MET, "label")
 """The columns that tell one row from another."""
+SAME = {MET: ("model", "stream", "order", "images"), CELL: ("code", "options", "batch_size")}
+"""The parts of a cell that must be the same for all methods on a stream, and for all results of a row."""
 SETTING = ("batch_size", "epochs", "input_size")
 """Columns that say how a row was made."""
 STREAM = (
@@ -43,8 +51,10 @@ FULL_NAMES = {"tiny-imagenet-c-2500": "tiny-imagenet-c"}
 
 def packed_cells(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """A row for each run, with columns as "online/none/accuracy"."""
+    latest = {place_of(line, (*CELL, "protocol", "tempering")): line for line in lines}
+    check_same(list(latest.values()))
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for line in lines:
+    for line in latest.values():
         cell = {**line["cell"], "data": full_name(line["cell"]["data"])}
         row = rows.setdefault(tuple(cell[name] for name in CELL), {})
         row |= {name: cell[name] for name in (*CELL, *SETTING)} | {"images": line["images"]}
@@ -52,6 +62,26 @@ def packed_cells(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         row |= {f"rehearsal_{name}": size for name, size in cell.get("rehearsal", {}).items()}
         row |= scores(line)
     return pd.DataFrame([rows[place] for place in sorted(rows, key=str)])
+
+
+def place_of(line: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """Parts of a line's cell, with the name of the whole data set."""
+    cell = {**line["cell"], "data": full_name(line["cell"]["data"])}
+    return tuple(cell[name] for name in names)
+
+
+def check_same(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raise DataError where lines of one stream or row were made differently."""
+    for names, parts in SAME.items():
+        first: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for line in lines:
+            place, about = place_of(line, names), {**line["cell"], "images": line["images"]}
+            for part in parts:
+                if (expected := first.setdefault(place, about)[part]) != about[part]:
+                    raise DataError(
+                        f"{', '.join(map(str, place))}: expected results with one {part}, got {expected!r} "
+                        f"and {about[part]!r} ({about['label']}, {about['tempering']}): run one of them again"
+                    )
 
 
 def scores(line: Mapping[str, Any]) -> dict[str, float]:
@@ -82,14 +112,19 @@ def full_name(data: str) -> str:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON lines, if it is there."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    """The lines of a file of JSON lines."""
+    if not path.is_file():
+        raise DataError(f"{path}: expected a file that `equipoise run` wrote, got none")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:
     """Write a CSV file whose whole numbers stay whole where some are missing."""
+    if frame.empty:
+        raise DataError(f"{path}: expected at least one result to write, got none")
     whole = frame.columns.intersection(["tier", "input_size", "rehearsal_images", "rehearsal_shifts"])
-    frame.astype(dict.fromkeys(whole, "Int64")).to_csv(path, index=False)
+    with whole_file(path) as partial:
+        frame.astype(dict.fromkeys(whole, "Int64")).to_csv(partial, index=False, encoding="utf-8")
 
 
 def main() -> None:
@@ -101,11 +136,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=HERE)
     given = parser.parse_args()
     lines = [line for out in given.outs for line in read_lines(out / "results.jsonl")]
-    cells = {line["key"]: line for line in lines if line["status"] == "ok"}
-    streams = {line["key"]: line for out in given.outs for line in read_lines(out / "streams.jsonl")}
-    write(packed_cells(list(cells.values())), given.folder / "cells.csv")
-    rows = sorted(map(packed_stream, streams.values()), key=str)
-    write(pd.DataFrame(rows), given.folder / "streams.csv")
+    summaries = [line for out in given.outs for line in read_lines(out / "streams.jsonl")]
+    streams = {tuple(row[name] for name in MET): row for row in map(packed_stream, summaries)}
+    cells = packed_cells([line for line in lines if line["status"] == "ok"])
+    write(cells, given.folder / "cells.csv")
+    write(pd.DataFrame(sorted(streams.values(), key=str)), given.folder / "streams.csv")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Writes docs/results.md from its template and the results beside this file.
 
-python benchmarks/results/page.py > docs/results.md
+python benchmarks/results/page.py docs/results.md
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import bar
+import causes
 import claims
 import estimates
 import extent
@@ -24,6 +24,8 @@ from full_tables import doubts, full_tables
 from measured import POISE, SOURCE, Measured, read
 from wording import filled, folded
 
+from equipoise.files import whole_file
+
 HERE = Path(__file__).parent
 
 
@@ -35,11 +37,15 @@ def parts(measured: Measured) -> dict[str, Any]:
         "source_right_says": summary.right_and_says(cells, SOURCE),
         "poise_right_says": summary.right_and_says(cells, POISE),
         "ece_factors": summary.factors_of_ece(cells),
+        "lower_rehearsed": summary.lower_rehearsed(cells),
+        "against_dec": summary.against_dec(cells),
+        "incomplete": extent.incomplete(cells),
         "goals_reached": bar.count(made),
+        "causes": causes.causes(measured, made),
         "goals": bar.goal_table(made),
         **_bar_tables(measured, made),
         "runs": extent.run_table(cells),
-        "gaps": extent.gaps(cells),
+        "gaps": extent.gaps(measured),
         "machines": extent.machines(cells),
         "rehearsals": extent.rehearsals(cells),
         "domains": domain_tables(cells),
@@ -54,7 +60,9 @@ def parts(measured: Measured) -> dict[str, Any]:
         "mean_or_median": temperatures.mean_or_median(cells),
         "claims": _claims(measured),
         "source_accuracy": sources.accuracy_table(cells),
-        "trained": sources.training_verdict(measured.training),
+        "near_paper": sources.near_paper(cells),
+        "trained": sources.training_count(measured.training),
+        "training_verdicts": sources.training_verdicts(measured.training),
         "training": sources.training_tables(measured.training),
         "doubts": doubts(cells),
         "full_tables": full_tables(cells),
@@ -105,13 +113,17 @@ def _claims(measured: Measured) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print the page."""
+    """Write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("out", type=Path, help="the file of the page")
     parser.add_argument("--folder", type=Path, default=HERE)
+    given = parser.parse_args()
     template = (HERE / "results.template.md").read_text(encoding="utf-8")
-    sys.stdout.write(filled(template, parts(read(parser.parse_args().folder))))
+    text = filled(template, parts(read(given.folder)))
+    with whole_file(given.out) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from measured import POISE, RIVALS, Place, at, networks
+from comparing import against_each, hardest
+from measured import POISE, Place, at, networks
+from summary import DEC
 from wording import table, told, who
 
 from equipoise.report.results import Variant
-from equipoise.report.significance import Comparison, against_best_other
+from equipoise.report.significance import Comparison
 
 LEVEL = 0.05
-DEC = Variant("dec", "mean")
-"""DEC as the paper has it."""
-
-
 FAMILIES = {
     "raw": "poise against the best raw rival",
     "tempered": "poise against the best rival divided by tau",
@@ -42,18 +40,10 @@ def tested(cells: pd.DataFrame, focal: Variant, temperings: Sequence[str]) -> li
         (place, best)
         for place in networks(cells)
         for metric in ("ece", "nll")
-        if (best := _best(at(cells, place), metric, focal, temperings)) is not None
+        if (best := hardest(against_each(at(cells, place), metric, focal, temperings))) is not None
     ]
     corrected = holm([comparison.test.t_p for _, comparison in made])
     return [Tested(*each, p) for each, p in zip(made, corrected, strict=True)]
-
-
-def _best(rows: pd.DataFrame, metric: str, focal: Variant, temperings: Sequence[str]) -> Comparison | None:
-    """The comparison with the best rival, of those with the most shifts in common with the method."""
-    known = rows.dropna(subset=[metric])
-    made = [against_best_other(known, metric, focal, tempering, RIVALS) for tempering in temperings]
-    found = [each for each in made if each is not None]
-    return min(found, key=lambda each: (-each.test.pairs, each.rival_mean), default=None)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
@@ -85,7 +75,9 @@ def _p(p: float | None) -> str:
 
 
 def test_verdict(tests: Sequence[Tested]) -> str:
-    """How often the method is better, and how often significantly."""
+    """The number of comparisons in which the method is better, and significantly better, in words."""
+    if not tests:
+        return "not run"
     better = sum(each.comparison.test.difference < 0 for each in tests)
     return f"better in {better} of {len(tests)} comparisons, significantly in {sum(t.wins for t in tests)}"
 

@@ -3,11 +3,14 @@
 from statistics import fmean
 
 import pandas as pd
-from measured import LABELS, POISE, SOURCE, Place, at, best_raw_rival, mean, networks
+from measured import LABELS, POISE, SOURCE, Place, at, best_raw_rival, common, mean, networks
 from wording import table, told
 
 from equipoise.report.results import Variant
+from equipoise.report.table import listed
 
+DEC = Variant("dec", "mean")
+"""DEC as the paper has it."""
 RIGHT_AND_SAYS = ("accuracy", "confidence")
 
 
@@ -58,3 +61,36 @@ def _ratio(cells: pd.DataFrame, place: Place) -> float | None:
     _, rival, poise = columns(rows)
     ours, theirs = mean(rows, poise, "ece"), rival and mean(rows, rival, "ece")
     return theirs / ours if ours and theirs else None
+
+
+def lower_rehearsed(cells: pd.DataFrame) -> str:
+    """The methods that have a lower ECE than poise, at three decimals, once they are rehearsed as well."""
+    found, compared = [], 0
+    others = [label for label in LABELS if label not in (SOURCE.name, POISE.name)]
+    for place in networks(cells):
+        lower = []
+        for other in (Variant(label, POISE.tempering) for label in others):
+            both = common(at(cells, place), other, POISE)
+            theirs, ours = mean(both, other, "ece"), mean(both, POISE, "ece")
+            if theirs is not None and ours is not None:
+                compared += 1
+                lower += [f"{LABELS[other.name]} {told(theirs)}"] if round(theirs, 3) < round(ours, 3) else []
+        if lower:
+            ours = mean(at(cells, place), POISE, "ece")
+            found.append(
+                f"on {place}, these have a lower ECE than `poise` with {told(ours)}: {listed(lower)}"
+            )
+    if not compared:
+        return "No other method was rehearsed."
+    return f"Rehearsed as well, {'; '.join(found) or 'no method has a lower ECE than `poise`'}."
+
+
+def against_dec(cells: pd.DataFrame) -> str:
+    """The ECE of DEC in the paper's form over that of poise, for each place that has both, in words."""
+    told_ratios = []
+    for place in networks(cells):
+        both = common(at(cells, place), DEC, POISE)
+        theirs, ours = mean(both, DEC, "ece"), mean(both, POISE, "ece")
+        if theirs and ours:
+            told_ratios.append(f"{theirs / ours:.1f} times that of `poise` on {place}")
+    return listed(told_ratios) if told_ratios else "not run"

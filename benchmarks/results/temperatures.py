@@ -17,7 +17,7 @@ def cases(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def temperature_table(cells: pd.DataFrame) -> str:
-    """Each tempering against raw answers: ECE before and after, and how often ECE and NLL fall."""
+    """Each tempering against raw answers: ECE before and after, and counts of ECE and NLL that fall."""
     frame, body = cases(cells), []
     for kind in (kind for kind in WAYS if kind != "none" and ("ece", kind) in frame.columns):
         both = frame.dropna(subset=[("ece", "none"), ("ece", kind)])
@@ -30,8 +30,11 @@ def temperature_table(cells: pd.DataFrame) -> str:
 
 
 def mean_or_median(cells: pd.DataFrame) -> str:
-    """How often the median of tau has a lower ECE than its mean, by network."""
-    frame = cases(cells).dropna(subset=[("ece", "mean"), ("ece", "median")])
+    """Counts of cases in which the median of tau has a lower ECE than its mean, by network."""
+    columns = [("ece", "mean"), ("ece", "median")]
+    frame = cases(cells).reindex(columns=columns).dropna()
+    if frame.empty:
+        return "Mean and median of tau were not run on the same streams."
     lower = frame["ece", "median"] < frame["ece", "mean"]
     counts = {str(name): (each.sum(), len(each)) for name, each in lower.groupby("backbone")}
     parts = [
