@@ -19,7 +19,7 @@ def answers(right: list[int]) -> list[torch.Tensor]:
 
 
 def test_means_and_coverage_are_of_the_recent_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimates, "RECENT", 4)
+    monkeypatch.setattr(estimates, "RECENT_IMAGES", 4)
     given = answers([1, 1, 1, 0, 0, 0])  # recent accuracies: 1, 3/4, 1/4
     known = [estimate(0.95), estimate(0.5), estimate(0.3)]
     found = stream_estimate(given, torch.ones(6, dtype=torch.long), known)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.bench.schema import EstimatedAccuracy, StreamEstimate
 
-RECENT = 500
+RECENT_IMAGES = 500
 """The images before the end of a batch whose accuracy an interval is held against: an estimate forgets."""
 
 
@@ -27,7 +27,7 @@ def stream_estimate(
     hits = (torch.cat(list(answers)).argmax(1) == labels).double()
     total = torch.cat([hits.new_zeros(1), hits.cumsum(0)])
     ends = torch.tensor([len(batch) for batch in answers]).cumsum(0)
-    starts = (ends - RECENT).clamp(min=0)
+    starts = (ends - RECENT_IMAGES).clamp(min=0)
     recent = (total[ends] - total[starts]) / (ends - starts)
     known = [(e, float(r)) for e, r in zip(estimates, recent, strict=True) if e is not None]
     if not known:

@@ -29,7 +29,7 @@ LARGEST = 1e100
 """A number beyond it is no score and no count: its square would not be finite."""
 _PROVENANCE = ("code", "equipoise", "torch", "device", "model", "stream", "images", "classes", "left_out")
 _IDENTITY = ("data", "backbone", "protocol", "target", "tier", "shift", "seed", "name", "label", "method")
-FLOORS = {"ece": "floor_ece", "nll": "floor_nll"}
+AT_BEST_TEMPERATURE = {"ece": "floor_ece", "nll": "floor_nll"}
 """The columns of a metric at the best temperature, found with labels; of raw results alone."""
 ESTIMATES = {"value": "estimate", "covered": "estimate_covered"}
 """The columns of the accuracy that was estimated without labels, and of the share of right intervals."""
@@ -39,7 +39,7 @@ FRAME_COLUMNS = (
     "batch_size",
     "tempering",
     *METRICS,
-    *FLOORS.values(),
+    *AT_BEST_TEMPERATURE.values(),
     *ESTIMATES.values(),
     "reliability",
     "trace",
@@ -200,7 +200,7 @@ def _row(line: CellResult, names: Mapping[Any, str]) -> dict[str, Any]:
     }
     measured: dict[str, Any] = {**line.get("oracle", {})}
     estimated: dict[str, Any] = {**line.get("estimate", {})}
-    given |= {column: measured.get(metric, math.nan) for metric, column in FLOORS.items()}
+    given |= {column: measured.get(metric, math.nan) for metric, column in AT_BEST_TEMPERATURE.items()}
     given |= {column: estimated.get(entry, math.nan) for entry, column in ESTIMATES.items()}
     known = {"trace": None, **line, **line["made"], **cell, **(line["scores"] or {}), **given}
     return {column: known[column] for column in FRAME_COLUMNS}

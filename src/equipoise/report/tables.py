@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from equipoise.report.paper import counted, experiments, paper_name, paper_variants
 from equipoise.report.part import Part, Place
-from equipoise.report.results import FLOORS, METRICS, Scope
+from equipoise.report.results import AT_BEST_TEMPERATURE, METRICS, Scope
 from equipoise.report.significance import FEWEST_PAIRS, TIERED, Comparison, comparisons
 from equipoise.report.table import Columns, Entry, Table, compete, known, listed
 
@@ -114,10 +114,10 @@ def average_tables(part: Part) -> list[Table]:
 
 def floor_column(part: Part, metric: str) -> dict[tuple[str, str], Sequence[Entry]]:
     """A metric of each method at its best temperature, if the results have it: means as in `Part`."""
-    if metric not in FLOORS or part.runs[FLOORS[metric]].isna().all():
+    if metric not in AT_BEST_TEMPERATURE or part.runs[AT_BEST_TEMPERATURE[metric]].isna().all():
         return {}
     rows = part.runs[part.runs["tempering"] == "none"]
-    means = rows.groupby(["name", "shift"])[FLOORS[metric]].mean().groupby("name").mean()
+    means = rows.groupby(["name", "shift"])[AT_BEST_TEMPERATURE[metric]].mean().groupby("name").mean()
     return {(HEADINGS[metric], FLOOR_HEADING): [Entry(known(means.get(n, math.nan))) for n in part.names]}
 
 
@@ -138,7 +138,8 @@ def estimate_tables(part: Part) -> list[Table]:
         ("Streams", ""): [Entry(value, spec=".0f") for value in groups.size()],
     }
     title = f"{subject(part.scope)}: estimated against true accuracy"
-    return [Table(title, columns, list(groups.groups), [ESTIMATED], part_note(part))]
+    names = [str(name) for name in groups.groups]
+    return [Table(title, columns, names, [ESTIMATED], part_note(part))]
 
 
 def detail_tables(part: Part) -> Iterator[Table]:
