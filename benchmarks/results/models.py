@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from equipoise.bench.modules import load_modules
@@ -45,11 +44,6 @@ def plans(given: argparse.Namespace, methods: Sequence[str], temperings: Sequenc
     cache = Cache(given.out.resolve() / CACHE)
     stored = {part: cache.store(data_set, part, given.limit, Reader()) for part in parts}
     return make_plan(recipe, data_set, shifts, stored, find_weights(recipe, data), given.limit)
-
-
-def layout() -> torch.memory_format:
-    """The memory format of images: channels last on a GPU, as in the runs of `equipoise run`."""
-    return torch.channels_last if pick_device().type == "cuda" else torch.contiguous_format
 
 
 def trained_model(run: RunPlan, models: Path) -> SourceModel:

@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from models import SEED, arguments, layout, plans, some_images, trained_model
+from models import SEED, arguments, plans, some_images, trained_model
 from robust_streams import STREAMS, Stream, segments
 
 import equipoise as eq
@@ -31,6 +31,7 @@ from equipoise.bench.rehearsals import rehearsal_path, rehearsed_source
 from equipoise.bench.schema import RAW, REHEARSED
 from equipoise.bench.scoring import score
 from equipoise.bench.source_model import SourceModel, pick_device
+from equipoise.bench.step import layout
 from equipoise.bench.sweep import MODELS
 from equipoise.data.images import Images
 from equipoise.data.streams import stream_order
@@ -93,7 +94,8 @@ def adapter_of(run: RunPlan, trained: SourceModel, models: Path) -> eq.Adapter:
 def measured(adapter: eq.Adapter, stream: Stream, parts: Sequence[Images]) -> dict[str, Any]:
     """The scores of an adapter's answers in the last pass over a stream, and its accuracy afterwards."""
     labels = torch.cat([part.labels for part in parts])
-    pixels = [part.pixels.to(pick_device()).contiguous(memory_format=layout()) for part in parts]
+    device = pick_device()
+    pixels = [part.pixels.to(device).contiguous(memory_format=layout(device)) for part in parts]
     batches = [batch for segment in pixels for batch in segment.split(stream.size)]
     adapter.reset()
     for _ in range(stream.passes - 1):
@@ -104,7 +106,7 @@ def measured(adapter: eq.Adapter, stream: Stream, parts: Sequence[Images]) -> di
         answers.append(adapter(batch.float()).detach())
         steps += [adapter.last] if adapter.last else []
     order = stream_order([labels], "shuffled", SEED + 1)
-    shuffled = torch.cat(pixels)[order.to(pick_device())].contiguous(memory_format=layout())
+    shuffled = torch.cat(pixels)[order.to(device)].contiguous(memory_format=layout(device))
     after = torch.cat([adapter.predict(batch.float()) for batch in shuffled.split(50)])
     scores, _ = score(torch.cat(answers).cpu(), labels)
     row = {"images": len(labels), **{name: scores[name] for name in ("accuracy", "ece", "nll")}}

@@ -24,6 +24,7 @@ from torch.nn.functional import affine_grid, grid_sample
 from equipoise.bench.held_out import split
 from equipoise.bench.recipe import Training
 from equipoise.bench.repeatable import allow_repeatable_cuda, repeatable, seeded
+from equipoise.bench.source_model import pick_device
 from equipoise.bench.step import TrainingStep, on_device
 from equipoise.bench.training import make_optimizer
 from equipoise.data import Cache, Reader, open_data_set
@@ -31,7 +32,7 @@ from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
 from equipoise.models import create_backbone
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = pick_device()
 KEY = ("data", "backbone", "target", "seed", "way")
 LOOKED_AT = 500
 """Images of the target after each epoch; all of them after the last one."""

@@ -27,6 +27,7 @@ from equipoise.bench.schema import (
 )
 from equipoise.bench.scoring import Divider, oracle, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
+from equipoise.bench.step import layout
 from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
@@ -156,13 +157,8 @@ def _stream_data(trained: SourceModel, streams: tuple[Path, ...], order: Order, 
     with torch.no_grad():
         logits = [trained.model(x.to(device).float()).cpu() for x in images.pixels.split(SOURCE_BATCH)]
     return StreamData(
-        images.pixels.to(device).contiguous(memory_format=_layout(device)), images.labels, torch.cat(logits)
+        images.pixels.to(device).contiguous(memory_format=layout(device)), images.labels, torch.cat(logits)
     )
-
-
-def _layout(device: torch.device) -> torch.memory_format:
-    """The memory format of images: on a GPU convolutions are faster with channels last."""
-    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
 
 def _view(cell: Cell, trained: SourceModel, stream: StreamData) -> SourceView:

@@ -47,9 +47,7 @@ class TrainingStep:
 
     def _plain(self, rows: Tensor) -> None:
         with torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext():
-            pixels = self.pixels[rows].float()
-            if self.device.type == "cuda":
-                pixels = pixels.contiguous(memory_format=torch.channels_last)
+            pixels = self.pixels[rows].float().contiguous(memory_format=layout(self.device))
             loss: Tensor = cross_entropy(self.model(pixels), self.labels[rows])
         self.optimizer.zero_grad()
         loss.backward()
@@ -75,13 +73,17 @@ class TrainingStep:
         return graph
 
 
+def layout(device: torch.device) -> torch.memory_format:
+    """The memory format of images and kernels: on a GPU convolutions are faster with channels last."""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+
 def on_device(model: nn.Module, device: torch.device) -> nn.Module:
     """The model there, with the weights of its convolutions in the order that is fastest there."""
     model.to(device)
-    if device.type == "cuda":
-        for parameter in model.parameters():
-            if parameter.ndim == 4:
-                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=layout(device))
     return model
 
 
