@@ -6,7 +6,6 @@ import pandas as pd
 from bar import GOALS, Decision
 from estimates import estimated
 from measured import POISE, SOURCE, Measured, Place, at, mean
-from robustness import collapsed
 from wording import told
 
 from equipoise.report.results import Variant
@@ -25,8 +24,8 @@ def _cause(measured: Measured, missed: Decision) -> str:
             found = _mnist(measured.cells)
         case "domain", "pacs" if missed.numbers.endswith("on photo"):
             found = _photo(measured.cells, missed)
-        case "collapse", "digits":
-            found = _one_by_one(measured.robust)
+        case (("ece" | "third" | "paper-ece"), _):
+            found = _floor(measured.cells, missed.place)
         case _:
             found = ""
     return (
@@ -60,17 +59,16 @@ def _photo(cells: pd.DataFrame, missed: Decision) -> str:
     )
 
 
-def _one_by_one(robust: pd.DataFrame) -> str:
-    """Order and size of the batches do harm together on SVHN; empty where other streams collapsed."""
-    digits = robust[robust["data"] == "digits"]
-    lost = collapsed(digits)[["target", "stream"]].to_numpy().tolist()
-    if lost != [["svhn", "sorted by class, batches of 1"]]:
+def _floor(cells: pd.DataFrame, place: Place) -> str:
+    """The part of the ECE that no single temperature removes, and the error of the estimate."""
+    rows, guesses = at(cells, place), estimated(cells)
+    ours, floor = (mean(rows, Variant(POISE.name, each), "ece") for each in (POISE.tempering, "oracle"))
+    there = guesses[(guesses["data"] == place.data) & (guesses["backbone"] == place.backbone)]
+    errors = there[there["tier"] == place.tier]["error"] if place.tier else there["error"]
+    if floor is None or errors.empty:
         return ""
-    there = digits[(digits["target"] == "svhn") & (digits["method"] == POISE.name)].set_index("stream")
-    names = ("sorted by class, batches of 1", "sorted by class", "batches of 1", "batches of 50")
-    both, by_class, single, plain = (told(there["accuracy"].get(name)) for name in names)
     return (
-        f"one stream collapsed, SVHN sorted by class in batches of 1 ({both}; shuffled in batches of 50 "
-        f"{plain}). Neither the order nor the size does it alone: sorted in batches of 50 {by_class}, "
-        f"shuffled in batches of 1 {single}. Afterwards accuracy is {told(there['after'].get(names[0]))}."
+        f"the ECE of `poise` is {told(ours)}, and the best single temperature, found with labels, leaves "
+        f"{told(floor)}. The estimated accuracy, which sets the temperature, is "
+        f"{told(abs(errors.mean()))} too {'high' if errors.mean() > 0 else 'low'} on average."
     )

@@ -38,6 +38,6 @@ def estimate_verdict(cells: pd.DataFrame) -> str:
         return "No estimates were recorded."
     return (
         f"Over all {len(streams)} streams the estimate is off by {told(streams['error'].abs().mean())} on "
-        "average, and the 90 % interval of the estimate before each batch held the accuracy of the last 500 "
+        "average, and the 90 % interval of the estimate at each batch held the accuracy of the last 500 "
         f"images at {100 * streams['covered'].mean():.0f} % of the batches."
     )

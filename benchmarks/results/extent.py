@@ -6,14 +6,10 @@ from measured import (
     LABELS,
     LEAVE_ONE_OUT,
     NAMES,
-    NETWORKS,
     NETWORKS_OF,
-    POISE,
-    RIVALS,
     Measured,
     Place,
     at,
-    common,
     networks,
     of,
 )
@@ -47,21 +43,6 @@ def _side(place: Place, rows: pd.DataFrame) -> str:
     own, papers = experiments()[place.data].own_size, experiments()[place.data].input_size
     size = int(rows["input_size"].fillna(own).iloc[0])
     return f"{size}" if size == papers else f"{size} (the paper: {papers})"
-
-
-def incomplete(cells: pd.DataFrame) -> str:
-    """The data sets that were not run and the places that lack rivals, in words; empty without any."""
-    parts = []
-    for data in NAMES:
-        alone = [
-            NETWORKS[place.backbone]
-            for place in networks(cells)
-            if place.data == data
-            and any(common(at(cells, place), POISE, Variant(label, "none")).empty for label in RIVALS)
-        ]
-        parts += [f"rivals on {NAMES[data]} ({listed(alone)})"] if alone else []
-        parts += [] if _has(cells, data) else [f"all of {NAMES[data]}"]
-    return listed(parts) if parts else ""
 
 
 def gaps(measured: Measured) -> str:

@@ -39,7 +39,6 @@ def parts(measured: Measured) -> dict[str, Any]:
         "ece_factors": summary.factors_of_ece(cells),
         "lower_rehearsed": summary.lower_rehearsed(cells),
         "against_dec": summary.against_dec(cells),
-        "incomplete": extent.incomplete(cells),
         "goals_reached": bar.count(made),
         "causes": causes.causes(measured, made),
         "goals": bar.goal_table(made),

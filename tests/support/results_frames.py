@@ -62,7 +62,7 @@ def made_up_robust(lost: float = 0.0, lost_after: float = 0.0, source: float = 0
         about = {"data": "digits", "backbone": "smallcnn", "target": target, "seed": 0}
         accuracy = source if method == "source" else 0.8
         scores = {"accuracy": accuracy - hit * lost, "after": accuracy - hit * lost_after}
-        scores |= {"ece": 0.03, "nll": 0.5, "estimate": 0.8}
+        scores |= {"ece": 0.03, "nll": 0.5, "estimate": 0.8, "answered_by_source": 0.0}
         rows.append({**about, "stream": stream, "method": method, "images": 300, **scores})
     return pd.DataFrame(rows)
 
