@@ -12,7 +12,7 @@ setup: .venv/.ready ## make .venv with everything the other targets need
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench,demo,ray,docs,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench,demo,serve,ray,docs,dev]'
 	@touch $@
 
 demo: setup ## a classifier meets drift: writes demo/index.html

@@ -100,6 +100,12 @@ class RehearsedTemperature:
         temperatures = self.judge(observed[WINDOWS][:, 0], observed[TRUSTS]).temperatures
         return torch.where(observed[TRUSTS], temperatures[-1], temperatures[0])
 
+    def source_level(self, observed: Mapping[str, Tensor]) -> Tensor | None:
+        """The temperature of the source model's answers now; None where it is not compared."""
+        if not self.compares:
+            return None
+        return self.judge(observed[WINDOWS][:, 0], observed[TRUSTS]).temperatures[1]
+
     def estimates(self, observed: Mapping[str, Tensor]) -> tuple[Estimate, Estimate | None]:
         """The estimated accuracy of the adapted model and of the source model over the window."""
         return self.rehearsal.estimates(observed[WINDOWS][:, 0])

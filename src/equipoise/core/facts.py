@@ -84,6 +84,14 @@ class AdapterFacts(LearningModule):
         return float(self._respond.temper.level(self._respond.state.temperature))
 
     @property
+    @one_at_a_time
+    def source_temperature(self) -> float | None:
+        """The temperature for the source model's logits, by the rehearsal; None where it is not asked."""
+        rehearsed = self._respond.temper.rehearsed
+        level = None if rehearsed is None else rehearsed.source_level(self._respond.state.temperature)
+        return None if level is None else float(level)
+
+    @property
     def options(self) -> dict[str, Any]:
         """All options with their values, as plain numbers, names and lists."""
         student, temper = self._respond.student, self._respond.temper

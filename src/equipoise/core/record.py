@@ -36,6 +36,8 @@ class Step:
         source_accuracy: that of the source model, likewise; None where it is not asked.
         answered_by: "student", the adapted model, or "source", the source model, where adapting is estimated
             to be worse.
+        source_logits: the source model's answers to the batch, a row for each sample (NaN for those set
+            aside); None where it is not asked.
     """
 
     samples: int
@@ -50,6 +52,7 @@ class Step:
     accuracy: Estimate | None = None
     source_accuracy: Estimate | None = None
     answered_by: Literal["student", "source"] = "student"
+    source_logits: Tensor | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Record:
         temperature: the divisor of the logits.
         rehearsal: of the method, where the temperature comes from one.
         observed: the observations of that temperature, the batch included.
+        source_logits: those of the source model, a row for each sample; None where it was not asked.
     """
 
     samples: int
@@ -89,6 +93,7 @@ class Record:
     temperature: Tensor | None = None
     rehearsal: Rehearsal | None = None
     observed: Mapping[str, Tensor] = field(default_factory=dict)
+    source_logits: Tensor | None = None
 
     def read(self) -> Step:
         """Copy the results to the host; waits for the device."""
@@ -116,6 +121,7 @@ class Record:
             accuracy=theirs if trusts else own,
             source_accuracy=theirs,
             answered_by="source" if trusts else "student",
+            source_logits=None if self.source_logits is None else self.source_logits.clone(),
         )
 
     def _causes(self, aside: int, silent: int) -> list[str]:

@@ -130,6 +130,7 @@ class Responder:
             temperature=tempered.temperature,
             rehearsal=rehearsal,
             observed=self._observed(host.looks) if rehearsal else {},
+            source_logits=None if view is None else student.local(view.logits.detach()),
         )
 
     def _screen(self, batch: Batch) -> tuple[Batch, Tensor, Tensor, SourceView | None]:

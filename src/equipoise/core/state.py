@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -21,6 +22,35 @@ _RANDOM, _COUNTS = "random", "counts."
 
 class NewMemoryError(RuntimeError):
     """A step brought memory of another name or shape, which a CUDA graph cannot write."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of everything that adaptation changes, in memory and on the adapter's device.
+
+    `Adapter.snapshot` makes one and `Adapter.restore` takes it over, without the checks and names that
+    `state_dict` has: for going back, and for one adapter that serves several streams in turn. A snapshot fits
+    the adapter that made it, for as long as that stays on its device.
+
+    Attributes:
+        model: weights and running statistics that adapt, by name.
+        memory: the method's memory.
+        temperature: the observations of the temper.
+        counts: the integers that the host counts.
+        random: the generator's state.
+    """
+
+    model: Memory
+    memory: Memory
+    temperature: Memory
+    counts: Mapping[str, int]
+    random: Tensor | None
+
+    @property
+    def bytes(self) -> int:
+        """The memory that the tensors take."""
+        held = (*self.model.values(), *self.memory.values(), *self.temperature.values())
+        return sum(tensor.nbytes for tensor in held)
 
 
 class State:
@@ -90,15 +120,31 @@ class State:
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Undo at the end of the block everything that was done in it."""
-        memory, temperature, counts = copies(self.memory), copies(self.temperature), dict(self.counts)
-        pending = Pending(self, copies(self.student.adapting), self.random.state)
+        before = self.snapshot()
         try:
             yield
         finally:
-            pending.undo()
-            self.counts.update(counts)
-            self._replace(memory)
-            self._observe(temperature)
+            self.restore(before)
+
+    def snapshot(self) -> Snapshot:
+        """A copy of everything."""
+        return Snapshot(
+            copies(self.student.adapting),
+            copies(self.memory),
+            copies(self.temperature),
+            dict(self.counts),
+            self.random.state,
+        )
+
+    def restore(self, snapshot: Snapshot, *, keep_temperature: bool = False) -> None:
+        """Take over a copy of everything, or of everything but the observations of the temper."""
+        with torch.inference_mode(False), torch.no_grad():
+            copy_into(self.student.adapting, snapshot.model)
+            self._replace(copies(snapshot.memory))
+        self.counts.update(snapshot.counts)
+        self.random.state = snapshot.random
+        if not keep_temperature:
+            self._observe(snapshot.temperature)
 
     def staged(self, memory: Memory) -> Memory:
         """New memory, ready to be written: everything that may fail, such as a copy, is done here.
@@ -299,6 +345,18 @@ def check_state(expected: Memory, came: Mapping[str, Any], optional: tuple[str, 
             raise StateError(f"{name}: expected {_described(like)}, got {_described(value)}")
         if not bool(value.isfinite().all()):
             raise StateError(f"{name}: expected finite values, got some that are not")
+
+
+def check_snapshot(snapshot: Any, adapting: Memory) -> None:
+    """Raise StateError unless a snapshot has the tensors of a network that adapts, on the same device."""
+    if not isinstance(snapshot, Snapshot):
+        raise StateError(f"expected a snapshot of this adapter, got {type(snapshot).__name__}")
+    kinds = ({name: _kind(tensor) for name, tensor in each.items()} for each in (snapshot.model, adapting))
+    if next(kinds) != next(kinds):
+        raise StateError(
+            "the snapshot is of another adapter, or of this one on another device; state_dict and "
+            "load_state_dict go from one to the other"
+        )
 
 
 def _described(tensor: Tensor) -> str:

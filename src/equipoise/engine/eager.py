@@ -38,10 +38,21 @@ def _complete(
     """The answer to the whole batch, from the logits of the samples left."""
     if len(logits) == batch.rows:
         return logits, record
-    answer = torch.full((batch.rows, logits.shape[1]), torch.nan, dtype=logits.dtype, device=logits.device)
+    answer = _with_gaps(logits, good)
     answer[silent] = 0.0
-    answer[good] = logits
-    aside = batch.rows - int(good.sum())
+    source_logits = None if record.source_logits is None else _with_gaps(record.source_logits, good)
     return answer, replace(
-        record, samples=batch.rows, answer=answer.clone(), set_aside=aside, silent=int(silent.sum())
+        record,
+        samples=batch.rows,
+        answer=answer.clone(),
+        set_aside=batch.rows - int(good.sum()),
+        silent=int(silent.sum()),
+        source_logits=source_logits,
     )
+
+
+def _with_gaps(logits: Tensor, good: Tensor) -> Tensor:
+    """The logits of good samples in their places, and NaN in those of the others."""
+    whole = logits.new_full((len(good), logits.shape[1]), torch.nan)
+    whole[good] = logits
+    return whole
