@@ -112,15 +112,42 @@ def test_a_fixed_temperature_is_judged_where_it_was_run(results: Measured) -> No
     assert verdict.endswith("Not run on Digits and PACS.")
 
 
-def test_methods_that_are_better_once_rehearsed_are_named(results: Measured) -> None:
-    assert "no method has a lower ECE" in summary.lower_rehearsed(results.cells)
+def test_methods_with_a_lower_ece_are_named_whatever_their_temperature(results: Measured) -> None:
+    assert summary.lower(results.cells).startswith(
+        "No ECE is below that of `poise`. Other methods were rehea"
+    )
     cells = results.cells
     hit = (cells["name"] == "norm") & (cells["tempering"] == "rehearsed") & (cells["data"] == "digits")
     better = cells.assign(ece=cells["ece"].mask(hit, 0.021))
-    assert summary.lower_rehearsed(better) == (
-        "Rehearsed as well, on Digits, SmallCNN, these have a lower ECE than `poise` with .031: norm .021."
+    assert "have on Digits, SmallCNN (`poise` .031) norm, rehearsed (.021)." in summary.lower(better)
+    assert summary.against_dec(cells) == "3.9"
+
+
+def test_rivals_that_equal_norm_are_named(results: Measured) -> None:
+    cells = results.cells.assign(
+        accuracy=results.cells["accuracy"].mask(results.cells["name"] == "norm", 0.5)
     )
-    assert summary.against_dec(cells).startswith("3.9 times that of `poise` on Digits")
+    assert summary.hardly_learn(cells) == ""
+    tent = cells["name"] == "tent"
+    alike = cells.assign(accuracy=cells["accuracy"].mask(tent, 0.502))
+    assert summary.hardly_learn(alike).startswith("In streams this short TENT hardly learn at these rates")
+
+
+def test_the_distance_of_confidence_from_accuracy_is_that_of_single_streams(results: Measured) -> None:
+    cells = results.cells.copy()
+    mine = (cells["name"] == "poise") & (cells["tempering"] == "rehearsed") & (cells["protocol"] == "online")
+    cells.loc[mine, "confidence"] = cells.loc[mine, "accuracy"] + 0.02
+    first = cells.index[mine & (cells["target"] == "usps")][0]
+    cells.loc[first, "confidence"] = cells.loc[first, "accuracy"] - 0.3
+    assert "and by 30 at most (Digits, usps)" in summary.apart(cells)
+
+
+def test_models_that_lost_accuracy_are_counted(results: Measured) -> None:
+    cells = results.cells.copy()
+    assert summary.models_that_lost(cells).startswith("On 0 of the ")
+    mine = (cells["name"] == "poise") & (cells["tempering"] == "rehearsed") & (cells["protocol"] == "online")
+    cells.loc[cells.index[mine][0], "accuracy"] -= 0.5
+    assert summary.models_that_lost(cells).startswith("On 1 of the ")
 
 
 def test_gaps_name_what_is_missing_once(results: Measured) -> None:
@@ -152,14 +179,17 @@ def test_the_chosen_way_to_train_is_named_with_the_lead_of_others(results: Measu
     verdict = sources.training_verdicts(results.training)
     assert "*batches of 32* leads the recipe by .050" in verdict
     alike = results.training.assign(way=results.training["way"].replace("batches of 32", "recipe"))
-    assert "the recipe has the highest held-out accuracy of 1 ways" in sources.training_verdicts(alike)
+    assert "no way but the recipe's was tried" in sources.training_verdicts(alike)
+    swapped = {"batches of 32": "recipe", "recipe": "batches of 32"}
+    best = results.training.assign(way=results.training["way"].replace(swapped))
+    assert "the recipe leads the best of 1 other ways by .050 (models: 1)" in sources.training_verdicts(best)
 
 
 def test_claims_count_the_networks_for_which_they_hold(results: Measured) -> None:
     verdict = claims.norm_verdict(results.streams)
     assert "falls from tier to tier with 1 of 1 networks" in verdict
     assert "grows with 0 of 1" in verdict  # the variance falls from 1 to 1/25
-    assert "higher in 0 of" in claims.certainty_verdict(results.cells)
+    assert "more than .001, in 0 of" in claims.certainty_verdict(results.cells)
 
 
 def test_ways_to_train_are_ordered_by_held_out_accuracy_over_the_last_epochs(results: Measured) -> None:

@@ -3,36 +3,50 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from bar import GOALS, Decision
+from bar import Decision
 from estimates import estimated
 from measured import POISE, SOURCE, Measured, Place, at, mean
+from robust_streams import STREAMS
+from robustness import collapsed
 from wording import told
 
+from equipoise.calibration.rehearsed import ENTER
 from equipoise.report.results import Variant
+
+BRIEFLY = {
+    "ece": "ECE",
+    "third": "a third of the best raw rival's ECE",
+    "nll": "NLL",
+    "nll-rehearsed": "NLL of rehearsed rivals",
+    "accuracy": "accuracy",
+    "domain": "accuracy of every domain",
+    "paper-ece": "the paper's ECE",
+    "paper-nll": "the paper's NLL",
+    "collapse": "no collapse",
+}
+"""The goals of `bar.GOALS` in a few words."""
 
 
 def causes(measured: Measured, made: Sequence[Decision]) -> str:
-    """A line for each goal and data set that is missed; one without a known cause is named as such."""
+    """A line for each missed goal; one without a known cause is named as such."""
     missed = [each for each in made if each.reached is False]
-    lines = dict.fromkeys(_cause(measured, each) for each in missed)
-    return "Why goals were missed:\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+    lines = [f"- *{each.place}*, {BRIEFLY[each.goal]}: {_cause(measured, each)}" for each in missed]
+    return "Why goals were missed:\n\n" + "\n".join(lines) if lines else ""
 
 
 def _cause(measured: Measured, missed: Decision) -> str:
     match missed.goal, missed.place.data:
         case "ece", "digits":
             found = _mnist(measured.cells)
-        case "domain", "pacs" if missed.numbers.endswith("on photo"):
-            found = _photo(measured.cells, missed)
         case (("ece" | "third" | "paper-ece"), _):
-            found = _floor(measured.cells, missed.place)
+            found = _floor(measured.cells, missed)
+        case "domain", _:
+            found = _domain(measured.cells, missed)
+        case "collapse", _:
+            found = _collapse(measured.robust, missed.place)
         case _:
             found = ""
-    return (
-        f"*{missed.place}*: {found}"
-        if found
-        else f"*{missed.place}*, {GOALS[missed.goal]}: no cause is known."
-    )
+    return found or "no cause is known."
 
 
 def _mnist(cells: pd.DataFrame) -> str:
@@ -50,25 +64,51 @@ def _mnist(cells: pd.DataFrame) -> str:
     )
 
 
-def _photo(cells: pd.DataFrame, missed: Decision) -> str:
+def _domain(cells: pd.DataFrame, missed: Decision) -> str:
     rows = at(cells, missed.place)
-    source, ours = (mean(rows[rows["target"] == "photo"], each, "accuracy") for each in (SOURCE, POISE))
-    return (
-        f"the source model is right on {told(source)} of the photos to begin with, `poise` on {told(ours)}, "
-        "and `poise` is not sure enough of that to let the source model answer."
-    )
-
-
-def _floor(cells: pd.DataFrame, place: Place) -> str:
-    """The part of the ECE that no single temperature removes, and the error of the estimate."""
-    rows, guesses = at(cells, place), estimated(cells)
-    ours, floor = (mean(rows, Variant(POISE.name, each), "ece") for each in (POISE.tempering, "oracle"))
-    there = guesses[(guesses["data"] == place.data) & (guesses["backbone"] == place.backbone)]
-    errors = there[there["tier"] == place.tier]["error"] if place.tier else there["error"]
-    if floor is None or errors.empty:
+    there = rows[rows["shift"] == missed.worst]
+    source, ours = (mean(there, each, "accuracy") for each in (SOURCE, POISE))
+    if source is None or ours is None:
         return ""
     return (
-        f"the ECE of `poise` is {told(ours)}, and the best single temperature, found with labels, leaves "
-        f"{told(floor)}. The estimated accuracy, which sets the temperature, is "
-        f"{told(abs(errors.mean()))} too {'high' if errors.mean() > 0 else 'low'} on average."
+        f"the source model is right on {told(source)}, `poise` on {told(ours)}. The source model answers "
+        f"only where it is estimated to be {told(ENTER, 2)} better, and the difference is smaller."
     )
+
+
+def _floor(cells: pd.DataFrame, missed: Decision) -> str:
+    """The part of the ECE that no single temperature removes, or the error of the estimate."""
+    place, guesses = missed.place, estimated(cells)
+    floor = mean(at(cells, place), Variant(POISE.name, "oracle"), "ece")
+    there = guesses[(guesses["data"] == place.data) & (guesses["backbone"] == place.backbone)]
+    errors = there[there["tier"] == place.tier]["error"] if place.tier else there["error"]
+    if floor is None or missed.limit is None or errors.empty:
+        return ""
+    if floor > missed.limit:
+        return (
+            f"at most {told(missed.limit)} was wanted, and even the best single temperature, found with "
+            f"labels, leaves {told(floor)}."
+        )
+    return (
+        f"at most {told(missed.limit)} was wanted; the best single temperature, found with labels, leaves "
+        f"{told(floor)}, and the estimate of accuracy behind ours is off by {told(errors.abs().mean())} on "
+        "average."
+    )
+
+
+def _collapse(robust: pd.DataFrame, place: Place) -> str:
+    """Kinds of collapse at a place, each with its number."""
+    here = robust[(robust["data"] == place.data) & (robust["backbone"] == place.backbone)]
+    lost = collapsed(here)
+    changes = lost["stream"].map(lambda name: STREAMS[name].changes)
+    by_source = ~changes & (lost["answered_by_source"] > 0.5)
+    kinds = {
+        "where the source model answers a sorted stream: as good as no adaptation, without the gain of "
+        "adapting": by_source,
+        "after abrupt changes: without learning, the statistics stay those of the last images, and the "
+        "shuffled stream has all kinds of them": changes,
+        "where the statistics follow one class after the other, and the source model does not "
+        "answer": ~by_source & ~changes,
+    }
+    found = [f"{each.sum()} {words}" for words, each in kinds.items() if each.any()]
+    return f"{'; '.join(found)}."

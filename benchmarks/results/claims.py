@@ -4,15 +4,14 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 from measured import LABELS, NAMES, NETWORKS, RIVALS, SOURCE, at, common, mean, networks
-from summary import DEC
+from summary import DEC, MINIMISERS, NORM
 from wording import signed, table, told
 
 from equipoise.report.results import Variant
 from equipoise.report.table import listed
 
-MINIMISERS = ("tent", "eta", "sotta")
-"""The rivals that lower the entropy of their answers by gradient steps."""
-NORM = Variant("norm", "none")
+SAME = 0.001
+"""A difference of ECE that is called none."""
 ACCURATE = ("source", "norm", "dec", "dec-released")
 """The methods whose accuracy the claim about accuracy compares."""
 FIXED = Variant(DEC.name, "fixed")
@@ -57,12 +56,19 @@ def certainty_verdict(cells: pd.DataFrame) -> str:
         ]
         if not cases:
             continue
-        worse = [ece > 0 for entropy, ece in cases if entropy < 0]
+        worse = [ece > SAME for entropy, ece in cases if entropy < 0]
         parts.append(
-            f"Against {words}, a rival's entropy is lower in {len(worse)} of {len(cases)} cases, "
-            f"and of these its ECE is higher in {_share(worse)}."
+            f"{confirmed(worse)} against {words}: a rival's entropy is lower in {len(worse)} of {len(cases)} "
+            f"cases, and of these its ECE is higher, by more than {told(SAME)}, in {_share(worse)}."
         )
     return " ".join(parts) or "Not run."
+
+
+def confirmed(cases: Sequence[bool]) -> str:
+    """The verdict on a claim from the cases in which it holds."""
+    if not any(cases):
+        return "Not confirmed"
+    return "Confirmed" if all(cases) else "Confirmed in part"
 
 
 def _share(found: Sequence[bool]) -> str:
@@ -96,9 +102,10 @@ def norm_verdict(streams: pd.DataFrame) -> str:
         return "Not run."
     falls = sum(rows["5 %"].is_monotonic_decreasing for rows in by_network)
     grows = sum(rows["variance"].is_monotonic_increasing for rows in by_network)
+    holds = [True] * (falls + grows) + [False] * (2 * len(by_network) - falls - grows)
     return (
-        f"The 5 % quantile falls from tier to tier with {falls} of {len(by_network)} networks, "
-        f"and the variance of tau grows with {grows} of {len(by_network)}."
+        f"{confirmed(holds)}: the 5 % quantile falls from tier to tier with {falls} of {len(by_network)} "
+        f"networks, and the variance of tau grows with {grows} of {len(by_network)}."
     )
 
 
@@ -123,8 +130,11 @@ def accuracy_verdict(cells: pd.DataFrame) -> str:
             if not changes:
                 continue
             average = f" ({signed(sum(changes) / len(changes))} on average)"
-            parts.append(f"{LABELS[label]} is more accurate than {words} in {_share(gains)} cases{average}")
-    return "; ".join(parts) + "." if parts else "Not run."
+            parts.append(
+                f"{confirmed(gains)} for {LABELS[label]} against {words}: more accurate in {_share(gains)} "
+                f"cases{average}"
+            )
+    return ". ".join(parts) + "." if parts else "Not run."
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -144,7 +154,7 @@ def fixed_verdict(cells: pd.DataFrame) -> str:
     not_run = f"Not run on {listed(NAMES[data] for data in NAMES if data in left)}." if left else ""
     if not lower:
         return "Not run."
-    verdict = f"DEC divided by the mean of tau has the lower ECE in {_share(lower)} cases"
+    verdict = f"{confirmed(lower)}: DEC divided by the mean of tau has the lower ECE in {_share(lower)} cases"
     return f"{verdict} ({'; '.join(told_cases)}). {not_run}".strip()
 
 

@@ -36,8 +36,12 @@ def estimate_verdict(cells: pd.DataFrame) -> str:
     streams = estimated(cells)
     if streams.empty:
         return "No estimates were recorded."
+    by_place = streams.assign(off=streams["error"].abs(), width=streams["high"] - streams["low"])
+    means = by_place.groupby(["data", "backbone"])[["off", "width", "covered"]].mean()
+    off, width = (f"{told(means[name].min())} to {told(means[name].max())}" for name in ("off", "width"))
+    least, most = (f"{100 * value:.0f}" for value in (means["covered"].min(), means["covered"].max()))
     return (
-        f"Over all {len(streams)} streams the estimate is off by {told(streams['error'].abs().mean())} on "
-        "average, and the 90 % interval of the estimate at each batch held the accuracy of the last 500 "
-        f"images at {100 * streams['covered'].mean():.0f} % of the batches."
+        f"By data set and network, over {len(streams)} streams, the estimate is off by {off} on average, "
+        f"and the interval, {width} wide, held the accuracy of the last 500 images at {least} to {most} % "
+        "of the batches."
     )

@@ -58,7 +58,7 @@ def _calibration_axes(axis: Axes, rows: pd.DataFrame, place: Place) -> None:
         colour = (ACCENT if ours else MUTED).light
         if ece is None:
             continue
-        marker, size, words = ("D", 7.5, "poise") if ours else ("o", 5.5, "other methods as published")
+        marker, size, words = ("D", 7.5, "poise") if ours else ("o", 5.5, "other methods")
         name = words if label in (POISE.name, "source") else None
         axis.plot(ece, height, marker, color=colour, markersize=size, label=name, zorder=3)
         axis.annotate(

@@ -105,13 +105,12 @@ def measured(adapter: eq.Adapter, stream: Stream, parts: Sequence[Images]) -> di
     for batch in batches:
         answers.append(adapter(batch.float()).detach())
         steps += [adapter.last] if adapter.last else []
+    order = stream_order([labels], "shuffled", SEED + 1)
+    shuffled = torch.cat(pixels)[order.to(device)].contiguous(memory_format=layout(device))
+    after = torch.cat([adapter.predict(batch.float()) for batch in shuffled.split(50)])
     scores, _ = score(torch.cat(answers).cpu(), labels)
     row = {"images": len(labels), **{name: scores[name] for name in ("accuracy", "ece", "nll")}}
-    if not stream.changes:  # no state fits a mixture of all the changes
-        order = stream_order([labels], "shuffled", SEED + 1)
-        shuffled = torch.cat(pixels)[order.to(device)].contiguous(memory_format=layout(device))
-        after = torch.cat([adapter.predict(batch.float()) for batch in shuffled.split(50)])
-        row["after"] = float((after.argmax(1).cpu() == labels[order]).double().mean())
+    row["after"] = float((after.argmax(1).cpu() == labels[order]).double().mean())
     estimates = [step.accuracy.value for step in steps if step.accuracy]
     if estimates:
         row["estimate"] = sum(estimates) / len(estimates)
@@ -139,7 +138,7 @@ def of_model(
         parts = segments(stream, images.select(torch.arange(count))) if waiting else []
         for method in waiting:
             # The source model answers each image by itself: neither batches nor passes make a difference.
-            met = Stream(changes=stream.changes) if method == "source" else stream
+            met = Stream() if method == "source" else stream
             yield {"seed": SEED, **missing[method, name], **measured(adapters[method], met, parts)}
 
 

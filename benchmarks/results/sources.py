@@ -35,8 +35,7 @@ def accuracy_table(cells: pd.DataFrame) -> str:
     body = []
     for place in networks(cells):
         rows = at(cells, place)
-        tiers = sorted(int(tier) for tier in rows["tier"].unique() if tier)
-        ours, theirs = mean(rows, SOURCE, "accuracy"), printed(place, "source", "accuracy", tiers)
+        ours, theirs = mean(rows, SOURCE, "accuracy"), printed(place, "source", "accuracy", _tiers(rows))
         if ours is None or theirs is None:
             continue
         by_seed = mean_and_spread(rows, SOURCE, "accuracy")
@@ -97,7 +96,12 @@ def _choice(ways: Mapping[str, pd.DataFrame]) -> str:
     if CHOSEN not in steady:
         return "the recipe's way is not among those that were tried."
     if best == CHOSEN:
-        return f"the recipe has the highest held-out accuracy of {len(ways)} ways, so it was chosen."
+        second = max((float(each.mean()) for way, each in steady.items() if way != CHOSEN), default=None)
+        if second is None:
+            return "no way but the recipe's was tried."
+        ahead, models = told(float(steady[CHOSEN].mean()) - second), len(steady[CHOSEN])
+        others = f"the best of {len(ways) - 1} other ways by {ahead} (models: {models})"
+        return f"the recipe leads {others}, and stayed."
     lead = steady[best] - steady[CHOSEN]
     size = (
         f"{told(float(lead.mean()))}, with a standard deviation over the models of {told(float(lead.std()))}"
@@ -124,6 +128,14 @@ def _near(place: Place, ways: Mapping[str, pd.DataFrame]) -> str:
 
 def near_paper(cells: pd.DataFrame) -> str:
     """The number of data sets and networks whose models are as accurate as the paper's, in words."""
-    lines = accuracy_table(cells).splitlines()[2:]
-    near = sum(mark(reached=True) in line for line in lines)
-    return f"{near} of {len(lines)} come within {told(NEAR, 2)} of the paper's, or above it"
+    known = [
+        ours >= theirs.value - NEAR
+        for place in networks(cells)
+        if (ours := mean(at(cells, place), SOURCE, "accuracy")) is not None
+        and (theirs := printed(place, "source", "accuracy", _tiers(at(cells, place)))) is not None
+    ]
+    return f"{sum(known)} of {len(known)} come within {told(NEAR, 2)} of the paper's, or above it"
+
+
+def _tiers(rows: pd.DataFrame) -> list[int]:
+    return sorted(int(tier) for tier in rows["tier"].unique() if tier)

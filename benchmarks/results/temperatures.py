@@ -1,7 +1,7 @@
 """Every method raw and divided: counts over cases, each a method on a data set with a network."""
 
 import pandas as pd
-from measured import NETWORKS, WAYS, at, means, networks
+from measured import NETWORKS, POISE, WAYS, at, means, networks
 from wording import table, told
 
 from equipoise.report.table import listed
@@ -43,3 +43,20 @@ def mean_or_median(cells: pd.DataFrame) -> str:
         if name in counts
     ]
     return f"The median of tau has a lower ECE than its mean in {listed(parts)}."
+
+
+def median_or_rehearsed(cells: pd.DataFrame) -> str:
+    """Counts of cases with both in which the rehearsed temperature has a lower ECE than the median of tau."""
+    columns = [("ece", "median"), ("ece", "rehearsed")]
+    frame = cases(cells).reindex(columns=columns).dropna()
+    if frame.empty:
+        return ""
+    both = frame["ece"]
+    lower = both["rehearsed"] < both["median"]
+    rehearsed, median = (told(both[name].mean()) for name in ("rehearsed", "median"))
+    others = lower[lower.index.get_level_values("method") != POISE.name]
+    return (
+        "Where both were run, the rehearsed temperature has a lower ECE than the median of tau in "
+        f"{lower.sum()} of {len(lower)} cases ({rehearsed} against {median} on "
+        f"average), without `poise` in {others.sum()} of {len(others)}."
+    )
