@@ -9,6 +9,7 @@ from equipoise.core.method import Method
 from equipoise.core.record import Step
 from equipoise.errors import EquipoiseError
 from equipoise.factory import DEC, Poise, create, load
+from equipoise.monitor import Monitor
 from equipoise.registry import list_methods, register
 from equipoise.rehearsing.rehearse import rehearse
 from equipoise.tempered import Tempered
@@ -21,6 +22,7 @@ __all__ = [
     "Estimate",
     "Footprint",
     "Method",
+    "Monitor",
     "Poise",
     "Rehearsal",
     "SourceStatistics",

@@ -1,0 +1,163 @@
+"""The last samples of a stream: one row each in a structured array, bounded in number."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.core.record import Step
+from equipoise.errors import BatchError, BatchTypeError
+from equipoise.functional import at_least_single, entropy
+
+Rows = NDArray[Any]
+"""A structured array of `row_type`."""
+
+UNKNOWN = -1
+"""A class, a label or a flag that there is not."""
+
+
+def row_type(classes: int) -> np.dtype[Any]:
+    """The fields of a row.
+
+    time: seconds since 1970. logits: of the answer; NaN where there was none. predicted: the class; -1 where
+    there was no answer. source: the class that the source model chose; -1 where it was not asked. label: -1
+    until it comes. confidence: max p. entropy: in bits. accuracy, low, high, inside, source_accuracy and
+    temperature: those of the step that answered; NaN, and -1 for `inside`, where there are none.
+    """
+    return np.dtype(
+        [
+            ("time", "f8"),
+            ("logits", "f4", (classes,)),
+            ("predicted", "i4"),
+            ("source", "i4"),
+            ("label", "i4"),
+            ("confidence", "f4"),
+            ("entropy", "f4"),
+            ("accuracy", "f8"),
+            ("low", "f8"),
+            ("high", "f8"),
+            ("inside", "i1"),
+            ("source_accuracy", "f8"),
+            ("temperature", "f8"),
+        ]
+    )
+
+
+def rows_of(logits: Tensor, step: Step | None, time: float) -> Rows:
+    """The rows of a batch of (N, C) logits, from the record of its step.
+
+    A row of logits that has NaN, or no finite maximum, is no answer. The record of another batch (of another
+    number of samples) gives no classes of the source model.
+    """
+    answers = _matrix(logits)
+    answered = answers.amax(1).isfinite()
+    rows = np.zeros(len(answers), row_type(answers.shape[1]))
+    rows["time"], rows["label"] = time, UNKNOWN
+    rows["logits"] = torch.where(answered[:, None], answers, torch.nan).numpy()
+    rows["predicted"] = _classes(answers, answered)
+    rows["confidence"] = torch.where(answered, answers.softmax(1).amax(1), torch.nan).numpy()
+    rows["entropy"] = torch.where(answered, entropy(answers), torch.nan).numpy()
+    source = None if step is None else step.source_logits
+    if source is None or len(source) != len(answers):
+        rows["source"] = UNKNOWN
+    else:
+        theirs = _matrix(source)
+        rows["source"] = _classes(theirs, theirs.amax(1).isfinite() & answered)
+    estimate = None if step is None else step.accuracy
+    theirs_estimate = None if step is None else step.source_accuracy
+    for name in ("value", "low", "high"):
+        rows[{"value": "accuracy"}.get(name, name)] = np.nan if estimate is None else getattr(estimate, name)
+    rows["inside"] = UNKNOWN if estimate is None else int(estimate.inside)
+    rows["source_accuracy"] = np.nan if theirs_estimate is None else theirs_estimate.value
+    rows["temperature"] = np.nan if step is None or step.temperature is None else step.temperature
+    return rows
+
+
+def _matrix(logits: Any) -> Tensor:
+    """Logits as a matrix on the CPU, in single precision."""
+    if not isinstance(logits, Tensor):
+        raise BatchTypeError(f"expected logits as a tensor, got {type(logits).__name__}")
+    if logits.ndim != 2 or not logits.shape[1]:
+        raise BatchError(f"expected logits of shape (N, C), got {tuple(logits.shape)}")
+    return at_least_single(logits.detach()).cpu().float()
+
+
+def _classes(answers: Tensor, known: Tensor) -> NDArray[Any]:
+    """The most probable classes; -1 where they are not known."""
+    classes: NDArray[Any] = torch.where(known, answers.argmax(1), UNKNOWN).numpy()
+    return classes
+
+
+class RecentSamples:
+    """The last rows of a stream, at most `limit`, in one block of memory that grows up to 5/4 of that.
+
+    Attributes:
+        limit: the most rows that are held.
+        first: the number of the oldest row held, counted from the start of the stream.
+    """
+
+    def __init__(self, limit: int, rows: Rows, first: int = 0) -> None:
+        self.limit, self.first = limit, first
+        self._block, self._start, self._end = rows.copy(), 0, len(rows)
+
+    @property
+    def rows(self) -> Rows:
+        """The rows, oldest first: a view, in which labels can be written."""
+        return self._block[self._start : self._end]
+
+    @property
+    def last(self) -> int:
+        """The number that the next row will have."""
+        return self.first + self._end - self._start
+
+    def append(self, fresh: Rows) -> Rows:
+        """Add rows; returns a copy of those that were forgotten for them."""
+        surplus = max(0, self._end - self._start + len(fresh) - self.limit)
+        old = min(surplus, self._end - self._start)
+        forgotten = np.concatenate([self.rows[:old], fresh[: surplus - old]])
+        fresh = fresh[surplus - old :]
+        self._start += old
+        self.first += surplus
+        if self._end + len(fresh) > len(self._block):
+            self._make_room(len(fresh))
+        self._block[self._end : self._end + len(fresh)] = fresh
+        self._end += len(fresh)
+        return forgotten
+
+    def _make_room(self, fresh: int) -> None:
+        """Move the rows to the front, of a larger block where this one is too small."""
+        held = self.rows.copy()
+        needed = len(held) + fresh
+        size = min(2 * needed, self.limit + self.limit // 4 + 1)
+        if len(self._block) < size:
+            self._block = np.zeros(size, held.dtype)
+        self._block[: len(held)] = held
+        self._start, self._end = 0, len(held)
+
+
+class Requests:
+    """The rows of each request that labels may still come for."""
+
+    def __init__(self, ranges: Sequence[tuple[str, int, int]] = ()) -> None:
+        self._ranges = {name: (first, rows) for name, first, rows in ranges}
+
+    def add(self, name: str, first: int, rows: int) -> None:
+        """Remember a request by the number of its first row; one of the same name is forgotten."""
+        self._ranges.pop(name, None)
+        self._ranges[name] = (first, rows)
+
+    def forget_before(self, first: int) -> None:
+        """Forget the requests that have a row before `first`."""
+        while self._ranges and next(iter(self._ranges.values()))[0] < first:
+            self._ranges.pop(next(iter(self._ranges)))
+
+    def get(self, name: str) -> tuple[int, int] | None:
+        """The number of the first row of a request, and how many there are."""
+        return self._ranges.get(name)
+
+    def listed(self) -> list[tuple[str, int, int]]:
+        """All of them, oldest first."""
+        return [(name, first, rows) for name, (first, rows) in self._ranges.items()]
