@@ -10,13 +10,14 @@ from torch import Tensor
 
 from equipoise.core.record import Step
 from equipoise.errors import BatchError, BatchTypeError
-from equipoise.functional import at_least_single, entropy
 
 Rows = NDArray[Any]
 """A structured array of `row_type`."""
 
 UNKNOWN = -1
 """A class, a label or a flag that there is not."""
+
+_LEAST = np.float32(-1e30)
 
 
 def row_type(classes: int) -> np.dtype[Any]:
@@ -53,19 +54,21 @@ def rows_of(logits: Tensor, step: Step | None, time: float) -> Rows:
     number of samples) gives no classes of the source model.
     """
     answers = _matrix(logits)
-    answered = answers.amax(1).isfinite()
     rows = np.zeros(len(answers), row_type(answers.shape[1]))
     rows["time"], rows["label"] = time, UNKNOWN
-    rows["logits"] = torch.where(answered[:, None], answers, torch.nan).numpy()
-    rows["predicted"] = _classes(answers, answered)
-    rows["confidence"] = torch.where(answered, answers.softmax(1).amax(1), torch.nan).numpy()
-    rows["entropy"] = torch.where(answered, entropy(answers), torch.nan).numpy()
+    rows["predicted"] = predicted = _classes(answers)
+    answers[predicted == UNKNOWN] = np.nan
+    rows["logits"] = answers
+    behind = answers - answers.max(1, keepdims=True)
+    odds = np.exp(behind)
+    total = odds.sum(1)
+    rows["confidence"] = 1 / total
+    # H = ln Σ e^z − Σ p z, with 0 · (−inf) = 0
+    rows["entropy"] = (np.log(total) - (odds * np.maximum(behind, _LEAST)).sum(1) / total) / np.log(2)
     source = None if step is None else step.source_logits
-    if source is None or len(source) != len(answers):
-        rows["source"] = UNKNOWN
-    else:
-        theirs = _matrix(source)
-        rows["source"] = _classes(theirs, theirs.amax(1).isfinite() & answered)
+    rows["source"] = UNKNOWN
+    if source is not None and len(source) == len(answers):
+        rows["source"] = np.where(predicted == UNKNOWN, UNKNOWN, _classes(_matrix(source)))
     estimate = None if step is None else step.accuracy
     theirs_estimate = None if step is None else step.source_accuracy
     for name in ("value", "low", "high"):
@@ -76,19 +79,19 @@ def rows_of(logits: Tensor, step: Step | None, time: float) -> Rows:
     return rows
 
 
-def _matrix(logits: Any) -> Tensor:
-    """Logits as a matrix on the CPU, in single precision."""
+def _matrix(logits: Any) -> NDArray[np.float32]:
+    """A copy of logits as a matrix in single precision."""
     if not isinstance(logits, Tensor):
         raise BatchTypeError(f"expected logits as a tensor, got {type(logits).__name__}")
     if logits.ndim != 2 or not logits.shape[1]:
         raise BatchError(f"expected logits of shape (N, C), got {tuple(logits.shape)}")
-    return at_least_single(logits.detach()).cpu().float()
+    matrix: NDArray[np.float32] = logits.detach().to("cpu", torch.float32, copy=True).numpy()
+    return matrix
 
 
-def _classes(answers: Tensor, known: Tensor) -> NDArray[Any]:
-    """The most probable classes; -1 where they are not known."""
-    classes: NDArray[Any] = torch.where(known, answers.argmax(1), UNKNOWN).numpy()
-    return classes
+def _classes(answers: NDArray[np.float32]) -> NDArray[Any]:
+    """The most probable classes; -1 where there is no finite maximum."""
+    return np.where(np.isfinite(answers.max(1)), answers.argmax(1), UNKNOWN)
 
 
 class RecentSamples:
@@ -117,7 +120,9 @@ class RecentSamples:
         """Add rows; returns a copy of those that were forgotten for them."""
         surplus = max(0, self._end - self._start + len(fresh) - self.limit)
         old = min(surplus, self._end - self._start)
-        forgotten = np.concatenate([self.rows[:old], fresh[: surplus - old]])
+        forgotten = fresh[: surplus - old]
+        if old:
+            forgotten = np.concatenate([self.rows[:old], forgotten])
         fresh = fresh[surplus - old :]
         self._start += old
         self.first += surplus

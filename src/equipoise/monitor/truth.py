@@ -54,7 +54,7 @@ def labelled(rows: Rows) -> Rows:
 
 def truth_of(rows: Rows) -> Truth:
     """The sums over those rows that have an answer and a label."""
-    rows = labelled(rows)
+    rows = labelled(rows) if len(rows) else rows
     if not len(rows):
         return nothing()
     target = torch.from_numpy(rows["label"].astype(np.int64))

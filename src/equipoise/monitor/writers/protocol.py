@@ -1,7 +1,7 @@
 """The protocol of writers, and the one place where they may fail."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from equipoise.core.lock import CallLock
@@ -39,20 +39,16 @@ class Writers:
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Give the values to each writer."""
-        with self._lock:
-            for index, writer in enumerate(self._writers):
-                try:
-                    writer.log(values, step)
-                except Exception as error:  # a user's writer may raise anything
-                    self._note(index, error)
+        self._attempt(lambda writer: writer.log(values, step))
 
     def close(self) -> None:
         """Close each writer."""
+        self._attempt(lambda writer: writer.close())
+
+    def _attempt(self, call: Callable[[Writer], None]) -> None:
         with self._lock:
             for index, writer in enumerate(self._writers):
-                try:
-                    writer.close()
-                except Exception as error:
+                if (error := _error_of(call, writer)) is not None:
                     self._note(index, error)
 
     def _note(self, index: int, error: Exception) -> None:
@@ -66,3 +62,12 @@ class Writers:
                 type(error).__name__,
                 error,
             )
+
+
+def _error_of(call: Callable[[Writer], None], writer: Writer) -> Exception | None:
+    """The error of a call, of whatever kind: a writer may be anybody's."""
+    try:
+        call(writer)
+    except Exception as error:
+        return error
+    return None
