@@ -3,6 +3,7 @@
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,7 +17,8 @@ from equipoise.errors import ForgottenRequestError, OptionError
 from equipoise.monitor.drift import statistics_shift, total_variation
 from equipoise.monitor.frame import samples_frame
 from equipoise.monitor.history import History
-from equipoise.monitor.samples import RecentSamples, Requests, Rows, row_type, rows_of
+from equipoise.monitor.labels import Requests, checked_labels, votes
+from equipoise.monitor.samples import UNKNOWN, RecentSamples, Rows, row_type, rows_of
 from equipoise.monitor.state import loaded, saved
 from equipoise.monitor.sums import Sums, gauges_of, summed
 from equipoise.monitor.truth import labelled, nothing, truth_gauges, truth_of
@@ -80,6 +82,8 @@ class Monitor:
         self._writers = Writers(writers)
         self._lock, self._calls = CallLock(), CallLock()
         self._seen: Any = None
+        self._counted: Acted | None = None
+        self._fresh_events()  # those before the monitor are not its
         self._forget()
 
     def _forget(self) -> None:
@@ -99,18 +103,19 @@ class Monitor:
         if self.adapter is None:
             raise OptionError("expected a monitor of an adapter, Monitor(adapter): this one has none to call")
         with self._calls:
-            before = len(self._guard_events)
             logits: Tensor = self.adapter(*args, **kwargs)
             step = self.adapter.last
             fresh = None if step is self._seen else step  # a batch that was only predicted has no record
             self._seen = step
-            self.observe(logits, fresh, request=request, events=self._guard_events[before:])
+            self.observe(logits, fresh, request=request, events=self._fresh_events())
         return logits
 
-    @property
-    def _guard_events(self) -> Sequence[Acted]:
+    def _fresh_events(self) -> list[Acted]:
+        """The events of a guarded adapter that are not counted yet; they are from now on."""
         events: Sequence[Acted] = getattr(self.adapter, "events", ())
-        return events
+        fresh = list(takewhile(lambda event: event != self._counted, reversed(events)))[::-1]
+        self._counted = events[-1] if events else None
+        return fresh
 
     def observe(
         self,
@@ -196,7 +201,8 @@ class Monitor:
         """Take the labels of a request, one for each of its rows; returns how many answers were right.
 
         They may come late, in any order, and again: the last ones count. A row without an answer is counted
-        neither right nor wrong. ForgottenRequestError where the id was never given, or the request is no
+        neither right nor wrong. A guarded adapter gets the labels too, the first time, where the source model
+        was asked. ForgottenRequestError where the id was never given, or the request is no
         longer among the last `keep` samples.
         """
         found = self._requests.get(request)
@@ -205,9 +211,13 @@ class Monitor:
                 f"expected the id of a request within the last {self.keep} samples, got {request!r}"
             )
         first, count = found
-        target = _checked_labels(labels, count, len(self._totals.histogram))
+        target = checked_labels(labels, count, len(self._totals.histogram))
         rows = self._recent.rows[first - self._recent.first :][:count]
+        fresh = bool((rows["label"] == UNKNOWN).all())
         rows["label"] = target
+        if fresh and (rows["source"] != UNKNOWN).any() and hasattr(self.adapter, "label"):
+            logits, source_logits = (torch.from_numpy(each) for each in (rows["logits"].copy(), votes(rows)))
+            self.adapter.label(torch.from_numpy(target), logits=logits, source_logits=source_logits)
         return int((rows["predicted"] == target).sum())
 
     # ------------------------------------------------------------------ read
@@ -300,24 +310,8 @@ class Monitor:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over a `state`; StateError, and nothing has changed, where it is not one of such a monitor."""
         loaded(self, state)
+        self._fresh_events()
 
     def close(self) -> None:
         """Close the writers."""
         self._writers.close()
-
-
-def _checked_labels(labels: Any, count: int, classes: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Labels as an array; OptionError unless they are `count` whole numbers below `classes`."""
-    try:
-        target = torch.as_tensor(labels).cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(f"expected labels as whole numbers, got {labels!r}") from error
-    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        raise OptionError(f"expected labels as whole numbers, got {target.dtype}")
-    if target.shape != (count,):
-        raise OptionError(f"expected {count} labels, one for each row, got {tuple(target.shape)}")
-    if count and not 0 <= int(target.min()) <= int(target.max()) < classes:
-        raise OptionError(
-            f"expected labels in 0..{classes - 1}, got {int(target.min())}..{int(target.max())}"
-        )
-    return target.numpy().astype(np.int64)

@@ -1,6 +1,5 @@
 """The last samples of a stream: one row each in a structured array, bounded in number."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -141,28 +140,3 @@ class RecentSamples:
             self._block = np.zeros(size, held.dtype)
         self._block[: len(held)] = held
         self._start, self._end = 0, len(held)
-
-
-class Requests:
-    """The rows of each request that labels may still come for."""
-
-    def __init__(self, ranges: Sequence[tuple[str, int, int]] = ()) -> None:
-        self._ranges = {name: (first, rows) for name, first, rows in ranges}
-
-    def add(self, name: str, first: int, rows: int) -> None:
-        """Remember a request by the number of its first row; one of the same name is forgotten."""
-        self._ranges.pop(name, None)
-        self._ranges[name] = (first, rows)
-
-    def forget_before(self, first: int) -> None:
-        """Forget the requests that have a row before `first`."""
-        while self._ranges and next(iter(self._ranges.values()))[0] < first:
-            self._ranges.pop(next(iter(self._ranges)))
-
-    def get(self, name: str) -> tuple[int, int] | None:
-        """The number of the first row of a request, and how many there are."""
-        return self._ranges.get(name)
-
-    def listed(self) -> list[tuple[str, int, int]]:
-        """All of them, oldest first."""
-        return [(name, first, rows) for name, (first, rows) in self._ranges.items()]

@@ -9,7 +9,8 @@ import torch
 
 from equipoise.errors import StateError
 from equipoise.monitor.history import COLUMNS, History
-from equipoise.monitor.samples import RecentSamples, Requests, row_type
+from equipoise.monitor.labels import Requests
+from equipoise.monitor.samples import RecentSamples, row_type
 from equipoise.monitor.sums import Sums
 from equipoise.monitor.truth import Truth
 
