@@ -19,7 +19,7 @@ PATIENT = 60_000.0
 
 @cache
 def rehearsed() -> eq.SourceStatistics:
-    return eq.rehearse(trained(), held_out(), shifts=4, progress=False)
+    return eq.rehearse(trained(), held_out(), shifts=8, progress=False)
 
 
 def adapter(method: str = "poise", **options: Any) -> eq.Adapter:

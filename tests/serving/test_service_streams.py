@@ -11,8 +11,8 @@ import equipoise as eq
 from equipoise.errors import StateError
 from equipoise.guard.guarded import Guarded
 from equipoise.serving.errors import TooManyStreamsError, UnknownStreamError
-from tests.support.rehearsals import held_out, trained
 from tests.serving.support import adapter, ask, batch, labels, probabilities, same, service
+from tests.support.rehearsals import held_out, trained
 
 
 def test_streams_are_answered_as_by_adapters_of_their_own(tmp_path: Path) -> None:
@@ -122,6 +122,11 @@ def test_a_folder_of_another_method_or_model_is_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         retrained[0].weight.mul_(1.001)
     with pytest.raises(StateError, match="another model"):
-        service(tmp_path, adapter=eq.create("poise", retrained, eq.rehearse(retrained, held_out(), shifts=4, progress=False)))
+        service(
+            tmp_path,
+            adapter=eq.create(
+                "poise", retrained, eq.rehearse(retrained, held_out(), shifts=8, progress=False)
+            ),
+        )
     with service(tmp_path) as again:
         assert again.status("a").batches == 1

@@ -85,7 +85,7 @@ class Residents:
             if self._guarded
             else Unguarded(self._adapter)
         )
-        return Live(guard, Monitor(window=WINDOW, stream=stream.name, keep=WINDOW))
+        return Live(guard, Monitor(self._adapter, window=WINDOW, stream=stream.name, keep=WINDOW))
 
     def _evict_surplus(self) -> None:
         surplus = len(self._live) - self._limits.resident
