@@ -143,7 +143,16 @@ class FakeService:
     def history(self, stream: str, since: int = 0) -> list[dict[str, Any]]:
         known = self._known(stream)
         return [
-            {"index": place, "time": 1e9 + place, "accuracy": float("nan"), "histogram": [0.5, 0.5]}
+            {
+                **dict.fromkeys(("low", "high", "source_accuracy", "confidence", "entropy", "agreement")),
+                "index": place,
+                "time": 1e9 + place,
+                "samples": place,
+                "accuracy": float("nan"),
+                "inside": True,
+                "temperature": 1.5,
+                "histogram": [0.5, 0.5],
+            }
             for place in range(since + 1, known.batches + 1)
         ]
 

@@ -1,6 +1,6 @@
 """The routes that change a stream other than by predictions: labels, reset, rollback, snapshot, mode."""
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from equipoise.serving.interface import ServiceLike
@@ -23,7 +23,7 @@ def change_routes(service: ServiceLike, tokens: Tokens | None) -> APIRouter:
     """The routes; each returns when the change is made, and on disk where it says so."""
     router = APIRouter(
         tags=["change"],
-        dependencies=[Depends(for_changing(tokens))],
+        dependencies=for_changing(tokens),
         responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 503, 507),
     )
 

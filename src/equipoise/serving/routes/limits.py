@@ -23,7 +23,7 @@ class DoorLimits:
 
     request_bytes: int = 32 * 2**20
     image_pixels: int = 4096 * 4096
-    rows: int = 1024
+    rows: int = 256
 
     def __post_init__(self) -> None:
         for name in ("request_bytes", "image_pixels", "rows"):

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from equipoise.serving.interface import ServiceLike
@@ -63,7 +63,7 @@ def predict_routes(
 
     @router.post(
         WITH_INPUTS,
-        dependencies=[Depends(for_changing(tokens))],
+        dependencies=for_changing(tokens),
         openapi_extra=_BODY,
         response_model=Prediction,
         responses=refusals(400, 401, 403, 413, 415, 422, 429, 503, 507),

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
@@ -11,10 +11,9 @@ from equipoise.serving.routes.metrics import DoorMetrics
 from equipoise.serving.routes.schemas import (
     LARGEST,
     Health,
-    History,
+    Row,
     Stream,
     StreamInPath,
-    Streams,
     json_response,
     refusals,
     stream,
@@ -45,29 +44,26 @@ def health_routes(service: ServiceLike) -> APIRouter:
 
 def read_routes(service: ServiceLike, tokens: Tokens | None, metrics: DoorMetrics) -> APIRouter:
     """The routes of streams and metrics."""
-    router = APIRouter(
-        tags=["read"], dependencies=[Depends(for_reading(tokens))], responses=refusals(401, 403)
-    )
+    router = APIRouter(tags=["read"], dependencies=for_reading(tokens), responses=refusals(401, 403))
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     def exposed() -> Response:
         """Metrics in Prometheus' text format."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    @router.get("/v1/streams", response_model=Streams)
+    @router.get("/v1/streams", response_model=list[Stream])
     def streams() -> Response:
         """All streams."""
-        found = [stream(status) for status in service.streams()]
-        return json_response({"method": service.method, "classes": service.classes, "streams": found})
+        return json_response([stream(status) for status in service.streams()])
 
     @router.get("/v1/streams/{name}", response_model=Stream, responses=refusals(404, 422))
     def status(name: StreamInPath) -> Response:
         """One stream."""
         return json_response(stream(service.status(name)))
 
-    @router.get("/v1/streams/{name}/history", response_model=History, responses=refusals(404, 422))
+    @router.get("/v1/streams/{name}/history", response_model=list[Row], responses=refusals(404, 422))
     def history(name: StreamInPath, since: Since = 0) -> Response:
         """Rows of the stream's curves, oldest first."""
-        return json_response({"stream": name, "rows": service.history(name, since)})
+        return json_response(service.history(name, since))
 
     return router

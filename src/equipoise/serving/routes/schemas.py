@@ -125,19 +125,24 @@ class Stream(BaseModel):
     snapshots: list[str]
 
 
-class Streams(BaseModel):
-    """All streams."""
+class Row(BaseModel):
+    """A point of a stream's curves; null where there is no number."""
 
-    method: str
-    classes: int
-    streams: list[Stream]
+    model_config = ConfigDict(extra="allow")
 
-
-class History(BaseModel):
-    """Rows of a stream's curves, oldest first."""
-
-    stream: str
-    rows: list[dict[str, Any]]
+    index: int
+    time: float
+    samples: int
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    inside: bool | None
+    source_accuracy: float | None
+    confidence: float | None
+    temperature: float | None
+    entropy: float | None
+    agreement: float | None
+    histogram: Annotated[list[float | None] | None, Field(description="The share of each class.")]
 
 
 class Health(BaseModel):
@@ -179,9 +184,9 @@ def stream(status: StreamStatus) -> dict[str, Any]:
     }
 
 
-def json_response(fields: dict[str, Any], status: int = 200) -> Response:
+def json_response(content: Any, status: int = 200) -> Response:
     """A response in JSON, which has no NaN: null stands for it."""
-    return Response(to_json(fields, inf_nan_mode="null"), status, media_type="application/json")
+    return Response(to_json(content, inf_nan_mode="null"), status, media_type="application/json")
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -1,12 +1,11 @@
 """Bearer tokens: one for reading, one for changing. Every POST changes, because a prediction teaches."""
 
 import hmac
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Security
+from fastapi import Depends, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from equipoise.errors import OptionError
@@ -20,8 +19,6 @@ HOW_TO_MAKE = "python -c 'import secrets; print(secrets.token_urlsafe(32))' > FI
 
 _bearer = HTTPBearer(auto_error=False, description="The token for reading (GET) or for changing (POST).")
 _Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-
-Check = Callable[[HTTPAuthorizationCredentials | None], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -69,25 +66,27 @@ def same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def for_changing(tokens: Tokens | None) -> Check:
-    """A dependency that refuses a request without the token for changing."""
+def for_changing(tokens: Tokens | None) -> list[Any]:
+    """The dependency that refuses a request without the token for changing; none without tokens."""
+    if tokens is None:
+        return []
 
     async def check(sent: _Bearer) -> None:
-        if tokens is not None and not (sent and same(sent.credentials, tokens.change)):
+        if sent is None or not same(sent.credentials, tokens.change):
             raise TokenError("expected the token for changing, as the header Authorization: Bearer TOKEN")
 
-    return check
+    return [Depends(check)]
 
 
-def for_reading(tokens: Tokens | None) -> Check:
-    """A dependency that refuses a request without one of the tokens, where reading needs one."""
+def for_reading(tokens: Tokens | None) -> list[Any]:
+    """The dependency that refuses a request without one of the tokens; none where reading needs none."""
+    if tokens is None or tokens.read is None:
+        return []
+    known = (tokens.read, tokens.change)
 
     async def check(sent: _Bearer) -> None:
-        if tokens is None or tokens.read is None:
-            return
-        given = sent.credentials if sent else ""
-        matches = [same(given, tokens.read), same(given, tokens.change)]  # both, whatever the first says
+        matches = [same(sent.credentials if sent else "", token) for token in known]  # all, not until one
         if not any(matches):
             raise TokenError("expected the token for reading, as the header Authorization: Bearer TOKEN")
 
-    return check
+    return [Depends(check)]
