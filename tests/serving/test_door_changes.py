@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from equipoise.serving.routes.schemas import Done, Labelled, Row, SnapshotNamed, Stream
+from equipoise.serving.routes.schemas import (
+    ChangeResponse,
+    HistoryRow,
+    LabelsResponse,
+    SnapshotResponse,
+    StreamResponse,
+)
 from tests.serving.door_client import client_of
 from tests.serving.fake_door_service import FakeService
 
@@ -28,7 +34,7 @@ def test_labels_reach_the_service(service: FakeService, client: TestClient) -> N
     response = client.post("/v1/labels?stream=a", json={"request": "a-2", "labels": [1, 0]})
     assert response.json() == {"request": "a-2", "rows": 2, "right": 0}
     assert service.state()["a"].labels == {"a-2": [1, 0]}
-    Labelled.model_validate(response.json())
+    LabelsResponse.model_validate(response.json())
 
 
 def test_snapshots_are_named_and_gone_back_to(service: FakeService, client: TestClient) -> None:
@@ -36,7 +42,7 @@ def test_snapshots_are_named_and_gone_back_to(service: FakeService, client: Test
     client.post("/v1/predict?stream=a", json={"inputs": [[1, 2]]})
     response = client.post("/v1/snapshot?stream=a")
     assert response.json() == {"stream": "a", "snapshot": "batch-3"}
-    SnapshotNamed.model_validate(response.json())
+    SnapshotResponse.model_validate(response.json())
     assert client.post("/v1/rollback?stream=a").json()["snapshot"] == "batch-3"
     assert client.post("/v1/rollback?stream=a", json={"steps": 2}).json()["snapshot"] == "batch-2"
 
@@ -44,7 +50,7 @@ def test_snapshots_are_named_and_gone_back_to(service: FakeService, client: Test
 def test_a_stream_is_reset(service: FakeService, client: TestClient) -> None:
     client.post("/v1/snapshot?stream=a")
     response = client.post("/v1/reset?stream=a")
-    Done.model_validate(response.json())
+    ChangeResponse.model_validate(response.json())
     assert service.state()["a"].snapshots == []
 
 
@@ -95,7 +101,7 @@ def test_a_refused_change_changes_nothing(service: FakeService, client: TestClie
 def test_streams_are_listed_and_shown(client: TestClient) -> None:
     (listed,) = client.get("/v1/streams").json()
     assert listed == client.get("/v1/streams/a").json()
-    Stream.model_validate(listed)
+    StreamResponse.model_validate(listed)
     assert (listed["name"], listed["batches"], listed["samples"]) == ("a", 2, 4)
     assert listed["gauges"] == {"accuracy": 0.9, "accuracy_low": None}
     assert client.get("/v1/streams/b").status_code == 404
@@ -105,7 +111,7 @@ def test_history_goes_on_from_an_index(client: TestClient) -> None:
     rows = client.get("/v1/streams/a/history").json()
     assert [row["index"] for row in rows] == [1, 2]
     assert rows[0]["accuracy"] is None
-    Row.model_validate(rows[0])
+    HistoryRow.model_validate(rows[0])
     assert [row["index"] for row in client.get("/v1/streams/a/history?since=1").json()] == [2]
     assert client.get("/v1/streams/a/history?since=-1").status_code == 422
     assert client.get("/v1/streams/b/history").status_code == 404

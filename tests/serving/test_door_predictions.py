@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from equipoise.serving.routes.schemas import Prediction
+from equipoise.serving.routes.schemas import PredictionResponse
 from tests.serving.door_client import JSON, NPY, client_of, npy, picture
 from tests.serving.fake_door_service import FakeService
 
@@ -35,7 +35,7 @@ def test_json_rows_are_answered_in_their_order(service: FakeService) -> None:
         "learned": True,
         "reason": "",
     }
-    Prediction.model_validate(response.json(), strict=True)
+    PredictionResponse.model_validate(response.json(), strict=True)
 
 
 def test_a_row_of_nan_comes_back_as_null(service: FakeService) -> None:
@@ -43,7 +43,7 @@ def test_a_row_of_nan_comes_back_as_null(service: FakeService) -> None:
     assert response.json()["classes"] == [-1, 1]
     assert response.json()["probabilities"] == [[None, None], [0.25, 0.75]]
     assert "NaN" not in response.text
-    Prediction.model_validate(response.json())
+    PredictionResponse.model_validate(response.json())
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int64", "uint8", ">f4", ">i2"])

@@ -3,10 +3,10 @@
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
+from equipoise.data.reader import Transform
 from equipoise.serving.interface import ServiceLike
 from equipoise.serving.routes.bodies import BoundedBodies
 from equipoise.serving.routes.changing import change_routes
-from equipoise.serving.routes.images import Transform
 from equipoise.serving.routes.limits import DoorLimits
 from equipoise.serving.routes.local import LocalOnly
 from equipoise.serving.routes.metrics import CountedRequests, DoorMetrics

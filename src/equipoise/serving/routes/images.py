@@ -1,19 +1,15 @@
 """An uploaded image: measured by its header, decoded if it is small enough, transformed for the model."""
 
 import io
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from equipoise.data.reader import without_transparency
+from equipoise.data.reader import Transform, without_transparency
 from equipoise.serving.errors import InputError
 from equipoise.serving.routes.refusals import ContentTypeError, RequestTooLargeError
-
-Transform: TypeAlias = Callable[[Image.Image], Tensor]
-"""A function from an RGB image to an input of the model, without the batch dimension."""
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG"}
 """The content types of images, and Pillow's names of their formats."""

@@ -8,17 +8,18 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from equipoise.data.reader import Transform
 from equipoise.serving.interface import ServiceLike
 from equipoise.serving.routes.bodies import WITH_INPUTS
-from equipoise.serving.routes.images import FORMATS, Transform
+from equipoise.serving.routes.images import FORMATS
 from equipoise.serving.routes.limits import DoorLimits
 from equipoise.serving.routes.payloads import JSON, NPY, read_inputs
 from equipoise.serving.routes.schemas import (
     DEFAULT_STREAM,
-    Prediction,
+    PredictionResponse,
     StreamName,
     json_response,
-    prediction,
+    prediction_fields,
     refusals,
 )
 from equipoise.serving.routes.tokens import Tokens, for_changing
@@ -65,7 +66,7 @@ def predict_routes(
         WITH_INPUTS,
         dependencies=for_changing(tokens),
         openapi_extra=_BODY,
-        response_model=Prediction,
+        response_model=PredictionResponse,
         responses=refusals(400, 401, 403, 413, 415, 422, 429, 503, 507),
     )
     async def predict(request: Request, stream: StreamName = DEFAULT_STREAM) -> Response:
@@ -78,6 +79,6 @@ def predict_routes(
         inputs = await to_thread.run_sync(read, limiter=decoders)
         # A request that has come is answered even if its client has gone: the stream has learned from it.
         answer = await asyncio.shield(asyncio.wrap_future(service.submit(stream, inputs)))
-        return json_response(prediction(answer))
+        return json_response(prediction_fields(answer))
 
     return router

@@ -9,30 +9,30 @@ from starlette.responses import Response
 from equipoise.serving.interface import ServiceLike
 from equipoise.serving.routes.metrics import DoorMetrics
 from equipoise.serving.routes.schemas import (
-    LARGEST,
-    Health,
-    Row,
-    Stream,
+    LARGEST_INTEGER,
+    HealthResponse,
+    HistoryRow,
     StreamInPath,
+    StreamResponse,
     json_response,
     refusals,
-    stream,
+    stream_fields,
 )
 from equipoise.serving.routes.tokens import Tokens, for_reading
 
-Since = Annotated[int, Query(ge=0, le=LARGEST, description="Only rows with a larger index.")]
+Since = Annotated[int, Query(ge=0, le=LARGEST_INTEGER, description="Only rows with a larger index.")]
 
 
 def health_routes(service: ServiceLike) -> APIRouter:
     """The routes for load balancers; open to everyone, and without anything to hide."""
     router = APIRouter(tags=["health"])
 
-    @router.get("/healthz", response_model=Health)
+    @router.get("/healthz", response_model=HealthResponse)
     async def alive() -> Response:
         """Whether the process answers at all."""
         return json_response({"status": "ok"})
 
-    @router.get("/readyz", response_model=Health, responses={503: {"model": Health}})
+    @router.get("/readyz", response_model=HealthResponse, responses={503: {"model": HealthResponse}})
     async def ready() -> Response:
         """Whether requests are taken."""
         if service.ready:
@@ -51,17 +51,17 @@ def read_routes(service: ServiceLike, tokens: Tokens | None, metrics: DoorMetric
         """Metrics in Prometheus' text format."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    @router.get("/v1/streams", response_model=list[Stream])
+    @router.get("/v1/streams", response_model=list[StreamResponse])
     def streams() -> Response:
         """All streams."""
-        return json_response([stream(status) for status in service.streams()])
+        return json_response([stream_fields(status) for status in service.streams()])
 
-    @router.get("/v1/streams/{name}", response_model=Stream, responses=refusals(404, 422))
+    @router.get("/v1/streams/{name}", response_model=StreamResponse, responses=refusals(404, 422))
     def status(name: StreamInPath) -> Response:
         """One stream."""
-        return json_response(stream(service.status(name)))
+        return json_response(stream_fields(service.status(name)))
 
-    @router.get("/v1/streams/{name}/history", response_model=list[Row], responses=refusals(404, 422))
+    @router.get("/v1/streams/{name}/history", response_model=list[HistoryRow], responses=refusals(404, 422))
     def history(name: StreamInPath, since: Since = 0) -> Response:
         """Rows of the stream's curves, oldest first."""
         return json_response(service.history(name, since))

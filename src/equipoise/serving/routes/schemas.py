@@ -10,7 +10,7 @@ from starlette.responses import Response
 from equipoise.serving.interface import Answer, Mode, StreamStatus
 from equipoise.serving.routes.limits import NAME_PATTERN
 
-LARGEST = 2**53 - 1
+LARGEST_INTEGER = 2**53 - 1
 """The largest whole number that every JSON reader keeps exact."""
 
 DEFAULT_STREAM = "default"
@@ -30,7 +30,7 @@ class LabelsBody(_Body):
 
     request: Annotated[str, Field(min_length=1, max_length=128, description="The id in the prediction.")]
     labels: Annotated[
-        list[Annotated[StrictInt, Field(ge=0, le=LARGEST)]], Field(min_length=1, description="Classes.")
+        list[Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]], Field(min_length=1, description="Classes.")
     ]
 
 
@@ -52,7 +52,7 @@ class ModeBody(_Body):
     ]
 
 
-class Accuracy(BaseModel):
+class AccuracyResponse(BaseModel):
     """The accuracy of the answers, estimated without labels, with a 90 % interval."""
 
     value: float
@@ -61,7 +61,7 @@ class Accuracy(BaseModel):
     inside: Annotated[bool, Field(description="Whether the stream lies within the rehearsed range.")]
 
 
-class Prediction(BaseModel):
+class PredictionResponse(BaseModel):
     """The answer to a batch."""
 
     request: Annotated[str, Field(description="The id by which labels can be sent later.")]
@@ -71,14 +71,14 @@ class Prediction(BaseModel):
         list[list[float | None]], Field(description="Calibrated; null where the row is not finite.")
     ]
     temperature: float | None
-    estimated_accuracy: Accuracy | None
+    estimated_accuracy: AccuracyResponse | None
     answered_by: Literal["student", "source"]
     mode: Mode
     learned: bool
     reason: Annotated[str, Field(description="Why nothing was learned, or rows were set aside.")]
 
 
-class Labelled(BaseModel):
+class LabelsResponse(BaseModel):
     """Labels that are on disk."""
 
     request: str
@@ -86,21 +86,21 @@ class Labelled(BaseModel):
     right: Annotated[int, Field(description="How many of the answers were right.")]
 
 
-class SnapshotNamed(BaseModel):
+class SnapshotResponse(BaseModel):
     """A snapshot that was written or gone back to."""
 
     stream: str
     snapshot: str
 
 
-class Done(BaseModel):
+class ChangeResponse(BaseModel):
     """A change that was made."""
 
     stream: str
     done: Literal["reset", "adapted", "shadow", "hold"]
 
 
-class Event(BaseModel):
+class EventResponse(BaseModel):
     """An action of the guard, or of a person, on a stream."""
 
     time: float
@@ -110,7 +110,7 @@ class Event(BaseModel):
     reason: str
 
 
-class Stream(BaseModel):
+class StreamResponse(BaseModel):
     """A stream as it is now."""
 
     name: str
@@ -121,11 +121,11 @@ class Stream(BaseModel):
     last_seen: float
     guard: str
     gauges: dict[str, float | None]
-    events: list[Event]
+    events: list[EventResponse]
     snapshots: list[str]
 
 
-class Row(BaseModel):
+class HistoryRow(BaseModel):
     """A point of a stream's curves; null where there is no number."""
 
     model_config = ConfigDict(extra="allow")
@@ -145,19 +145,19 @@ class Row(BaseModel):
     histogram: Annotated[list[float | None] | None, Field(description="The share of each class.")]
 
 
-class Health(BaseModel):
+class HealthResponse(BaseModel):
     """Whether the server runs, or takes requests."""
 
     status: Literal["ok", "ready", "not ready"]
 
 
-class Refusal(BaseModel):
+class RefusalResponse(BaseModel):
     """Why a request was refused; nothing has changed."""
 
     error: str
 
 
-def prediction(answer: Answer) -> dict[str, Any]:
+def prediction_fields(answer: Answer) -> dict[str, Any]:
     """The fields of `Prediction`."""
     estimate = answer.accuracy
     return {
@@ -174,7 +174,7 @@ def prediction(answer: Answer) -> dict[str, Any]:
     }
 
 
-def stream(status: StreamStatus) -> dict[str, Any]:
+def stream_fields(status: StreamStatus) -> dict[str, Any]:
     """The fields of `Stream`."""
     return {
         **vars(status),
@@ -191,4 +191,4 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route for its documentation."""
-    return {status: {"model": Refusal} for status in statuses}
+    return {status: {"model": RefusalResponse} for status in statuses}
