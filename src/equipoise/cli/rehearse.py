@@ -1,25 +1,19 @@
 """`equipoise rehearse`: rehearse a model of the user on the images of a folder."""
 
-import importlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
+from equipoise.cli.user_model import device_named, load_factory, unit_floats
 from equipoise.data.listing import list_classes
-from equipoise.data.reader import opened, resized
+from equipoise.data.reader import Transform, opened
 from equipoise.errors import DataError, ModelError, OptionError
 from equipoise.network.modules import device_of
 from equipoise.network.outputs import checked_logits
 from equipoise.rehearsing.rehearse import rehearse
-
-Transform: TypeAlias = Callable[[Image.Image], Tensor]
-"""A function from an RGB image to an input of the model."""
 
 _READ_AT_ONCE = 64
 
@@ -45,7 +39,7 @@ def rehearse_folder(
     model, transform = load_factory(factory)
     if transform is not None and size is not None:
         raise OptionError(f"{factory} has a transform of its own, which decides the size: leave out --size")
-    model = model.to(_device(device)).eval()
+    model = model.to(device_named(device)).eval()
     images = ImageFolder(data, transform or unit_floats(size), batch_size=_READ_AT_ONCE)
     _check_classes(model, images)
     source = rehearse(
@@ -72,42 +66,6 @@ def how_to_use(out: Path, method: str) -> tuple[str, ...]:
         f'    source = equipoise.SourceStatistics.load("{out}")',
         f'    adapter = equipoise.create("{method}", model, source, tempering="rehearsed")',
     )
-
-
-def load_factory(name: str) -> tuple[nn.Module, Transform | None]:
-    """The model that `module:factory` returns, and the transform of its images if it returns one."""
-    module, colon, attribute = name.partition(":")
-    if not (module and colon and attribute):
-        raise OptionError(
-            f"expected module:factory, as in mymodel:load for load() of mymodel.py, got {name!r}"
-        )
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # an installed command does not have it
-    try:
-        made = getattr(importlib.import_module(module), attribute)()
-    except ModuleNotFoundError as error:
-        searched = f" in {Path.cwd()}, nor among the installed packages" if error.name == module else ""
-        raise OptionError(f"{name}: there is no module {error.name}{searched}") from error
-    except Exception as error:  # the file is the user's: it may raise anything
-        raise OptionError(f"{name} cannot be called: {type(error).__name__}: {error}") from error
-    model, transform = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(model, nn.Module) or not (transform is None or callable(transform)):
-        types = f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else ""
-        raise ModelError(
-            f"{name}: expected a torch.nn.Module, or a torch.nn.Module and a function from an image to a "
-            f"tensor, got {types or type(made).__name__}"
-        )
-    return model, transform
-
-
-def unit_floats(size: int | None) -> Transform:
-    """Images as floats from 0 to 1, (3, height, width), as they are or as squares."""
-
-    def transform(image: Image.Image) -> Tensor:
-        shown = image if size is None else resized(image, size)
-        return torch.from_numpy(np.array(shown)).permute(2, 0, 1).float() / 255
-
-    return transform
 
 
 class ImageFolder:
@@ -185,12 +143,3 @@ def _check_classes(model: nn.Module, images: ImageFolder) -> None:
             f"expected a folder for each of the model's {classes} classes, got {len(images.classes)} "
             f"({', '.join(images.classes[:5])}{', …' if len(images.classes) > 5 else ''})"
         )
-
-
-def _device(name: str | None) -> torch.device:
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"no device {name!r} here: {str(error).splitlines()[0]}") from error
-    return device

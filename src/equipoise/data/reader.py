@@ -6,18 +6,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from torch import Tensor
 
 from equipoise.data.images import Images
 from equipoise.errors import DataError
 from equipoise.options import integer, one_of
 
 BadFiles = Literal["refuse", "skip"]
+
+Transform: TypeAlias = Callable[[Image.Image], Tensor]
+"""A function from an RGB image to an input of a model, without the batch dimension."""
 
 _CHUNK = 32
 _NAMED = 10
@@ -156,13 +160,18 @@ def _decoded(path: Path, side: int, mode: str) -> NDArray[np.uint8]:
 
 def _opaque(path: Path, mode: str) -> Image.Image:
     with Image.open(path) as image:
-        if image.mode[0] in "IF":
-            raise ValueError(f"pixels of mode {image.mode!r}, expected 8 bits")
-        opaque: Image.Image = image
-        if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-            opaque = Image.new("RGBA", image.size, "white")
-            opaque.alpha_composite(image.convert("RGBA"))
-        return opaque.convert(mode)
+        return without_transparency(image, mode)
+
+
+def without_transparency(image: Image.Image, mode: str) -> Image.Image:
+    """The pixels of an opened image on white, "RGB" or "L"; ValueError for more than 8 bits."""
+    if image.mode[0] in "IF":
+        raise ValueError(f"pixels of mode {image.mode!r}, expected 8 bits")
+    opaque: Image.Image = image
+    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+        opaque = Image.new("RGBA", image.size, "white")
+        opaque.alpha_composite(image.convert("RGBA"))
+    return opaque.convert(mode)
 
 
 def _reason(path: Path, error: Exception) -> str:
