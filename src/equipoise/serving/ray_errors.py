@@ -2,6 +2,7 @@
 
 from equipoise.errors import EquipoiseError
 from equipoise.serving.errors import BusyError, ReplicaLostError
+from equipoise.serving.ray_modules import import_ray
 
 
 def as_service_error(error: Exception, replica: int) -> Exception:
@@ -9,18 +10,17 @@ def as_service_error(error: Exception, replica: int) -> Exception:
 
     An error that the service itself raised in its process comes wrapped by Ray, and is unwrapped.
     """
-    from ray.exceptions import RayActorError, RayTaskError
-    from ray.serve.exceptions import (
-        BackPressureError,
-        DeploymentUnavailableError,
-        ReplicaUnavailableError,
-        RequestCancelledError,
+    ray, serve = import_ray()
+    lost = (
+        ray.exceptions.RayActorError,
+        serve.exceptions.DeploymentUnavailableError,
+        serve.exceptions.ReplicaUnavailableError,
+        serve.exceptions.RequestCancelledError,
     )
-
-    lost = (RayActorError, DeploymentUnavailableError, ReplicaUnavailableError, RequestCancelledError)
-    if isinstance(error, RayTaskError) and isinstance(error.cause, (EquipoiseError, *lost)):
-        error = error.cause
-    if isinstance(error, BackPressureError):
+    cause = getattr(error, "cause", None)
+    if isinstance(error, ray.exceptions.RayTaskError) and isinstance(cause, (EquipoiseError, *lost)):
+        error = cause
+    if isinstance(error, serve.exceptions.BackPressureError):
         return BusyError(f"too many requests wait for replica {replica}: try again later")
     if isinstance(error, lost):
         return ReplicaLostError(

@@ -2,13 +2,14 @@
 
 import logging
 import math
-import warnings
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from equipoise.errors import OptionError
+from equipoise.serving.ray_modules import import_ray
 from equipoise.serving.replica import Replica, ServiceRecipe
+from equipoise.serving.spreading import replica_folder, spread_streams
 
 _AT_ONCE = 10_000
 """Requests that a replica takes at once: its service has a queue with a limit of its own."""
@@ -28,13 +29,14 @@ class RayReplicas:
     """
 
     def __init__(self, recipe: ServiceRecipe, folder: Path, replicas: int, address: str | None) -> None:
-        self._ray, self._serve = _import_ray()
+        self._ray, self._serve = import_ray()
         self._ours = not self._ray.is_initialized()
         if self._ours:
             self._connect(replicas, address)
         self._serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
         self._prefix = f"equipoise-{blake2b(str(folder.resolve()).encode(), digest_size=4).hexdigest()}-"
         self._delete_applications()
+        spread_streams(folder, replicas, wait=_HANDOVER)
         deployment = self._serve.deployment(
             num_replicas=1,
             max_ongoing_requests=_AT_ONCE,
@@ -46,7 +48,7 @@ class RayReplicas:
         )(Replica)
         targets = [
             self._serve.RunTarget(
-                deployment.bind(recipe, index, folder.resolve(), _HANDOVER),
+                deployment.bind(recipe, index, replica_folder(folder.resolve(), index), _HANDOVER),
                 name=f"{self._prefix}{index}",
                 route_prefix=None,
             )
@@ -98,14 +100,3 @@ class RayReplicas:
         for name in self._serve.status().applications:
             if name.startswith(self._prefix):
                 self._serve.delete(name)
-
-
-def _import_ray() -> tuple[Any, Any]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray Serve uses what pydantic deprecates
-            import ray
-            from ray import serve
-    except ModuleNotFoundError as missing:
-        raise OptionError("--engine ray needs Ray Serve: pip install 'equipoise[ray]'") from missing
-    return ray, serve

@@ -30,17 +30,18 @@ class RayService:
     already: it gives affinity, not ownership, and under load two replicas may hold one id. Of a model that is
     only read that is harmless; two replicas that learn from one stream would fork its state.
 
-    All replicas use one state folder, which must be under the same path on every node. A replica finds a
-    stream there by its name, so that the number of replicas may change from one start to the next. When a
-    process dies, requests that it was answering get `ReplicaLostError`; requests that come later wait for its
-    successor, which goes on from the states on disk. Batches since a stream was last saved are lost.
+    The state folder has a folder for each replica, locked by its process, and must be under the same path on
+    every node. A start with another number of replicas first moves the streams to their new owners
+    (`spreading.spread_streams`). When a process dies, requests that it was answering get `ReplicaLostError`;
+    requests that come later wait for its successor, which goes on from the states on disk. Batches since a
+    stream was last saved are lost.
 
     Nothing that Python can execute is read from disk. Between the processes of its cluster Ray itself pickles
     calls and answers: keep the ports of the cluster from the network.
 
     Args:
         recipe: makes the service of a replica, in its process: the weights are made there and not sent.
-        folder: the state folder that the recipe's service uses.
+        folder: the state folder; one service at a time can use it.
         replicas: the number of processes.
         address: of an existing Ray cluster; None for one on this machine, which ends with this service.
         timeout: seconds that an answer may take, a restart of its replica included.
@@ -57,8 +58,8 @@ class RayService:
     ) -> None:
         if replicas < 1:
             raise OptionError(f"replicas: expected at least 1, got {replicas}")
-        self._timeout, self._closed = timeout, False
-        self._lock = FolderLock(folder / "service.lock")
+        self._timeout, self._closed, self._closing = timeout, False, threading.Lock()
+        self._lock = FolderLock(folder / "lock")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="equipoise-ray", daemon=True)
         self._thread.start()
@@ -98,9 +99,7 @@ class RayService:
 
     def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Answer]:
         """Queue a batch of inputs (N, …) at the replica that owns the stream."""
-        return asyncio.run_coroutine_threadsafe(
-            self._ask(self._owner(stream), "submit", stream, inputs), self._loop
-        )
+        return self._begin(self._answer(self._owner(stream), "submit", stream, inputs))
 
     def label(self, stream: str, request: str, labels: Sequence[int]) -> LabelsTaken:
         """Take the labels of a request; on disk when it returns."""
@@ -143,19 +142,24 @@ class RayService:
 
     def close(self) -> None:
         """Take no more requests, answer those that came, save every stream, stop the replicas."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
         try:
-            self._wait(self._save_all())
+            asyncio.run_coroutine_threadsafe(self._save_all(), self._loop).result()
         finally:
             self._replicas.stop()
             self._end()
 
     async def _save_all(self) -> None:
         """Save every replica's streams; an error of one is raised after the others have saved theirs."""
+        came = asyncio.all_tasks() - {asyncio.current_task()}
         closing = [self._answer(index, "close") for index in range(len(self._replicas))]
-        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+        outcomes = await asyncio.gather(*closing, return_exceptions=True)
+        if came:
+            await asyncio.wait(came, timeout=self._timeout)
+        for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
@@ -171,7 +175,7 @@ class RayService:
         return owner(stream, len(self._replicas))
 
     def _change(self, stream: str, action: Action, *args: Any) -> Any:
-        return self._wait(self._ask(self._owner(stream), "call", action, stream, *args))
+        return self._wait(self._answer(self._owner(stream), "call", action, stream, *args))
 
     def _read(self, stream: str, action: Action, *args: Any) -> Any:
         return self._wait(self._asked_again(self._owner(stream), "call", action, stream, *args))
@@ -182,19 +186,22 @@ class RayService:
         return await asyncio.gather(*asked)
 
     def _wait(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._begin(work).result()
+
+    def _begin(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
+        """Start work in the thread that asks the replicas."""
+        with self._closing:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise ClosedError("the service is stopping and takes no more requests")
 
     async def _asked_again(self, index: int, name: str, *args: Any) -> Any:
         """An answer to a question that changes nothing: asked a second time if the replica dies over it."""
         try:
-            return await self._ask(index, name, *args)
+            return await self._answer(index, name, *args)
         except ReplicaLostError:
-            return await self._ask(index, name, *args)
-
-    async def _ask(self, index: int, name: str, *args: Any) -> Any:
-        if self._closed:
-            raise ClosedError("the service is stopping: it takes no more requests")
-        return await self._answer(index, name, *args)
+            return await self._answer(index, name, *args)
 
     async def _answer(self, index: int, name: str, *args: Any) -> Any:
         """What a method of a replica returns; its errors are those of a service."""

@@ -14,8 +14,8 @@ from equipoise.serving.errors import ClosedError
 from equipoise.serving.folder_lock import FolderLock
 from equipoise.serving.interface import Answer, ServiceLike
 
-ServiceRecipe = Callable[[], ServiceLike]
-"""Makes the service of a replica, in the replica's process."""
+ServiceRecipe = Callable[[Path], ServiceLike]
+"""Makes the service of a replica, in the replica's process, with the folder for its state."""
 
 Action = Literal[
     "label", "reset", "rollback", "snapshot", "set_mode", "streams", "status", "history", "close"
@@ -45,22 +45,22 @@ class ReplicaFacts:
 class Replica:
     """A service in a process of its own; Ray Serve makes it, and makes it anew when the process dies.
 
-    A replica that Serve gave up on may still be writing while its successor starts. The successor therefore
-    waits for the lock of their index before it reads any state: two processes never own a stream at once.
+    A replica that Serve gave up on may still be saving its streams while its successor starts. The successor
+    waits until the lock of their folder is free before it reads any state: two processes never own a stream.
 
     Args:
-        recipe: makes the service.
+        recipe: makes the service, which locks its folder.
         index: of the replica.
-        folder: the state folder, the same for all replicas; holds the lock.
+        folder: its state folder, which no other replica uses.
         patience: seconds to wait for a predecessor to end.
     """
 
-    _service: ServiceLike | None
+    _service: ServiceLike | None = None
 
     def __init__(self, recipe: ServiceRecipe, index: int, folder: Path, patience: float) -> None:
-        self._index, self._service = index, None
-        self._lock = FolderLock(folder / f"replica-{index}.lock", wait=patience)
-        self._service = recipe()
+        self._index = index
+        FolderLock(folder / "lock", wait=patience).release()
+        self._service = recipe(folder)
 
     @property
     def _open_service(self) -> ServiceLike:
@@ -87,14 +87,13 @@ class Replica:
         return await asyncio.to_thread(getattr(self._open_service, action), *args)
 
     async def close(self) -> None:
-        """Save every stream, then let the lock go."""
+        """Save every stream and take no more requests."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
         service, self._service = self._service, None
         if service is not None:
             service.close()
-            self._lock.release()
 
     def __del__(self) -> None:
         """Close when Serve takes the replica down in good order, as before its node is taken away."""
