@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.cli.user_model import device_named, load_factory, unit_floats
+from equipoise.cli.user_model import device_named, unit_floats
 from equipoise.data.listing import list_classes
-from equipoise.data.reader import Transform, opened
+from equipoise.data.reader import opened
 from equipoise.errors import DataError, ModelError, OptionError
+from equipoise.models.factory import Transform, load_factory
 from equipoise.network.modules import device_of
 from equipoise.network.outputs import checked_logits
 from equipoise.rehearsing.rehearse import rehearse

@@ -30,7 +30,8 @@ class LabelsBody(_Body):
 
     request: Annotated[str, Field(min_length=1, max_length=128, description="The id in the prediction.")]
     labels: Annotated[
-        list[Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]], Field(min_length=1, description="Classes.")
+        list[Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]],
+        Field(min_length=1, description="Classes."),
     ]
 
 
