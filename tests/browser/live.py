@@ -28,13 +28,15 @@ class MadeUp:
         guard: the status in words.
         rows: of its history.
         events: of its guard.
+        labels: that have come; seven of eight answers were right.
     """
 
     name: str
     mode: Mode = "adapted"
-    guard: str = "fine: adapted 91.0 %, source 88.0 % by estimate"
+    guard: str = "batch 40: learning\nevidence against the adapted model: estimates 0%, labels 3%"
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[GuardEvent] = field(default_factory=list)
+    labels: int = 0
 
     def move(self, batches: int = 1, inside: bool = True, classes: int = 10, pace: float = 1.0) -> None:
         """Add batches to the end, the last of them now."""
@@ -72,6 +74,7 @@ class MadeUp:
         last = self.rows[-1] if self.rows else {}
         names = {"accuracy": "accuracy", "accuracy_low": "low", "accuracy_high": "high"}
         gauges = {name: last[column] for name, column in names.items() if column in last}
+        gauges |= {"labels": self.labels} | ({"true_accuracy": 0.875} if self.labels else {})
         batches = len(self.rows)
         seen = last.get("time", time.time())
         return StreamStatus(

@@ -160,6 +160,17 @@ def test_an_estimate_outside_of_the_rehearsal_is_said_and_drawn_otherwise(
         assert pixels(shown, "accuracy-plot", ORANGE) > 50
 
 
+def test_the_guards_words_and_labels_that_have_come_are_shown(browser: Browser, live: Live) -> None:
+    stream = running()
+    stream.labels = 320
+    live.streams = [stream]
+    with visited(browser, live) as made:
+        shown = row(made.page)
+        expect(field(shown, "guard")).to_have_text("batch 40: learning")
+        expect(field(shown, "evidence")).to_contain_text("estimates 0%, labels 3%")
+        expect(field(shown, "facts")).to_contain_text("87.5 % right by the last 320 labels")
+
+
 def test_values_under_the_pointer_are_read_out(browser: Browser, live: Live) -> None:
     stream = running()
     live.streams = [stream]

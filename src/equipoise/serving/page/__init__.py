@@ -35,7 +35,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-"""Scripts and styles only from the files here, requests only to the server of the page, no frame around it."""
+"""Scripts and styles only from the files here, requests only to the same server, no frame around the page."""
 
 
 def page_routes() -> list[Route]:

@@ -50,14 +50,18 @@ export class Stream {
     this.#write("name", status.name);
     this.#write("mode", status.mode);
     this.#write("batches", count(status.batches));
-    this.#write("guard", status.guard);
+    const [guard, ...evidence] = status.guard.split("\n");
+    this.#write("guard", guard);
+    this.#write("evidence", evidence.join("\n"));
     this.#write("event", actions.length ? `${actions.at(-1).action} at ${clock(actions.at(-1).time)}` : "none");
     this.#fields.mode.dataset.mode = status.mode;
     const troubled = status.mode === "hold" || grave(actions.findLast(each => each.action !== "mode")?.action);
     this.item.classList.toggle("troubled", troubled);
     this.#showEstimate(status.gauges);
+    const { labels, true_accuracy: right } = status.gauges;
     this.#write("facts", [
       plural(status.samples, "sample"),
+      ...(right == null ? [] : [`${share(right)} right by the last ${plural(labels, "label")}`]),
       `last request ${ago(status.last_seen)}`,
       `${plural(status.snapshots.length, "snapshot")} to go back to`,
       status.resident ? "in memory" : "evicted to disk until the next request",
