@@ -1,0 +1,245 @@
+"""The triggers: each is a value that an observation turns into the next, and that may have an alarm.
+
+| trigger | fed by | an alarm unless | its false alarms |
+|---|---|---|---|
+| `Estimates` | estimated accuracies | adapted at most `tolerance` below source | at most δ, if the estimates are right |
+| `Labels` | labels | the same, sample by sample | at most δ |
+| `Collapse` | classes of the answers | half of them, at most, on other classes | at most δ |
+| `BelowSource` | intervals of the estimates | they overlap once in 5 batches | not known |
+| `runaway` | weights and statistics | they are finite and within limits | not known |
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from equipoise.guard.eprocess import EProcess
+from equipoise.guard.observation import Observation
+
+MARGIN = 0.5
+"""The share of answers that may move to other classes than the source model's before it is a collapse."""
+
+IN_A_ROW = 5
+"""The batches in a row with an estimate below the source model's that are an alarm."""
+
+FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
+"""The limits of `Observation.weights` and `.statistics`: weights may move by their own length; statistics follow domains freely."""
+
+
+class Alarm(NamedTuple):
+    """A reason to act.
+
+    Attributes:
+        trigger: the name of the trigger.
+        reason: in words.
+        calm: the last batch before the evidence began.
+    """
+
+    trigger: str
+    reason: str
+    calm: int
+
+
+def paired_process(tolerance: float, delta: float, half_life: float) -> EProcess:
+    """The e-process of differences d in [−1, 1], by losses ℓ = (d + 1) / 2 and ε = (1 + tolerance) / 2."""
+    return EProcess((1 + tolerance) / 2, delta, half_life)
+
+
+def paired_loss(difference: float) -> float:
+    """ℓ = (d + 1) / 2."""
+    return (difference + 1) / 2
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """A paired e-process on the accuracies that a rehearsal estimates, one loss a batch.
+
+    d is the estimated accuracy of the source model less that of the answers; 0 where the source model itself
+    answered, as nothing adapted was served then. H0: E[d | the past] ≤ tolerance at every batch. The
+    estimates are those of a window of a few hundred samples, so that losses of neighbouring batches are
+    strongly dependent: Ville's inequality permits that, but it is about the estimates. Whether an estimate is
+    right, only labels say.
+    """
+
+    process: EProcess
+
+    def after(self, seen: Observation, batch: int) -> "Estimates":
+        """The trigger after a batch."""
+        if not seen.learned or seen.accuracy is None or seen.source_accuracy is None:
+            return self
+        behind = 0.0 if seen.answered_by == "source" else seen.source_accuracy[0] - seen.accuracy[0]
+        return replace(self, process=self.process.after([(paired_loss(behind), 1)], batch))
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if not self.process.alarm:
+            return None
+        reason = "the adapted model is estimated to be less accurate than the source model, without labels"
+        return Alarm("estimates", reason, self.process.calm)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A paired e-process on labels, one loss a sample.
+
+    d = 1[source model right] − 1[adapted model right]. H0: E[d | the past] ≤ tolerance for every sample, the
+    past being the samples labelled before. No estimate is in it: δ is exact.
+    """
+
+    process: EProcess
+
+    def after(self, source_only: int, same: int, adapted_only: int, batch: int) -> "Labels":
+        """The trigger after labels came: samples that only one of the models, or both or none, had right."""
+        losses = [(1.0, source_only), (0.5, same), (0.0, adapted_only)]
+        return replace(self, process=self.process.after(losses, batch))
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if not self.process.alarm:
+            return None
+        return Alarm("labels", "labels: the adapted model is worse than the source model", self.process.calm)
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """An e-process on the class histogram of the answers against that of the source model's.
+
+    The distance of two histograms is 1 − Σ_c min(π_c, π'_c) = max over sets K of classes of π(K) − π'(K),
+    their total variation. K is taken from the batches before: the classes that were answered more often than
+    by the source model. Each sample then is a loss
+
+        ℓ = (d + 1) / 2,   d = 1[answer in K] − 1[source model's answer in K],   ε = (1 + ½) / 2,
+
+    whose mean is at most (1 + distance) / 2 for batches of any size, one sample included. H0: given the past,
+    the distance is at most ½. The source model meets it with d = 0 always. The reference is the source
+    model's answers to the same samples, not its answers to source data: a stream of one class, or sorted by
+    class, has a histogram of its own without a collapse.
+
+    Answers that are spread over more classes than the source model's are no collapse. Bets are only placed
+    while the answers before were the more concentrated ones, Σ_c π_c² > Σ_c π'_c². That is known before the
+    batch, so that δ holds.
+
+    On a stream of one class, an adapted model that is right more often than the source model by ½ or more
+    gives the same histograms as a collapse to that class: the two cannot be told apart without labels or a
+    rehearsal, and this is an alarm.
+
+    Attributes:
+        process: the e-process.
+        answered: the histogram of the answers before, which forgets as the process does.
+        by_source: that of the source model's.
+    """
+
+    process: EProcess
+    answered: tuple[float, ...] = ()
+    by_source: tuple[float, ...] = ()
+
+    def after(self, seen: Observation, batch: int) -> "Collapse":
+        """The trigger after a batch."""
+        came = sum(count for *_, count in seen.pairs)
+        if not came:
+            return self
+        favoured = self.favoured
+        counts = {1: 0, 0: 0, -1: 0}
+        for own, theirs, count in seen.pairs:
+            counts[(own in favoured) - (theirs in favoured)] += count
+        losses = [(paired_loss(d), count) for d, count in counts.items()] if favoured else []
+        kept = 2.0 ** (-came / self.process.half_life)
+        return Collapse(
+            self.process.after(losses, batch, bets=self.concentrated),
+            _joined(self.answered, kept, [(own, n) for own, _, n in seen.pairs], seen.classes),
+            _joined(self.by_source, kept, [(theirs, n) for _, theirs, n in seen.pairs], seen.classes),
+        )
+
+    @property
+    def favoured(self) -> set[int]:
+        """K: the classes answered more often than by the source model."""
+        both = zip(self.answered, self.by_source, strict=True)
+        return {label for label, (own, theirs) in enumerate(both) if own > theirs}
+
+    @property
+    def concentrated(self) -> bool:
+        """Whether the answers are on fewer classes than the source model's."""
+        return sum(n * n for n in self.answered) > sum(n * n for n in self.by_source)
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if not self.process.alarm:
+            return None
+        total = sum(self.answered)
+        top = max(range(len(self.answered)), key=lambda label: self.answered[label])
+        shares = (counts[top] / total for counts in (self.answered, self.by_source))
+        reason = "the answers collapse: class {} has {:.0%} of them, and {:.0%} of the source model's"
+        return Alarm("collapse", reason.format(top, *shares), self.process.calm)
+
+
+def _joined(
+    before: tuple[float, ...], kept: float, came: list[tuple[int, int]], classes: int
+) -> tuple[float, ...]:
+    """A histogram after a batch."""
+    counts = [kept * count for count in before] or [0.0] * classes
+    for label, count in came:
+        counts[label] += count
+    return tuple(counts)
+
+
+@dataclass(frozen=True)
+class BelowSource:
+    """The 90 % interval of the estimated accuracy lies below the source model's, batch after batch.
+
+    A batch counts where the estimate is lower by more than the tolerance and the intervals do not overlap.
+    `IN_A_ROW` of them are an alarm: this one says how accurate both models are, and takes no bets.
+
+    Attributes:
+        tolerance: the difference that is tolerated.
+        run: the batches in a row so far.
+        calm: the batch before the first of them.
+        own: the estimate of the last of them.
+        source: that of the source model.
+    """
+
+    tolerance: float
+    run: int = 0
+    calm: int = 0
+    own: float = 0.0
+    source: float = 0.0
+
+    def after(self, seen: Observation, batch: int) -> "BelowSource":
+        """The trigger after a batch."""
+        if not seen.learned or seen.accuracy is None or seen.source_accuracy is None:
+            return self
+        (own, _, high), (source, low, _) = seen.accuracy, seen.source_accuracy
+        if seen.answered_by == "source" or source - own <= self.tolerance or high >= low:
+            return BelowSource(self.tolerance, calm=batch)
+        return replace(self, run=self.run + 1, own=own, source=source)
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if self.run < IN_A_ROW:
+            return None
+        reason = (
+            f"the estimated accuracy is {self.own:.3f}, that of the source model {self.source:.3f}, for "
+            f"{self.run} batches, and their intervals do not overlap"
+        )
+        return Alarm("below source", reason, self.calm)
+
+
+def runaway(seen: Observation, batch: int) -> Alarm | None:
+    """The alarm of weights, statistics or memory that are not finite or beyond limits, if there is one."""
+    if not seen.finite:
+        reason = "weights, statistics or memory are not finite"
+    elif seen.weights > FARTHEST_WEIGHTS:
+        reason = (
+            f"the weights have moved from the source model's by {seen.weights:.3g} of their norm, "
+            f"over the limit of {FARTHEST_WEIGHTS:g}"
+        )
+    elif seen.statistics > FARTHEST_STATISTICS:
+        reason = (
+            f"the running statistics have moved from the source model's by {seen.statistics:.3g} of their "
+            f"norm, over the limit of {FARTHEST_STATISTICS:g}"
+        )
+    else:
+        return None
+    return Alarm("runaway", reason, batch - 1)
