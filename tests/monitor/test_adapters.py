@@ -72,8 +72,9 @@ def test_statistics_that_follow_the_stream_are_at_a_distance_from_the_source() -
     for seed in range(4):
         monitor(3 + 2 * samples(16, seed)[0])
     distances = []
-    for name, own in adapter.student.named_modules():
-        if isinstance(own, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+    for name, module in adapter.student.named_modules():
+        if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            own: Any = module
             theirs: Any = model.get_submodule(name)
             apart = (own.running_mean - theirs.running_mean) ** 2
             apart += (own.running_var**0.5 - theirs.running_var**0.5) ** 2

@@ -1,5 +1,7 @@
 """Gauges against formulas written out in numpy."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from tests.monitor.streams import CLASSES, Batch, batches, bits, probabilities, 
 SIZES = [7, 30, 1, 22, 40, 13]
 
 
-def watched(made: list[Batch], **options: int) -> eq.Monitor:
+def watched(made: list[Batch], **options: Any) -> eq.Monitor:
     monitor = eq.Monitor(**options)
     for batch in made:
         monitor.observe(batch.logits, batch.step)

@@ -1,5 +1,7 @@
 """Labels that come late, out of order, twice, or for requests that nobody knows."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from tests.monitor.streams import CLASSES, Batch, batches, calibration_error, pr
 SIZES = [7, 30, 1, 22, 40]
 
 
-def watched(made: list[Batch], **options: int) -> eq.Monitor:
+def watched(made: list[Batch], **options: Any) -> eq.Monitor:
     monitor = eq.Monitor(**options)
     for index, batch in enumerate(made):
         monitor.observe(batch.logits, batch.step, request=str(index))

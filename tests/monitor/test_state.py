@@ -34,7 +34,7 @@ def through_a_file(state: dict[str, Any], path: Path) -> dict[str, Any]:
 def test_resume_is_exact(cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 7.0)
     made = batches(SIZES)
-    options = {"window": 25, "keep": 60}
+    options: dict[str, Any] = {"window": 25, "keep": 60}
     through, first = eq.Monitor(**options), eq.Monitor(**options)
     feed(through, made, 0)
     feed(first, made[:cut], 0)
