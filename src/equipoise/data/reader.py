@@ -6,22 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-from torch import Tensor
 
 from equipoise.data.images import Images
 from equipoise.errors import DataError
 from equipoise.options import integer, one_of
 
 BadFiles = Literal["refuse", "skip"]
-
-Transform: TypeAlias = Callable[[Image.Image], Tensor]
-"""A function from an RGB image to an input of a model, without the batch dimension."""
 
 _CHUNK = 32
 _NAMED = 10

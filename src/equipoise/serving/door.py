@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 
-from equipoise.data.reader import Transform
+from equipoise.models.factory import Transform
 from equipoise.serving.interface import ServiceLike
 from equipoise.serving.routes.bodies import BoundedBodies
 from equipoise.serving.routes.changing import change_routes

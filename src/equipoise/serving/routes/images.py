@@ -7,7 +7,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from equipoise.data.reader import Transform, without_transparency
+from equipoise.data.reader import without_transparency
+from equipoise.models.factory import Transform
 from equipoise.serving.errors import InputError
 from equipoise.serving.routes.refusals import ContentTypeError, RequestTooLargeError
 

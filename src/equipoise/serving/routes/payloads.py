@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.reader import Transform
+from equipoise.models.factory import Transform
 from equipoise.serving.errors import InputError
 from equipoise.serving.routes.images import FORMATS, read_image
 from equipoise.serving.routes.limits import DoorLimits

@@ -8,7 +8,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from equipoise.data.reader import Transform
+from equipoise.models.factory import Transform
 from equipoise.serving.interface import ServiceLike
 from equipoise.serving.routes.bodies import WITH_INPUTS
 from equipoise.serving.routes.images import FORMATS

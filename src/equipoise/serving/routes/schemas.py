@@ -21,6 +21,9 @@ StreamName = Annotated[
 StreamInPath = Annotated[str, Path(pattern=NAME_PATTERN, description="The stream.")]
 
 
+ClassNumber = Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -30,7 +33,8 @@ class LabelsBody(_Body):
 
     request: Annotated[str, Field(min_length=1, max_length=128, description="The id in the prediction.")]
     labels: Annotated[
-        list[Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]], Field(min_length=1, description="Classes.")
+        list[Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]],
+        Field(min_length=1, description="Classes."),
     ]
 
 

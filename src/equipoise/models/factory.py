@@ -1,16 +1,20 @@
-"""A model of the user, by the name of the function that returns it; the same for every command."""
+"""The model that a function of the user makes, by the name of the function."""
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from equipoise.data.reader import Transform, resized
 from equipoise.errors import ModelError, OptionError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Transform: TypeAlias = Callable[["Image.Image"], Tensor]
+"""A function from an RGB image to an input of the model."""
 
 
 def load_factory(name: str) -> tuple[nn.Module, Transform | None]:
@@ -37,23 +41,3 @@ def load_factory(name: str) -> tuple[nn.Module, Transform | None]:
             f"tensor, got {types or type(made).__name__}"
         )
     return model, transform
-
-
-def unit_floats(size: int | None) -> Transform:
-    """Images as floats from 0 to 1, (3, height, width), as they are or as squares."""
-
-    def transform(image: Image.Image) -> Tensor:
-        shown = image if size is None else resized(image, size)
-        return torch.from_numpy(np.array(shown)).permute(2, 0, 1).float() / 255
-
-    return transform
-
-
-def device_named(name: str | None) -> torch.device:
-    """The device of a name; a GPU without one, if there is any."""
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"no device {name!r} here: {str(error).splitlines()[0]}") from error
-    return device
