@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from equipoise.cli.user_model import device_named, unit_floats
 from equipoise.data.listing import list_classes
-from equipoise.data.reader import opened
+from equipoise.data.reader import opened, resized
 from equipoise.errors import DataError, ModelError, OptionError
 from equipoise.models.factory import Transform, load_factory
 from equipoise.network.modules import device_of
@@ -40,7 +41,7 @@ def rehearse_folder(
     model, transform = load_factory(factory)
     if transform is not None and size is not None:
         raise OptionError(f"{factory} has a transform of its own, which decides the size: leave out --size")
-    model = model.to(device_named(device)).eval()
+    model = model.to(_device(device)).eval()
     images = ImageFolder(data, transform or unit_floats(size), batch_size=_READ_AT_ONCE)
     _check_classes(model, images)
     source = rehearse(
@@ -67,6 +68,16 @@ def how_to_use(out: Path, method: str) -> tuple[str, ...]:
         f'    source = equipoise.SourceStatistics.load("{out}")',
         f'    adapter = equipoise.create("{method}", model, source, tempering="rehearsed")',
     )
+
+
+def unit_floats(size: int | None) -> Transform:
+    """Images as floats from 0 to 1, (3, height, width), as they are or as squares."""
+
+    def transform(image: Image.Image) -> Tensor:
+        shown = image if size is None else resized(image, size)
+        return torch.from_numpy(np.array(shown)).permute(2, 0, 1).float() / 255
+
+    return transform
 
 
 class ImageFolder:
@@ -144,3 +155,12 @@ def _check_classes(model: nn.Module, images: ImageFolder) -> None:
             f"expected a folder for each of the model's {classes} classes, got {len(images.classes)} "
             f"({', '.join(images.classes[:5])}{', …' if len(images.classes) > 5 else ''})"
         )
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise OptionError(f"no device {name!r} here: {str(error).splitlines()[0]}") from error
+    return device

@@ -1,4 +1,4 @@
-"""A server with an end: the last response is sent, then every stream is saved, then the process exits with 0."""
+"""A server that ends well: after a signal the last response is sent, and then every stream is saved."""
 
 import asyncio
 import contextlib

@@ -21,6 +21,9 @@ StreamName = Annotated[
 StreamInPath = Annotated[str, Path(pattern=NAME_PATTERN, description="The stream.")]
 
 
+ClassNumber = Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
