@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.factory import create
@@ -31,7 +32,10 @@ class ServiceFromFactory:
 
     def __call__(self, state_folder: Path) -> Service:
         """The service, on a GPU where there is one."""
-        model, _ = load_factory(self.factory)
+        return self.around(load_factory(self.factory)[0], state_folder)
+
+    def around(self, model: nn.Module, state_folder: Path) -> Service:
+        """The service around a model that the factory has made already."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         statistics = None if self.source is None else SourceStatistics.load(self.source)
         adapter = create(self.method, model.to(device).eval(), statistics)
