@@ -36,7 +36,7 @@ def monitoring_figure(streams: pd.DataFrame, windows: pd.DataFrame, jumps: pd.Da
         axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="true accuracy", title=title)
         axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
         axis.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
-        axis.legend(loc="upper left", fontsize=7, handletextpad=0.2)
+        axis.legend(loc="lower right", fontsize=7, handletextpad=0.2)
     axes[0].set_ylabel("estimated, without labels")
     _jump(axes[2], jumps)
     return figure

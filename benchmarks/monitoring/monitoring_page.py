@@ -5,6 +5,7 @@ PYTHONPATH=benchmarks/results python benchmarks/monitoring/monitoring_page.py do
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from alarms import RULES, WORDS, alarms
@@ -23,6 +24,11 @@ PROMISED = 0.9
 """The level of the intervals."""
 
 
+def records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as dicts by column."""
+    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
+
+
 def percent(share: float) -> str:
     """A share as a whole percentage."""
     return f"{100 * share:.0f} %"
@@ -35,7 +41,7 @@ def stream_table(streams: pd.DataFrame) -> str:
         off = rows["error"].abs()
         body.append(
             [
-                f"{NAMES[data]}, {NETWORKS[backbone]}",
+                f"{NAMES[str(data)]}, {NETWORKS[str(backbone)]}",
                 str(len(rows)),
                 told(off.mean()),
                 signed(rows["error"].mean()),
@@ -52,15 +58,15 @@ def every_stream(streams: pd.DataFrame) -> str:
     """A row for each stream, indented as the content of a folded note."""
     body = [
         [
-            f"{NAMES[row.data]}, {NETWORKS[row.backbone]}",
-            plain(row.target) + (f", tier {row.tier}" if row.tier else ""),
-            str(row.seed),
-            told(row.value),
-            f"{told(row.low)} to {told(row.high)}",
-            told(row.accuracy),
-            percent(row.covered),
+            f"{NAMES[row['data']]}, {NETWORKS[row['backbone']]}",
+            plain(row["target"]) + (f", tier {row['tier']}" if row["tier"] else ""),
+            str(row["seed"]),
+            told(row["value"]),
+            f"{told(row['low'])} to {told(row['high'])}",
+            told(row["accuracy"]),
+            percent(row["covered"]),
         ]
-        for row in streams.itertuples()
+        for row in records(streams)
     ]
     head = ["", "stream", "seed", "estimate", "interval", "accuracy", "in the interval"]
     return "\n".join(f"    {line}" for line in table(head, body).splitlines())
@@ -105,7 +111,7 @@ def delay_table(jumps: pd.DataFrame) -> str:
             str(rows["repeat"].nunique()),
             f"{told(before.mean())} → {told(end.mean())}",
         ]
-        on = pd.DataFrame([alarms(line, line["floor"]) for line in rows.to_dict("records")], index=rows.index)
+        on = pd.DataFrame([alarms(line, line["floor"]) for line in records(rows)], index=rows.index)
         places = rows[["repeat", "after"]]
         body.append([*row, *(_delays(places.assign(on=on[rule])) for rule in RULES)])
     return table(["model", "streams", "accuracy: source → target", *(f"`{rule}`" for rule in RULES)], body)
@@ -182,9 +188,9 @@ def meaning(streams: pd.DataFrame, windows: pd.DataFrame) -> str:
     return "\n".join(
         [
             *([missed] if low else []),
-            f"- Without drift the estimate was off by {told(off)} on average, in intervals {told(width)} wide. "
-            "Their width is that of the errors on rehearsed shifts that were left out, and of few samples; "
-            "more samples make only the second part smaller.",
+            f"- Without drift the estimate was off by {told(off)} on average, in intervals {told(width)} "
+            "wide. Their width is that of the errors on rehearsed shifts that were left out, and of few "
+            "samples; more samples make only the second part smaller.",
         ]
     )
 
