@@ -1,7 +1,7 @@
 """A small classifier of house numbers: trained, rehearsed and written to files that `equipoise serve` takes.
 
     python house_numbers.py
-    equipoise serve house_numbers:factory --source house-numbers/source.safetensors --state house-numbers/state
+    equipoise serve house_numbers:factory --source house-numbers/source.safetensors --state state
 
 The other examples take their images from here. They are drawn, not downloaded.
 """
@@ -25,8 +25,8 @@ TRAINED_ON, HELD_OUT = 1000, 500
 
 
 def images(part: str, count: int) -> tuple[Tensor, Tensor]:
-    """Images (N, 1, 32, 32) from 0 to 1 and their labels: "house numbers" by day, or a "stream" that drifts."""
-    drawn = open_data_set("drift", ".").read(part, count, Reader(workers=1))
+    """Images (N, 1, 32, 32) from 0 to 1 and labels: of "house numbers" by day, or of a "stream" that drifts."""
+    drawn = open_data_set("drift", Path()).read(part, count, Reader(workers=1))
     return drawn.pixels / 255, drawn.labels
 
 

@@ -4,17 +4,22 @@ The model is built from a configuration and trained for a moment, to need no dow
 `ResNetForImageClassification.from_pretrained(...)`.
 """
 
+from typing import Any
+
 import torch
-from transformers import ResNetConfig, ResNetForImageClassification
+import transformers
 
 import equipoise as eq
 from house_numbers import images, right
 
 
+HF: Any = transformers  # its annotations lack options that it has
+
+
 def main() -> eq.Adapter:
     """Train, rehearse, adapt; returns the adapter."""
     torch.manual_seed(0)
-    config = ResNetConfig(
+    config = HF.ResNetConfig(
         num_channels=1,
         num_labels=10,
         embedding_size=16,
@@ -22,7 +27,7 @@ def main() -> eq.Adapter:
         depths=[1, 1],
         layer_type="basic",
     )
-    model = ResNetForImageClassification(config)
+    model = HF.ResNetForImageClassification(config)
     inputs, labels = images("house numbers", 1000)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(10):
@@ -32,7 +37,7 @@ def main() -> eq.Adapter:
             optimizer.step()
     model.eval()
 
-    # Loaders of dicts are taken as they are. Leave samples= and shifts= away: a small rehearsal saves time here.
+    # Loaders of dicts are taken as they are. Leave samples= and shifts= away: fewer save time here.
     held_out = [{"pixel_values": inputs[800:], "labels": labels[800:]}]
     source = eq.rehearse(model, held_out, samples=200, shifts=8, progress=False)
     adapter = eq.Poise(model, source)

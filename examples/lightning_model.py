@@ -1,4 +1,4 @@
-"""A LightningModule that is trained by a Trainer, then tested while it adapts: `python lightning_model.py`."""
+"""A LightningModule, trained by a Trainer, then tested while it adapts: `python lightning_model.py`."""
 
 import lightning
 import torch

@@ -15,7 +15,7 @@ from equipoise.guard.eprocess import EProcess
 from equipoise.guard.events import REQUEST, Action
 from equipoise.guard.observation import Observation
 from equipoise.guard.triggers import (
-    MARGIN,
+    MOVED_ANSWERS,
     Alarm,
     BelowSource,
     Collapse,
@@ -28,7 +28,7 @@ from equipoise.guard.triggers import (
 REMEMBERED = 10
 """Cool-downs after which an alarm is forgotten."""
 
-BATCHES, SAMPLES = 10.0, 100.0
+BATCHES_HALF_LIFE, SAMPLES_HALF_LIFE = 10.0, 100.0
 """Half-lives of the e-processes' windows: of one loss a batch, and of one a sample."""
 
 LAST_RUNG = 3
@@ -112,12 +112,21 @@ class Watch:
         """A watch without evidence."""
         tolerance, delta = options.tolerance, options.delta / TESTS
         return cls(
-            Estimates(paired_process(tolerance, delta, BATCHES)),
-            Labels(paired_process(tolerance, delta, SAMPLES)),
-            Collapse(paired_process(MARGIN, delta, SAMPLES)),
+            Estimates(paired_process(tolerance, delta, BATCHES_HALF_LIFE)),
+            Labels(paired_process(tolerance, delta, SAMPLES_HALF_LIFE)),
+            Collapse(paired_process(MOVED_ANSWERS, delta, SAMPLES_HALF_LIFE)),
             BelowSource(tolerance),
             **kept,
         )
+
+    @property
+    def processes(self) -> dict[str, EProcess]:
+        """The e-processes by the names of their triggers."""
+        return {
+            "estimates": self.estimates.process,
+            "labels": self.labels.process,
+            "collapse": self.collapse.process,
+        }
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain numbers."""
@@ -131,11 +140,11 @@ class Watch:
             estimates, labels, collapse = (
                 EProcess(**made[name]["process"]) for name in ("estimates", "labels", "collapse")
             )
-            counts = (tuple(float(n) for n in made["collapse"][name]) for name in ("answered", "by_source"))
+            window = tuple((int(a), int(b), float(n)) for a, b, n in made["collapse"]["window"])
             made |= {
                 "estimates": Estimates(estimates),
                 "labels": Labels(labels),
-                "collapse": Collapse(collapse, *counts),
+                "collapse": Collapse(collapse, window),
                 "below": BelowSource(**made["below"]),
             }
             return cls(**made)
