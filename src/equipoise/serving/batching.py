@@ -169,3 +169,8 @@ class RequestQueue:
             self._closed = True
             self._requests = deque(request for request in self._requests if not request.claimed)
             self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let a thread that waits for late requests look again: the learner has answered all of them."""
+        with self._changed:
+            self._changed.notify_all()

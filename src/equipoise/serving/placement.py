@@ -11,7 +11,7 @@ def owner(stream: str, replicas: int) -> int:
     1 / (K + 1) of the streams get another owner, and all of those go to the new one.
 
     >>> [owner(name, 3) for name in ("gate", "yard", "roof")]
-    [1, 0, 1]
+    [2, 1, 2]
     """
     return max(range(replicas), key=lambda index: _score(index, stream))
 

@@ -13,9 +13,11 @@ from equipoise.errors import OptionError
 from equipoise.serving.errors import ClosedError, ReplicaLostError
 from equipoise.serving.folder_lock import FolderLock
 from equipoise.serving.interface import Answer, LabelsTaken, Mode, StreamStatus
+from equipoise.serving.limits import Limits
 from equipoise.serving.placement import owner
 from equipoise.serving.ray_errors import as_service_error
 from equipoise.serving.ray_replicas import RayReplicas
+from equipoise.serving.recipe import ServiceFromFactory
 from equipoise.serving.replica import Action, ReplicaFacts, ServiceRecipe
 
 _Result = TypeVar("_Result")
@@ -74,6 +76,18 @@ class RayService:
             self._end()
             raise
 
+    @classmethod
+    def start(
+        cls, factory: str, source: Path | None, method: str, state: Path, replicas: int, limits: Limits
+    ) -> "RayService":
+        """Start replicas of the model that "module:function" makes, on this machine.
+
+        Each replica imports the module and reads the statistics for itself (`recipe.ServiceFromFactory`); the
+        limits are those of one replica.
+        """
+        path = None if source is None else source.resolve()
+        return cls(ServiceFromFactory(factory, path, method, limits), state, replicas=replicas)
+
     # ------------------------------------------------------------------ facts
 
     @property
@@ -99,7 +113,7 @@ class RayService:
 
     def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Answer]:
         """Queue a batch of inputs (N, …) at the replica that owns the stream."""
-        return self._begin(self._answer(self._owner(stream), "submit", stream, inputs))
+        return self._begin(self._answer(self.owner(stream), "submit", stream, inputs))
 
     def label(self, stream: str, request: str, labels: Sequence[int]) -> LabelsTaken:
         """Take the labels of a request; on disk when it returns."""
@@ -125,7 +139,7 @@ class RayService:
     def streams(self) -> list[StreamStatus]:
         """All streams, by name, each as its owner has it."""
         listed: list[list[StreamStatus]] = self._wait(self._all("call", "streams"))
-        owned = [s for index, part in enumerate(listed) for s in part if self._owner(s.name) == index]
+        owned = [s for index, part in enumerate(listed) for s in part if self.owner(s.name) == index]
         return sorted(owned, key=lambda status: status.name)
 
     def status(self, stream: str) -> StreamStatus:
@@ -152,6 +166,12 @@ class RayService:
             self._replicas.stop()
             self._end()
 
+    def __enter__(self) -> "RayService":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     async def _save_all(self) -> None:
         """Save every replica's streams; an error of one is raised after the others have saved theirs."""
         came = asyncio.all_tasks() - {asyncio.current_task()}
@@ -171,14 +191,15 @@ class RayService:
 
     # ------------------------------------------------------------------ calls
 
-    def _owner(self, stream: str) -> int:
+    def owner(self, stream: str) -> int:
+        """The index of the replica that owns a stream."""
         return owner(stream, len(self._replicas))
 
     def _change(self, stream: str, action: Action, *args: Any) -> Any:
-        return self._wait(self._answer(self._owner(stream), "call", action, stream, *args))
+        return self._wait(self._answer(self.owner(stream), "call", action, stream, *args))
 
     def _read(self, stream: str, action: Action, *args: Any) -> Any:
-        return self._wait(self._asked_again(self._owner(stream), "call", action, stream, *args))
+        return self._wait(self._asked_again(self.owner(stream), "call", action, stream, *args))
 
     async def _all(self, name: str, *args: Any) -> list[Any]:
         """What every replica answers to a question that changes nothing."""

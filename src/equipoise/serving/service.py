@@ -265,6 +265,7 @@ class Service:
             self._queue.close()
             for thread in self._threads:
                 thread.join()
+                self._queue.wake()
             try:
                 self._residents.save_all()
             finally:
