@@ -119,6 +119,15 @@ class Watch:
             **kept,
         )
 
+    @property
+    def processes(self) -> dict[str, EProcess]:
+        """The e-processes by the names of their triggers."""
+        return {
+            "estimates": self.estimates.process,
+            "labels": self.labels.process,
+            "collapse": self.collapse.process,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """A dict of plain numbers."""
         return asdict(self)
@@ -131,11 +140,11 @@ class Watch:
             estimates, labels, collapse = (
                 EProcess(**made[name]["process"]) for name in ("estimates", "labels", "collapse")
             )
-            counts = (tuple(float(n) for n in made["collapse"][name]) for name in ("answered", "by_source"))
+            window = tuple((int(a), int(b), float(n)) for a, b, n in made["collapse"]["window"])
             made |= {
                 "estimates": Estimates(estimates),
                 "labels": Labels(labels),
-                "collapse": Collapse(collapse, *counts),
+                "collapse": Collapse(collapse, window),
                 "below": BelowSource(**made["below"]),
             }
             return cls(**made)

@@ -8,6 +8,12 @@ BOLDEST = 0.5
 """The largest bet in units of 1/ε: a loss of 0 then costs half of the wealth."""
 
 
+def grapa(mean: float, variance: float, epsilon: float) -> float:
+    """The bet λ for losses of a mean and variance: clip((μ − ε) / (σ² + (μ − ε)²), 0, .5 / ε)."""
+    above = mean - epsilon
+    return min(above / (max(variance, 0.0) + above * above), BOLDEST / epsilon) if above > 0 else 0.0
+
+
 @dataclass(frozen=True)
 class EProcess:
     """The wealth of a gambler who bets that losses are larger than tolerated (Timans et al., UAI 2025).
@@ -52,11 +58,7 @@ class EProcess:
         if not self.weight:
             return 0.0
         mean = self.total / self.weight
-        variance = max(self.squares / self.weight - mean * mean, 0.0)
-        above = mean - self.epsilon
-        if above <= 0:
-            return 0.0
-        return min(above / (variance + above * above), BOLDEST / self.epsilon)
+        return grapa(mean, self.squares / self.weight - mean * mean, self.epsilon)
 
     @property
     def alarm(self) -> bool:
@@ -68,17 +70,17 @@ class EProcess:
         """The share of the evidence that an alarm takes, ln M / ln(1/δ): 1 is an alarm."""
         return self.log_wealth / -math.log(self.delta)
 
-    def after(self, losses: Iterable[tuple[float, int]], batch: int, *, bets: bool = True) -> "EProcess":
+    def after(self, losses: Iterable[tuple[float, int]], batch: int, bet: float | None = None) -> "EProcess":
         """The process after an update with losses and the number of times that each came.
 
         Args:
             losses: pairs of a loss in [0, 1] and its count.
             batch: the number of the batch.
-            bets: False for λ = 0; the choice must not depend on these losses.
+            bet: λ, which must not depend on these losses; None: that of the losses before.
         """
         counted = list(losses)
         came = sum(count for _, count in counted)
-        bet = self.bet if bets else 0.0
+        bet = self.bet if bet is None else bet
         wealth = self.log_wealth + sum(
             count * math.log1p(bet * (loss - self.epsilon)) for loss, count in counted
         )

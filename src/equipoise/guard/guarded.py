@@ -22,7 +22,6 @@ from equipoise.guard.log import Log
 from equipoise.guard.observation import observe
 from equipoise.guard.replay import event_of
 from equipoise.guard.snapshots import Snapshots
-from equipoise.guard.triggers import Collapse, Estimates, Labels
 from equipoise.options import integer, number
 
 EVENTS = 1000
@@ -282,13 +281,7 @@ class Guarded:
             mode = f"held until `release`: {watch.held}"
         else:
             mode = f"held until batch {watch.until}: {watch.held}"
-        tests: dict[str, Estimates | Labels | Collapse] = {
-            "estimates": watch.estimates,
-            "labels": watch.labels,
-            "collapse": watch.collapse,
-        }
-        processes = {name: test.process for name, test in tests.items()}
-        evidence = ", ".join(f"{name} {max(p.evidence, 0.0):.0%}" for name, p in processes.items())
+        evidence = ", ".join(f"{name} {max(p.evidence, 0.0):.0%}" for name, p in watch.processes.items())
         lines = [
             f"batch {watch.batch}: {mode}",
             f"evidence against the adapted model, of what an alarm takes: {evidence}",

@@ -2,27 +2,33 @@
 
 | trigger | fed by | an alarm unless | its false alarms |
 |---|---|---|---|
-| `Estimates` | estimated accuracies | adapted at most `tolerance` below source | at most δ, if the estimates are right |
+| `Estimates` | estimated accuracies | adapted `tolerance` below source at most | at most δ if right |
 | `Labels` | labels | the same, sample by sample | at most δ |
 | `Collapse` | classes of the answers | half of them, at most, on other classes | at most δ |
 | `BelowSource` | intervals of the estimates | they overlap once in 5 batches | not known |
 | `runaway` | weights and statistics | they are finite and within limits | not known |
 """
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from equipoise.guard.eprocess import EProcess
+from equipoise.guard.eprocess import EProcess, grapa
 from equipoise.guard.observation import Observation
 
 MARGIN = 0.5
 """The share of answers that may move to other classes than the source model's before it is a collapse."""
 
+FORGOTTEN = 0.01
+"""The weight below which a pair of answers leaves the window."""
+
 IN_A_ROW = 5
 """The batches in a row with an estimate below the source model's that are an alarm."""
 
 FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
-"""The limits of `Observation.weights` and `.statistics`: weights may move by their own length; statistics follow domains freely."""
+"""The limits of `Observation.weights` and `.statistics`: weights may move by their own norm,
+and statistics, which follow domains, by far more."""
 
 
 class Alarm(NamedTuple):
@@ -117,71 +123,77 @@ class Collapse:
     class, has a histogram of its own without a collapse.
 
     Answers that are spread over more classes than the source model's are no collapse. Bets are only placed
-    while the answers before were the more concentrated ones, Σ_c π_c² > Σ_c π'_c². That is known before the
-    batch, so that δ holds.
+    while the answers before were the more concentrated ones, Σ_c π_c² > Σ_c π'_c². K, that condition and the
+    mean and variance that the bet follows from are all those of the batches before, so that δ holds.
 
     On a stream of one class, an adapted model that is right more often than the source model by ½ or more
-    gives the same histograms as a collapse to that class: the two cannot be told apart without labels or a
+    gives the same histograms as a collapse to that class: the two cannot be distinguished without labels or a
     rehearsal, and this is an alarm.
 
     Attributes:
         process: the e-process.
-        answered: the histogram of the answers before, which forgets as the process does.
-        by_source: that of the source model's.
+        window: the pairs of answers before (`Observation.pairs`), with the weights they have left.
     """
 
     process: EProcess
-    answered: tuple[float, ...] = ()
-    by_source: tuple[float, ...] = ()
+    window: tuple[tuple[int, int, float], ...] = ()
 
     def after(self, seen: Observation, batch: int) -> "Collapse":
         """The trigger after a batch."""
         came = sum(count for *_, count in seen.pairs)
         if not came:
             return self
-        favoured = self.favoured
-        counts = {1: 0, 0: 0, -1: 0}
-        for own, theirs, count in seen.pairs:
-            counts[(own in favoured) - (theirs in favoured)] += count
-        losses = [(paired_loss(d), count) for d, count in counts.items()] if favoured else []
+        losses = [(paired_loss(d), int(count)) for d, count in _differences(seen.pairs, self.favoured)]
         kept = 2.0 ** (-came / self.process.half_life)
-        return Collapse(
-            self.process.after(losses, batch, bets=self.concentrated),
-            _joined(self.answered, kept, [(own, n) for own, _, n in seen.pairs], seen.classes),
-            _joined(self.by_source, kept, [(theirs, n) for _, theirs, n in seen.pairs], seen.classes),
-        )
+        weights = {(own, theirs): kept * weight for own, theirs, weight in self.window}
+        for own, theirs, count in seen.pairs:
+            weights[own, theirs] = weights.get((own, theirs), 0.0) + count
+        window = tuple((*pair, weight) for pair, weight in sorted(weights.items()) if weight >= FORGOTTEN)
+        return Collapse(self.process.after(losses, batch, self.bet), window)
+
+    @property
+    def bet(self) -> float:
+        """λ of the next batch."""
+        answered, by_source = self.histograms
+        if sum(n * n for n in answered.values()) <= sum(n * n for n in by_source.values()):
+            return 0.0
+        losses = [(paired_loss(d), weight) for d, weight in _differences(self.window, self.favoured)]
+        total = sum(weight for _, weight in losses)
+        mean = sum(weight * loss for loss, weight in losses) / total
+        variance = sum(weight * (loss - mean) ** 2 for loss, weight in losses) / total
+        return grapa(mean, variance, self.process.epsilon)
+
+    @property
+    def histograms(self) -> tuple[Mapping[int, float], Mapping[int, float]]:
+        """The weight of each class among the answers before, and among the source model's."""
+        answered, by_source = defaultdict[int, float](float), defaultdict[int, float](float)
+        for own, theirs, weight in self.window:
+            answered[own] += weight
+            by_source[theirs] += weight
+        return answered, by_source
 
     @property
     def favoured(self) -> set[int]:
         """K: the classes answered more often than by the source model."""
-        both = zip(self.answered, self.by_source, strict=True)
-        return {label for label, (own, theirs) in enumerate(both) if own > theirs}
-
-    @property
-    def concentrated(self) -> bool:
-        """Whether the answers are on fewer classes than the source model's."""
-        return sum(n * n for n in self.answered) > sum(n * n for n in self.by_source)
+        answered, by_source = self.histograms
+        return {label for label, weight in answered.items() if weight > by_source[label]}
 
     @property
     def alarm(self) -> Alarm | None:
         """The alarm, if there is one."""
         if not self.process.alarm:
             return None
-        total = sum(self.answered)
-        top = max(range(len(self.answered)), key=lambda label: self.answered[label])
-        shares = (counts[top] / total for counts in (self.answered, self.by_source))
+        answered, by_source = self.histograms
+        top, total = max(answered, key=lambda label: answered[label]), sum(answered.values())
         reason = "the answers collapse: class {} has {:.0%} of them, and {:.0%} of the source model's"
+        shares = (counts[top] / total for counts in (answered, by_source))
         return Alarm("collapse", reason.format(top, *shares), self.process.calm)
 
 
-def _joined(
-    before: tuple[float, ...], kept: float, came: list[tuple[int, int]], classes: int
-) -> tuple[float, ...]:
-    """A histogram after a batch."""
-    counts = [kept * count for count in before] or [0.0] * classes
-    for label, count in came:
-        counts[label] += count
-    return tuple(counts)
+def _differences(pairs: Iterable[tuple[int, int, float]], favoured: set[int]) -> Iterator[tuple[int, float]]:
+    """The difference d of each pair of answers, and its weight."""
+    for own, theirs, weight in pairs:
+        yield (own in favoured) - (theirs in favoured), weight
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def checked_labels(labels: Any, count: int, classes: int) -> np.ndarray[Any, np.
 
 
 def votes(rows: Rows) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Logits that choose the classes of the source model, of which only these are remembered; NaN for none."""
+    """Logits that choose the classes of the source model, which alone are remembered; NaN where unknown."""
     chosen = np.zeros_like(rows["logits"])
     chosen[np.arange(len(rows)), rows["source"]] = 1
     chosen[rows["source"] == UNKNOWN] = np.nan

@@ -164,11 +164,10 @@ class Monitor:
         return ranges
 
     def _take(self, fresh: Rows, ranges: Sequence[tuple[str, int]]) -> None:
-        if self._recent is None:
-            self._recent = RecentSamples(self.keep, fresh[:0])
-            self._totals, self._reference = summed(fresh[:0]), summed(fresh[:0])
         if not len(fresh):
             return
+        if self._recent is None:
+            self._recent = RecentSamples(self.keep, fresh[:0])
         first = self._recent.last
         for name, rows in ranges:
             self._requests.add(name, first, rows)
@@ -227,15 +226,17 @@ class Monitor:
         return np.zeros(0, row_type(0)) if self._recent is None else self._recent.rows[-self.window :]
 
     def _latest_estimate(self) -> dict[str, float]:
-        """The estimate of the last batch, which is over a window already."""
-        names = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
-        last = self._window_rows[-1:]
-        if not len(last) or np.isnan(last["accuracy"][0]):
+        """The last estimate in the window; it is over the adapter's own window already."""
+        rows = self._window_rows
+        known = np.flatnonzero(~np.isnan(rows["accuracy"]))
+        if not len(known):
             return {}
-        found = {gauge: float(last[name][0]) for name, gauge in names.items()}
-        found["accuracy_inside"] = float(last["inside"][0])
-        if not np.isnan(last["source_accuracy"][0]):
-            found["source_accuracy"] = float(last["source_accuracy"][0])
+        last = rows[known[-1]]
+        names = {"accuracy": "accuracy", "low": "accuracy_low", "high": "accuracy_high"}
+        found = {gauge: float(last[name]) for name, gauge in names.items()}
+        found["accuracy_inside"] = float(last["inside"])
+        if not np.isnan(last["source_accuracy"]):
+            found["source_accuracy"] = float(last["source_accuracy"])
         return found
 
     @one_at_a_time

@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from equipoise.errors import StateError
-from equipoise.monitor.history import COLUMNS, History
+from equipoise.monitor.history import ROW_COLUMNS, History
 from equipoise.monitor.labels import Requests
 from equipoise.monitor.samples import RecentSamples, row_type
 from equipoise.monitor.sums import Sums
-from equipoise.monitor.truth import Truth
+from equipoise.monitor.truth import Truth, nothing
 
 if TYPE_CHECKING:
     from equipoise.monitor.monitor import Monitor
 
-VERSION = 1
+_VERSION = 1
+_TRUTH = ("truth.bins", "truth.surprise", "truth.estimate")
 
 
 def saved(monitor: "Monitor") -> dict[str, Any]:
     """Everything that a monitor knows: {"numbers": plain JSON, "tensors": tensors by name}."""
     recent, truth = monitor._recent, monitor._forgotten_truth
     classes = len(monitor._totals.histogram)
-    rows = np.zeros(0, row_type(classes)) if recent is None else recent.rows
-    fields = {f"rows.{name}": torch.from_numpy(rows[name].copy()) for name in rows.dtype.names or ()}
     numbers = {
-        "version": VERSION,
+        "version": _VERSION,
         "window": monitor.window,
         "keep": monitor.keep,
         "classes": classes,
@@ -41,13 +41,11 @@ def saved(monitor: "Monitor") -> dict[str, Any]:
         "batches": monitor._batches,
         "written": monitor._written,
     }
-    tensors = {
-        **fields,
-        "history": torch.from_numpy(monitor._history.table(classes)),
-        "truth.bins": truth.bins,
-        "truth.surprise": truth.surprise,
-        "truth.estimate": truth.estimate,
-    }
+    tensors = {name: getattr(truth, name.removeprefix("truth.")) for name in _TRUTH}
+    if recent is not None:
+        rows = recent.rows
+        tensors |= {f"rows.{name}": torch.from_numpy(rows[name].copy()) for name in rows.dtype.names or ()}
+        tensors["history"] = torch.from_numpy(monitor._history.table())
     return {"numbers": numbers, "tensors": tensors}
 
 
@@ -56,24 +54,15 @@ def loaded(monitor: "Monitor", state: Mapping[str, Any]) -> None:
     try:
         numbers, tensors = state["numbers"], state["tensors"]
         options = {name: numbers[name] for name in ("version", "window", "keep")}
-        own = {"version": VERSION, "window": monitor.window, "keep": monitor.keep}
+        own = {"version": _VERSION, "window": monitor.window, "keep": monitor.keep}
         if options != own:
             raise StateError(f"expected the state of a monitor with {own}, got {options}")
-        kind = row_type(numbers["classes"])
-        rows = np.zeros(len(tensors["rows.time"]), kind)
-        for name in kind.names or ():
-            rows[name] = tensors[f"rows.{name}"].numpy()
         parts: dict[str, Any] = {
-            "_recent": RecentSamples(monitor.keep, rows, numbers["first"]) if numbers["classes"] else None,
+            **_rows(numbers, tensors, monitor.keep),
             "_requests": Requests([(name, first, count) for name, first, count in numbers["requests"]]),
-            "_history": History(
-                tensors["history"].double().numpy().reshape(-1, len(COLUMNS) + numbers["classes"])
-            ),
             "_totals": Sums.from_json(numbers["totals"]),
             "_reference": Sums.from_json(numbers["reference"]),
-            "_forgotten_truth": Truth(
-                *(tensors[f"truth.{n}"].clone() for n in ("bins", "surprise", "estimate"))
-            ),
+            "_forgotten_truth": _truth(tensors),
             "_events": Counter(numbers["events"]),
             "_recent_events": deque((int(at), action) for at, action in numbers["recent_events"]),
             "_statistics_shift": numbers["statistics_shift"],
@@ -85,3 +74,23 @@ def loaded(monitor: "Monitor", state: Mapping[str, Any]) -> None:
             raise
         raise StateError(f"not the state of a monitor: {error!r}") from error
     vars(monitor).update(parts)
+
+
+def _rows(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], keep: int) -> dict[str, Any]:
+    """The remembered samples and the curves, of which a monitor of nothing has none."""
+    if not numbers["classes"]:
+        return {"_recent": None, "_history": History()}
+    kind = row_type(numbers["classes"])
+    rows = np.zeros(len(tensors["rows.time"]), kind)
+    for name in kind.names or ():
+        rows[name] = tensors[f"rows.{name}"].numpy()
+    table = tensors["history"].numpy().reshape(-1, len(ROW_COLUMNS) + numbers["classes"])
+    return {"_recent": RecentSamples(keep, rows, int(numbers["first"])), "_history": History(table.copy())}
+
+
+def _truth(tensors: Mapping[str, Tensor]) -> Truth:
+    truth = Truth(*(tensors[name].clone() for name in _TRUTH))
+    for name, like in vars(nothing()).items():
+        if getattr(truth, name).shape != like.shape:
+            raise ValueError(f"truth.{name}: expected the shape {tuple(like.shape)}")
+    return truth

@@ -13,7 +13,8 @@ from equipoise.metrics.inputs import check_scores
 from equipoise.metrics.intervals import bootstrap_expected_error, normal_interval, wilson_interval
 from equipoise.monitor.samples import UNKNOWN, Rows
 
-BINS = 15
+_BINS = 15
+
 LEVEL = 0.9
 """The level of all intervals: that of the estimates."""
 
@@ -43,7 +44,7 @@ class Truth:
 
 def nothing() -> Truth:
     """The sums without a label."""
-    return Truth(*(torch.zeros(shape, dtype=torch.float64) for shape in ((BINS, 4), (3,), (2,))))
+    return Truth(*(torch.zeros(shape, dtype=torch.float64) for shape in ((_BINS, 4), (3,), (2,))))
 
 
 def labelled(rows: Rows) -> Rows:
@@ -60,11 +61,11 @@ def truth_of(rows: Rows) -> Truth:
     target = torch.from_numpy(rows["label"].astype(np.int64))
     scores = check_scores(probs=None, logits=torch.from_numpy(rows["logits"].astype(np.float64)))
     confidence = scores.confidence
-    cell = equal_width_cell(confidence, BINS, scores.rounding)
+    cell = equal_width_cell(confidence, _BINS, scores.rounding)
     surprise = sample_negative_log_likelihood(scores, target)
     estimates = rows["accuracy"][~np.isnan(rows["accuracy"])]
     return Truth(
-        sum_table(confidence, scores.correct(target), cell, BINS),
+        sum_table(confidence, scores.correct(target), cell, _BINS),
         torch.stack([torch.ones_like(surprise), surprise, surprise.square()]).sum(1),
         torch.tensor([len(estimates), estimates.sum()], dtype=torch.float64),
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from equipoise.errors import MissingExtraError
 
-PREFIX = "equipoise"
+_PREFIX = "equipoise"
 
 
 class OpenTelemetryWriter:
@@ -26,7 +26,7 @@ class OpenTelemetryWriter:
                 raise MissingExtraError(
                     "OpenTelemetryWriter needs OpenTelemetry: pip install opentelemetry-sdk"
                 ) from error
-            meter = metrics.get_meter(PREFIX)
+            meter = metrics.get_meter(_PREFIX)
         self._meter, self._attributes = meter, {"stream": stream}
         self._gauges: dict[str, Any] = {}
 
@@ -34,7 +34,7 @@ class OpenTelemetryWriter:
         """Record the gauges."""
         for name, value in {**values, "stream_samples": float(step)}.items():
             if name not in self._gauges:
-                self._gauges[name] = self._meter.create_gauge(f"{PREFIX}.{name}")
+                self._gauges[name] = self._meter.create_gauge(f"{_PREFIX}.{name}")
             self._gauges[name].set(value, self._attributes)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from equipoise.errors import MissingExtraError
 
-PREFIX = "equipoise"
+_PREFIX = "equipoise"
 
 _FAMILIES: "WeakKeyDictionary[Any, dict[str, Any]]" = WeakKeyDictionary()
 """The gauges of each registry: a registry takes a name once, and the streams share it."""
@@ -45,7 +45,7 @@ class PrometheusWriter:
         for name, value in shown.items():
             if name not in self._families:
                 self._families[name] = self._gauge(
-                    f"{PREFIX}_{name}", f"{name} of a monitored stream", ["stream"], registry=self._registry
+                    f"{_PREFIX}_{name}", f"{name} of a monitored stream", ["stream"], registry=self._registry
                 )
             self._families[name].labels(self._stream).set(value)
 
