@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Transform: TypeAlias = Callable[["Image.Image"], Tensor]
-"""A function from an RGB image to an input of the model."""
+"""A function from an RGB image to an input of a model, without the batch dimension."""
 
 
 def load_factory(name: str) -> tuple[nn.Module, Transform | None]:
