@@ -33,8 +33,8 @@ def collapse(delta: float = 0.01) -> Collapse:
 
 
 def estimates(accuracy: float, source: float, width: float = 0.02, **others: Any) -> Observation:
-    both = ((value, value - width, value + width) for value in (accuracy, source))
-    return Observation(50, CLASSES, (), True, *both, **others)
+    own, theirs = ((value, value - width, value + width) for value in (accuracy, source))
+    return Observation(50, CLASSES, accuracy=own, source_accuracy=theirs, **others)
 
 
 def first_alarm(trigger: Any, stream: Any) -> tuple[int, Alarm] | None:
