@@ -2,12 +2,14 @@
 
     PYTHONPATH=benchmarks/results python benchmarks/guard/streams.py OUT RECIPE DATA --csv FILE
 
-on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained. Every case is a method
-with the recipe's options and batch size on the images of a target; the same adapter without a guard meets the
-same batches. "collapse" cases are tent with rates that break it. A row is added to the CSV file as soon as it
+on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained. Every case is a
+method with the recipe's options and batch size on the images of a target; the same adapter without a guard
+meets the same batches. Tent with a rate of its own is there to break. A row is added to the CSV file as soon as it
 is measured; rows of another target, method, rate or order stay.
 """
 
+import json
+import tempfile
 import time
 from collections.abc import Mapping
 from copy import deepcopy
@@ -27,6 +29,8 @@ from equipoise.bench.source_model import SourceModel, model_path
 from equipoise.bench.sweep import MODELS
 from equipoise.data.images import Images
 from equipoise.data.streams import Order, stream_order
+from equipoise.guard.decider import Options, Watch, decide
+from equipoise.guard.observation import Observation
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ CASES = (
     *(Case(method) for method in ("poise", "tent", "eta", "eata", "sotta", "dec", "norm", "t3a")),
     Case("poise", "sorted"),
     Case("tent", "sorted"),
-    *(Case("tent", rate=rate, size=50) for rate in (0.5, 0.1, 0.05)),
+    *(Case("tent", rate=rate, size=50) for rate in (0.5, 0.1, 0.05, 0.02, 0.01)),
 )
 KEY = ["data", "backbone", "target", "method", "order", "rate", "batch_size", "images"]
 NAMES = ("poise", "tent", "eta", "eata", "sotta", "dec", "norm", "t3a")
@@ -68,7 +72,8 @@ def adapter_of(run: RunPlan, trained: SourceModel, models: Path, rate: float | N
 
 def measured(adapter: eq.Adapter, images: Images, size: int) -> dict[str, Any]:
     """The accuracies of the adapter alone, of the source model and under guard, and the first action."""
-    guarded, right = eq.Guarded(deepcopy(adapter)), []
+    log = Path(tempfile.mkdtemp()) / "log"
+    guarded, right = eq.Guarded(deepcopy(adapter), log=log), []
     started, seconds = time.perf_counter(), [0.0, 0.0]
     for x, y in zip(images.pixels.split(size), images.labels.split(size), strict=True):
         before = time.perf_counter()
@@ -80,9 +85,14 @@ def measured(adapter: eq.Adapter, images: Images, size: int) -> dict[str, Any]:
         right.append([int((logits.argmax(1) == y).sum()) for logits in answers])
     counts = torch.tensor(right).double().cumsum(0)
     adapted, source, watched = (counts[-1] / len(images.labels)).tolist()
+    if eq.replay(log) != list(guarded.events):
+        raise SystemExit("the log does not reproduce the events")
     row: dict[str, Any] = {
+        **largest(log),
         "rehearsed": adapter.temper.rehearsed is not None,
-        "adapted": adapted, "source": source, "guarded": watched,
+        "adapted": adapted,
+        "source": source,
+        "guarded": watched,
         "collapsed": adapted < source - 0.05,
         "acted": bool(guarded.events),
         "actions": sum(event.action in ("rollback", "reset") for event in guarded.events),
@@ -91,6 +101,23 @@ def measured(adapter: eq.Adapter, images: Images, size: int) -> dict[str, Any]:
         "seconds": time.perf_counter() - started,
     }
     return row | (first_action(guarded.events[0], counts, size, len(images.labels)) if guarded.events else {})
+
+
+def largest(log: Path) -> dict[str, float]:
+    """The largest distances and evidence before the first action, from the log."""
+    watch, found = None, {"weights": 0.0, "step": 0.0, "statistics": 0.0, "collapse": 0.0, "estimates": 0.0}
+    for line in map(json.loads, log.read_text().splitlines()):
+        if watch is None:
+            options, watch = Options(**line["options"]), Watch.from_json(line["state"])
+            continue
+        watch, decision = decide(options, watch, Observation.from_json(line["observation"]))
+        if decision.action != "none":
+            break
+        runs, tests = watch.runaway, watch.processes
+        now = {"weights": runs.weights, "step": runs.step, "statistics": runs.statistics}
+        now |= {name: tests[name].evidence for name in ("collapse", "estimates")}
+        found = {name: max(value, now[name]) for name, value in found.items()}
+    return {f"largest_{name}": value for name, value in found.items()}
 
 
 def first_action(event: eq.Event, counts: torch.Tensor, size: int, images: int) -> dict[str, Any]:
@@ -147,9 +174,14 @@ def main() -> None:
             cell, size = run.any_cell, case.size or run.any_cell["batch_size"]
             adapter = adapter_of(run, trained_model(run, models), models, case.rate)
             row = {
-                "data": cell["data"], "backbone": cell["backbone"], "target": target,
-                "method": case.method, "order": case.order, "rate": case.rate or 0.0,
-                "batch_size": size, "images": len(images.labels),
+                "data": cell["data"],
+                "backbone": cell["backbone"],
+                "target": target,
+                "method": case.method,
+                "order": case.order,
+                "rate": case.rate or 0.0,
+                "batch_size": size,
+                "images": len(images.labels),
                 **measured(adapter, images, size),
             }
             add(given.csv, row)

@@ -27,7 +27,7 @@ IN_A_ROW = 5
 """The batches in a row with an estimate below the source model's that are an alarm."""
 
 FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 0.5, 100.0
-"""The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move by far more."""
+"""The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
 
 LARGEST_STEP = 0.05
 """The limit of the weights' way in one batch: some 35 times that of Adam at TENT's rate of 0.001."""
