@@ -4,8 +4,8 @@
 
 on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained. Every case is a
 method with the recipe's options and batch size on the images of a target; the same adapter without a guard
-meets the same batches. Tent with a rate of its own is there to break. A row is added to the CSV file as soon as it
-is measured; rows of another target, method, rate or order stay.
+meets the same batches. Tent with a rate of its own is there to break. A row is added to the CSV file as soon
+as it is measured; rows of another target, method, rate or order stay.
 """
 
 import json

@@ -39,34 +39,34 @@ def accuracy_of(answer: Callable[[Tensor], Tensor], batches: list[tuple[Tensor, 
 
 
 def nan_images() -> Iterator[Tensor]:
-    for x, _ in clean(20):
+    for x, _ in clean(10):
         x[::3] = torch.nan
         yield x
 
 
 def only_nan_images() -> Iterator[Tensor]:
-    for _ in range(10):
+    for _ in range(5):
         yield torch.full((SIZE, 3, 8, 8), torch.nan)
 
 
 def black_images() -> Iterator[Tensor]:
-    for _ in range(40):
+    for _ in range(20):
         yield torch.zeros(SIZE, 3, 8, 8)
 
 
 def one_class() -> Iterator[Tensor]:
-    x, y = samples(SIZE * 40 * CLASSES, seed=5)
+    x, y = samples(SIZE * 20 * CLASSES, seed=5)
     yield from x[y == 1].split(SIZE)
 
 
 def noise() -> Iterator[Tensor]:
     draw = torch.Generator().manual_seed(0)
-    for _ in range(40):
+    for _ in range(20):
         yield 3 * torch.randn(SIZE, 3, 8, 8, generator=draw)
 
 
 def sorted_by_class() -> Iterator[Tensor]:
-    x, y = samples(SIZE * 40, seed=6)
+    x, y = samples(SIZE * 20, seed=6)
     yield from x[y.argsort()].split(SIZE)
 
 
@@ -77,7 +77,7 @@ def identical_images() -> Iterator[Tensor]:
 
 
 def huge_values() -> Iterator[Tensor]:
-    for x, _ in clean(20):
+    for x, _ in clean(10):
         yield 1e6 * x
 
 
