@@ -51,13 +51,13 @@ class Case:
 
 
 CASES = (
-    *(Case(method) for method in ("poise", "tent", "eta", "eata", "sotta", "dec", "norm", "t3a")),
-    Case("poise", "sorted"),
-    Case("tent", "sorted"),
     *(Case("tent", rate=rate, size=50) for rate in (0.5, 0.1, 0.05, 0.02, 0.01)),
+    Case("poise", "sorted"),
+    Case("poise"),
+    *(Case(method) for method in ("dec", "norm", "t3a", "sotta", "eta", "tent")),
 )
 KEY = ["data", "backbone", "target", "method", "order", "rate", "batch_size", "images"]
-NAMES = ("poise", "tent", "eta", "eata", "sotta", "dec", "norm", "t3a")
+NAMES = ("poise", "tent", "eta", "sotta", "dec", "norm", "t3a")
 
 
 def adapter_of(run: RunPlan, trained: SourceModel, models: Path, rate: float | None) -> eq.Adapter:

@@ -190,7 +190,12 @@ def test_it_goes_on_after_a_break_as_if_there_had_been_none() -> None:
 def test_another_state_is_refused_and_the_guards_own_stays() -> None:
     guarded = eq.Guarded(small())
     before = guarded.state()
-    for broken in ({}, {"watch": {}, "events": []}, {"watch": before["watch"], "events": [{"when": 1}]}):
+    another: list[dict[str, Any]] = [
+        {},
+        {"watch": {}, "events": []},
+        {"watch": before["watch"], "events": [{"when": 1}]},
+    ]
+    for broken in another:
         with pytest.raises(StateError, match="state of a guard"):
             guarded.load(broken)
     assert guarded.state() == before
