@@ -12,6 +12,7 @@ from equipoise.factory import DEC, Poise, create, load
 from equipoise.guard.events import Event
 from equipoise.guard.guarded import Guarded
 from equipoise.guard.replay import replay
+from equipoise.monitor import Monitor
 from equipoise.registry import list_methods, register
 from equipoise.rehearsing.rehearse import rehearse
 from equipoise.tempered import Tempered
@@ -26,6 +27,7 @@ __all__ = [
     "Footprint",
     "Guarded",
     "Method",
+    "Monitor",
     "Poise",
     "Rehearsal",
     "SourceStatistics",

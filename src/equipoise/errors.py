@@ -67,6 +67,14 @@ class ConformanceError(EquipoiseError, AssertionError):
     """A method that breaks a promise of the contract."""
 
 
+class ForgottenRequestError(EquipoiseError, LookupError):
+    """A request id that a monitor was never given, or no longer remembers."""
+
+
+class MissingExtraError(EquipoiseError, ImportError):
+    """An optional package that is not installed."""
+
+
 class RankError(EquipoiseError, RuntimeError):
     """Processes that adapt as one are one no longer: a rank was lost, fell behind, failed or differs."""
 

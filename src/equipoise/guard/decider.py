@@ -15,7 +15,7 @@ from equipoise.guard.eprocess import EProcess
 from equipoise.guard.events import REQUEST, Action
 from equipoise.guard.observation import Observation
 from equipoise.guard.triggers import (
-    MARGIN,
+    MOVED_ANSWERS,
     Alarm,
     BelowSource,
     Collapse,
@@ -28,7 +28,7 @@ from equipoise.guard.triggers import (
 REMEMBERED = 10
 """Cool-downs after which an alarm is forgotten."""
 
-BATCHES, SAMPLES = 10.0, 100.0
+BATCHES_HALF_LIFE, SAMPLES_HALF_LIFE = 10.0, 100.0
 """Half-lives of the e-processes' windows: of one loss a batch, and of one a sample."""
 
 LAST_RUNG = 3
@@ -114,9 +114,9 @@ class Watch:
         """A watch without evidence, of an adapter whose weights are so far from the source model's."""
         tolerance, delta = options.tolerance, options.delta / TESTS
         return cls(
-            Estimates(paired_process(tolerance, delta, BATCHES)),
-            Labels(paired_process(tolerance, delta, SAMPLES)),
-            Collapse(paired_process(MARGIN, delta, SAMPLES)),
+            Estimates(paired_process(tolerance, delta, BATCHES_HALF_LIFE)),
+            Labels(paired_process(tolerance, delta, SAMPLES_HALF_LIFE)),
+            Collapse(paired_process(MOVED_ANSWERS, delta, SAMPLES_HALF_LIFE)),
             BelowSource(tolerance),
             Runaway(weights),
             **kept,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from equipoise.guard.eprocess import EProcess, grapa
 from equipoise.guard.observation import Observation
 
-MARGIN = 0.5
+MOVED_ANSWERS = 0.5
 """The share of answers that may move to other classes than the source model's before it is a collapse."""
 
 FORGOTTEN = 0.01

@@ -1,0 +1,96 @@
+"""The state of a monitor as plain numbers and tensors, and back."""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.errors import StateError
+from equipoise.monitor.history import ROW_COLUMNS, History
+from equipoise.monitor.labels import Requests
+from equipoise.monitor.samples import RecentSamples, row_type
+from equipoise.monitor.sums import Sums
+from equipoise.monitor.truth import Truth, nothing
+
+if TYPE_CHECKING:
+    from equipoise.monitor.monitor import Monitor
+
+_VERSION = 1
+_TRUTH = ("truth.bins", "truth.surprise", "truth.estimate")
+
+
+def saved(monitor: "Monitor") -> dict[str, Any]:
+    """Everything that a monitor knows: {"numbers": plain JSON, "tensors": tensors by name}."""
+    recent, truth = monitor._recent, monitor._forgotten_truth
+    classes = len(monitor._totals.histogram)
+    numbers = {
+        "version": _VERSION,
+        "window": monitor.window,
+        "keep": monitor.keep,
+        "classes": classes,
+        "first": 0 if recent is None else recent.first,
+        "requests": monitor._requests.listed(),
+        "totals": monitor._totals.to_json(),
+        "reference": monitor._reference.to_json(),
+        "events": dict(monitor._events),
+        "recent_events": list(monitor._recent_events),
+        "statistics_shift": monitor._statistics_shift,
+        "batches": monitor._batches,
+        "written": monitor._written,
+    }
+    tensors = {name: getattr(truth, name.removeprefix("truth.")) for name in _TRUTH}
+    if recent is not None:
+        rows = recent.rows
+        tensors |= {f"rows.{name}": torch.from_numpy(rows[name].copy()) for name in rows.dtype.names or ()}
+        tensors["history"] = torch.from_numpy(monitor._history.table())
+    return {"numbers": numbers, "tensors": tensors}
+
+
+def loaded(monitor: "Monitor", state: Mapping[str, Any]) -> None:
+    """Give a monitor what `saved` returned; nothing has changed where it is refused."""
+    try:
+        numbers, tensors = state["numbers"], state["tensors"]
+        options = {name: numbers[name] for name in ("version", "window", "keep")}
+        own = {"version": _VERSION, "window": monitor.window, "keep": monitor.keep}
+        if options != own:
+            raise StateError(f"expected the state of a monitor with {own}, got {options}")
+        parts: dict[str, Any] = {
+            **_rows(numbers, tensors, monitor.keep),
+            "_requests": Requests([(name, first, count) for name, first, count in numbers["requests"]]),
+            "_totals": Sums.from_json(numbers["totals"]),
+            "_reference": Sums.from_json(numbers["reference"]),
+            "_forgotten_truth": _truth(tensors),
+            "_events": Counter(numbers["events"]),
+            "_recent_events": deque((int(at), action) for at, action in numbers["recent_events"]),
+            "_statistics_shift": numbers["statistics_shift"],
+            "_batches": int(numbers["batches"]),
+            "_written": int(numbers["written"]),
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"not the state of a monitor: {error!r}") from error
+    vars(monitor).update(parts)
+
+
+def _rows(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], keep: int) -> dict[str, Any]:
+    """The remembered samples and the curves, of which a monitor of nothing has none."""
+    if not numbers["classes"]:
+        return {"_recent": None, "_history": History()}
+    kind = row_type(numbers["classes"])
+    rows = np.zeros(len(tensors["rows.time"]), kind)
+    for name in kind.names or ():
+        rows[name] = tensors[f"rows.{name}"].numpy()
+    table = tensors["history"].numpy().reshape(-1, len(ROW_COLUMNS) + numbers["classes"])
+    return {"_recent": RecentSamples(keep, rows, int(numbers["first"])), "_history": History(table.copy())}
+
+
+def _truth(tensors: Mapping[str, Tensor]) -> Truth:
+    truth = Truth(*(tensors[name].clone() for name in _TRUTH))
+    for name, like in vars(nothing()).items():
+        if getattr(truth, name).shape != like.shape:
+            raise ValueError(f"truth.{name}: expected the shape {tuple(like.shape)}")
+    return truth
