@@ -3,10 +3,11 @@
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import hugging_face_model
 import lightning_model
 import onnx_export
-import pytest
 import timm_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*num_workers", "ignore:.*litlogger")
