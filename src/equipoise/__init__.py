@@ -9,6 +9,9 @@ from equipoise.core.method import Method
 from equipoise.core.record import Step
 from equipoise.errors import EquipoiseError
 from equipoise.factory import DEC, Poise, create, load
+from equipoise.guard.events import Event
+from equipoise.guard.guarded import Guarded
+from equipoise.guard.replay import replay
 from equipoise.monitor import Monitor
 from equipoise.registry import list_methods, register
 from equipoise.rehearsing.rehearse import rehearse
@@ -20,7 +23,9 @@ __all__ = [
     "Adapter",
     "EquipoiseError",
     "Estimate",
+    "Event",
     "Footprint",
+    "Guarded",
     "Method",
     "Monitor",
     "Poise",
@@ -39,4 +44,5 @@ __all__ = [
     "models",
     "register",
     "rehearse",
+    "replay",
 ]

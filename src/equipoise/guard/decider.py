@@ -1,0 +1,241 @@
+"""The decisions: a pure function of the state before and an observation, so that a log reproduces them.
+
+An alarm climbs a ladder. The first one rolls the adapter back to the newest snapshot from before the evidence
+began, and holds it for `cool_down` batches; the second resets it to the source model and holds it as long;
+the third resets it and holds it until a person releases it. An alarm is the first again once `REMEMBERED`
+cool-downs have gone by without another. Time is counted in batches: a clock plays no part.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from equipoise.errors import StateError
+from equipoise.guard.eprocess import EProcess
+from equipoise.guard.events import REQUEST, Action
+from equipoise.guard.observation import Observation
+from equipoise.guard.triggers import (
+    MOVED_ANSWERS,
+    Alarm,
+    BelowSource,
+    Collapse,
+    Estimates,
+    Labels,
+    Runaway,
+    paired_process,
+)
+
+REMEMBERED = 10
+"""Cool-downs after which an alarm is forgotten."""
+
+BATCHES_HALF_LIFE, SAMPLES_HALF_LIFE = 10.0, 100.0
+"""Half-lives of the e-processes' windows: of one loss a batch, and of one a sample."""
+
+LAST_RUNG = 3
+"""The alarm in a row after which only a person releases the adapter."""
+
+TESTS = 3
+"""The e-processes that share δ."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that decisions depend on.
+
+    Attributes:
+        tolerance: accuracy below the source model's that is tolerated.
+        delta: the chance of ever a false alarm of an e-process, all of them together.
+        cool_down: batches for which the adapter is held after an alarm.
+    """
+
+    tolerance: float = 0.05
+    delta: float = 0.01
+    cool_down: int = 20
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An action and its cause.
+
+    Attributes:
+        action: "none", "hold", "release", "rollback" or "reset".
+        trigger: its trigger.
+        reason: in words.
+        calm: of a rollback: the last batch before the evidence began; the snapshot is from no later.
+        origin: the batch of the last reset; the snapshot is from after it.
+    """
+
+    action: str = "none"
+    trigger: str = ""
+    reason: str = ""
+    calm: int = 0
+    origin: int = 0
+
+    def to_json(self) -> dict[str, Any] | None:
+        """A dict of plain numbers and text; None where nothing is done."""
+        return None if self.action == "none" else asdict(self)
+
+
+NOTHING = Decision()
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Everything that a decision depends on: the triggers, and the place on the ladder.
+
+    Attributes:
+        estimates: the trigger on estimated accuracies.
+        labels: the trigger on labels.
+        collapse: the trigger on the class histogram.
+        below: the trigger on the intervals of the estimates.
+        runaway: the trigger on weights and statistics.
+        batch: batches so far.
+        held: why the adapter is held; empty where it is not.
+        until: the batch after which the hold ends; None: when a person releases it.
+        strikes: alarms on the ladder so far.
+        last_alarm: the batch of the last one.
+        origin: the batch of the last reset.
+    """
+
+    estimates: Estimates
+    labels: Labels
+    collapse: Collapse
+    below: BelowSource
+    runaway: Runaway
+    batch: int = 0
+    held: str = ""
+    until: int | None = None
+    strikes: int = 0
+    last_alarm: int = 0
+    origin: int = 0
+
+    @classmethod
+    def fresh(cls, options: Options, weights: float = 0.0, **kept: Any) -> "Watch":
+        """A watch without evidence, of an adapter whose weights are so far from the source model's."""
+        tolerance, delta = options.tolerance, options.delta / TESTS
+        return cls(
+            Estimates(paired_process(tolerance, delta, BATCHES_HALF_LIFE)),
+            Labels(paired_process(tolerance, delta, SAMPLES_HALF_LIFE)),
+            Collapse(paired_process(MOVED_ANSWERS, delta, SAMPLES_HALF_LIFE)),
+            BelowSource(tolerance),
+            Runaway(weights),
+            **kept,
+        )
+
+    @property
+    def processes(self) -> dict[str, EProcess]:
+        """The e-processes by the names of their triggers."""
+        return {
+            "estimates": self.estimates.process,
+            "labels": self.labels.process,
+            "collapse": self.collapse.process,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of plain numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Watch":
+        """The inverse of `to_json`; StateError where something is missing or of another kind."""
+        try:
+            made = dict(values)
+            estimates, labels, collapse = (
+                EProcess(**made[name]["process"]) for name in ("estimates", "labels", "collapse")
+            )
+            window = tuple((int(a), int(b), float(n)) for a, b, n in made["collapse"]["window"])
+            made |= {
+                "estimates": Estimates(estimates),
+                "labels": Labels(labels),
+                "collapse": Collapse(collapse, window),
+                "below": BelowSource(**made["below"]),
+                "runaway": Runaway(**made["runaway"]),
+            }
+            return cls(**made)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"expected the state of a guard, got another: {error!r}") from error
+
+
+def decide(options: Options, watch: Watch, seen: Observation) -> tuple[Watch, Decision]:
+    """The watch after a batch, and the decision."""
+    batch = watch.batch + 1
+    watch = replace(
+        watch,
+        batch=batch,
+        estimates=watch.estimates.after(seen, batch),
+        collapse=watch.collapse.after(seen, batch),
+        below=watch.below.after(seen, batch),
+        runaway=watch.runaway.after(seen, batch),
+    )
+    if not watch.held:
+        alarm = _first(watch)
+        return (watch, NOTHING) if alarm is None else _act(options, watch, alarm)
+    if watch.until is None or batch < watch.until:
+        return watch, NOTHING
+    alarm = _first(watch)
+    if alarm is not None:
+        return _act(options, watch, alarm)
+    reason = f"the hold has lasted its {options.cool_down} batches without another alarm"
+    return _released(options, watch), Decision("release", "cool-down", reason)
+
+
+def take_labels(
+    options: Options, watch: Watch, source_only: int, same: int, adapted_only: int
+) -> tuple[Watch, Decision]:
+    """The watch after labels came, and the decision.
+
+    Labels that come while the adapter is held do not count: they are of answers from before the action.
+    """
+    if watch.held:
+        return watch, NOTHING
+    watch = replace(watch, labels=watch.labels.after(source_only, same, adapted_only, watch.batch))
+    alarm = watch.labels.alarm
+    return (watch, NOTHING) if alarm is None else _act(options, watch, alarm)
+
+
+def request(options: Options, watch: Watch, action: Action, reason: str) -> tuple[Watch, Decision]:
+    """The watch after an action that a person asked for, and the decision."""
+    decision = Decision(action, REQUEST, reason, watch.batch)
+    if action == "hold":
+        return replace(watch, held=reason, until=None), decision
+    if action == "release":
+        return replace(_released(options, watch), strikes=0), decision
+    if action == "snapshot":
+        return watch, decision
+    origin = watch.batch if action == "reset" else watch.origin
+    kept = {"batch": watch.batch, "held": watch.held, "until": watch.until, "origin": origin}
+    return Watch.fresh(options, watch.runaway.weights, **kept), decision
+
+
+def _first(watch: Watch) -> Alarm | None:
+    """The first alarm, the gravest trigger first."""
+    triggers = (watch.runaway, watch.labels, watch.below, watch.estimates, watch.collapse)
+    alarms = (trigger.alarm for trigger in triggers)
+    return next((alarm for alarm in alarms if alarm is not None), None)
+
+
+def _act(options: Options, watch: Watch, alarm: Alarm) -> tuple[Watch, Decision]:
+    """The rung of the ladder that an alarm climbs to."""
+    batch, cool_down = watch.batch, options.cool_down
+    recent = watch.strikes > 0 and batch - watch.last_alarm <= REMEMBERED * cool_down
+    strikes = watch.strikes + 1 if recent else 1
+    action = "rollback" if strikes == 1 else "reset"
+    until = batch + cool_down if strikes < LAST_RUNG else None
+    length = f"for {cool_down} batches" if until else "until a person releases it"
+    after = Watch.fresh(
+        options,
+        watch.runaway.weights,
+        batch=batch,
+        held=alarm.reason,
+        until=until,
+        strikes=strikes,
+        last_alarm=batch,
+        origin=batch if action == "reset" else watch.origin,
+    )
+    reason = f"{alarm.reason}; held {length}"
+    return after, Decision(action, alarm.trigger, reason, alarm.calm, watch.origin)
+
+
+def _released(options: Options, watch: Watch) -> Watch:
+    kept = {name: getattr(watch, name) for name in ("batch", "strikes", "last_alarm", "origin")}
+    return Watch.fresh(options, watch.runaway.weights, **kept)

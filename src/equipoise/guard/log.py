@@ -1,0 +1,92 @@
+"""The log of a guarded stream: JSON lines, one a batch, each bound to the one before by a hash."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from equipoise.errors import StateError
+from equipoise.version import __version__
+
+_KIND, _VERSION = "equipoise guard log", 1
+_CHECK = "check"
+
+
+def _check(before: str, values: Mapping[str, Any]) -> str:
+    """The hash of a line and of the one before."""
+    text = before + json.dumps(values, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+class Log:
+    """A file that lines are appended to; a line that a killed process left torn is cut off when it opens.
+
+    A file that cannot be written (a full disk) is no error: logging stops and `trouble` says so. Every time
+    it opens, and whenever the state of the guard is replaced, a header begins a new part, which is replayed
+    on its own.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path, self._last = Path(path), ""
+        self.trouble = ""
+        try:
+            _cut_torn_line(self._path)
+        except OSError as error:
+            self.trouble = f"logging has stopped: {error}"
+
+    def begin(self, options: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Write a header: the options, and the state of the guard."""
+        self._last = ""
+        kind = {"kind": _KIND, "version": _VERSION, "equipoise": __version__}
+        self.write({**kind, "options": options, "state": state})
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Append a line."""
+        if self.trouble:
+            return
+        check = _check(self._last, values)
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**values, _CHECK: check}) + "\n")
+        except OSError as error:
+            self.trouble = f"logging has stopped: {error}"
+            return
+        self._last = check
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Cut a file after its last whole line."""
+    if not path.exists():
+        return
+    whole = path.read_bytes().rpartition(b"\n")
+    if whole[2]:
+        with path.open("r+b") as file:
+            file.truncate(len(whole[0]) + len(whole[1]))
+
+
+def read_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The values of the lines of a log; StateError for one that was changed, removed or damaged.
+
+    A last line without its end is left out: a process was killed as it wrote it.
+    """
+    last, started = "", False
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            return
+        try:
+            values = dict(json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise StateError(f"line {number} of the log is damaged: {error}") from error
+        check = values.pop(_CHECK, None)
+        if header := values.get("kind") == _KIND:
+            last, started = "", True
+        if not started:
+            raise StateError(f"line {number}: expected a log of a guard, got no header")
+        if check != _check(last, values):
+            raise StateError(f"line {number} of the log was changed, or lines before it are missing")
+        if header and values["version"] != _VERSION:
+            raise StateError(f"line {number}: expected version {_VERSION} of a log, got {values['version']}")
+        last = str(check)
+        yield values

@@ -1,0 +1,293 @@
+"""The triggers: each is a value that an observation turns into the next, and that may have an alarm.
+
+| trigger | fed by | an alarm unless | its false alarms |
+|---|---|---|---|
+| `Estimates` | estimated accuracies | adapted `tolerance` below source at most | at most δ if right |
+| `Labels` | labels | the same, sample by sample | at most δ |
+| `Collapse` | classes of the answers | half of them, at most, on other classes | at most δ |
+| `BelowSource` | intervals of the estimates | they overlap once in 5 batches | not known |
+| `Runaway` | weights and statistics | they are finite and within limits | not known |
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from equipoise.guard.eprocess import EProcess, grapa
+from equipoise.guard.observation import Observation
+
+MOVED_ANSWERS = 0.5
+"""The share of answers that may move to other classes than the source model's before it is a collapse."""
+
+FORGOTTEN = 0.01
+"""The weight below which a pair of answers leaves the window."""
+
+IN_A_ROW = 5
+"""The batches in a row with an estimate below the source model's that are an alarm."""
+
+FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 0.5, 100.0
+"""The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
+
+LARGEST_STEP = 0.05
+"""The limit of the weights' way in one batch: some 35 times that of Adam at TENT's rate of 0.001."""
+
+
+class Alarm(NamedTuple):
+    """A reason to act.
+
+    Attributes:
+        trigger: the name of the trigger.
+        reason: in words.
+        calm: the last batch before the evidence began.
+    """
+
+    trigger: str
+    reason: str
+    calm: int
+
+
+def paired_process(tolerance: float, delta: float, half_life: float) -> EProcess:
+    """The e-process of differences d in [−1, 1], by losses ℓ = (d + 1) / 2 and ε = (1 + tolerance) / 2."""
+    return EProcess((1 + tolerance) / 2, delta, half_life)
+
+
+def paired_loss(difference: float) -> float:
+    """ℓ = (d + 1) / 2."""
+    return (difference + 1) / 2
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """A paired e-process on the accuracies that a rehearsal estimates, one loss a batch.
+
+    d is the estimated accuracy of the source model less that of the answers; 0 where the source model itself
+    answered, as nothing adapted was served then. H0: E[d | the past] ≤ tolerance at every batch. The
+    estimates are those of a window of a few hundred samples, so that losses of neighbouring batches are
+    strongly dependent: Ville's inequality permits that, but it is about the estimates. Whether an estimate is
+    right, only labels say.
+    """
+
+    process: EProcess
+
+    def after(self, seen: Observation, batch: int) -> "Estimates":
+        """The trigger after a batch."""
+        if not seen.learned or seen.accuracy is None or seen.source_accuracy is None:
+            return self
+        behind = 0.0 if seen.answered_by == "source" else seen.source_accuracy[0] - seen.accuracy[0]
+        return replace(self, process=self.process.after([(paired_loss(behind), 1)], batch))
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if not self.process.alarm:
+            return None
+        reason = "the adapted model is estimated to be less accurate than the source model, without labels"
+        return Alarm("estimates", reason, self.process.calm)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A paired e-process on labels, one loss a sample.
+
+    d = 1[source model right] − 1[adapted model right]. H0: E[d | the past] ≤ tolerance for every sample, the
+    past being the samples labelled before. No estimate is in it: δ is exact.
+    """
+
+    process: EProcess
+
+    def after(self, source_only: int, same: int, adapted_only: int, batch: int) -> "Labels":
+        """The trigger after labels came: samples that only one of the models, or both or none, had right."""
+        losses = [(1.0, source_only), (0.5, same), (0.0, adapted_only)]
+        return replace(self, process=self.process.after(losses, batch))
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if not self.process.alarm:
+            return None
+        return Alarm("labels", "labels: the adapted model is worse than the source model", self.process.calm)
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """An e-process on the class histogram of the answers against that of the source model's.
+
+    The distance of two histograms is 1 − Σ_c min(π_c, π'_c) = max over sets K of classes of π(K) − π'(K),
+    their total variation. K is taken from the batches before: the classes that were answered more often than
+    by the source model. Each sample then is a loss
+
+        ℓ = (d + 1) / 2,   d = 1[answer in K] − 1[source model's answer in K],   ε = (1 + ½) / 2,
+
+    whose mean is at most (1 + distance) / 2 for batches of any size, one sample included. H0: given the past,
+    the distance is at most ½. The source model meets it with d = 0 always. The reference is the source
+    model's answers to the same samples, not its answers to source data: a stream of one class, or sorted by
+    class, has a histogram of its own without a collapse.
+
+    Answers that are spread over more classes than the source model's are no collapse. Bets are only placed
+    while the answers before were the more concentrated ones, Σ_c π_c² > Σ_c π'_c². K, that condition and the
+    mean and variance that the bet follows from are all those of the batches before, so that δ holds.
+
+    On a stream of one class, an adapted model that is right more often than the source model by ½ or more
+    gives the same histograms as a collapse to that class: the two cannot be distinguished without labels or a
+    rehearsal, and this is an alarm.
+
+    Attributes:
+        process: the e-process.
+        window: the pairs of answers before (`Observation.pairs`), with the weights they have left.
+    """
+
+    process: EProcess
+    window: tuple[tuple[int, int, float], ...] = ()
+
+    def after(self, seen: Observation, batch: int) -> "Collapse":
+        """The trigger after a batch."""
+        came = sum(count for *_, count in seen.pairs)
+        if not came:
+            return self
+        losses = [(paired_loss(d), int(count)) for d, count in _differences(seen.pairs, self.favoured)]
+        kept = 2.0 ** (-came / self.process.half_life)
+        weights = {(own, theirs): kept * weight for own, theirs, weight in self.window}
+        for own, theirs, count in seen.pairs:
+            weights[own, theirs] = weights.get((own, theirs), 0.0) + count
+        window = tuple((*pair, weight) for pair, weight in sorted(weights.items()) if weight >= FORGOTTEN)
+        return Collapse(self.process.after(losses, batch, self.bet), window)
+
+    @property
+    def bet(self) -> float:
+        """λ of the next batch."""
+        answered, by_source = self.histograms
+        if sum(n * n for n in answered.values()) <= sum(n * n for n in by_source.values()):
+            return 0.0
+        losses = [(paired_loss(d), weight) for d, weight in _differences(self.window, self.favoured)]
+        total = sum(weight for _, weight in losses)
+        mean = sum(weight * loss for loss, weight in losses) / total
+        variance = sum(weight * (loss - mean) ** 2 for loss, weight in losses) / total
+        return grapa(mean, variance, self.process.epsilon)
+
+    @property
+    def histograms(self) -> tuple[Mapping[int, float], Mapping[int, float]]:
+        """The weight of each class among the answers before, and among the source model's."""
+        answered, by_source = defaultdict[int, float](float), defaultdict[int, float](float)
+        for own, theirs, weight in self.window:
+            answered[own] += weight
+            by_source[theirs] += weight
+        return answered, by_source
+
+    @property
+    def favoured(self) -> set[int]:
+        """K: the classes answered more often than by the source model."""
+        answered, by_source = self.histograms
+        return {label for label, weight in answered.items() if weight > by_source[label]}
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if not self.process.alarm:
+            return None
+        answered, by_source = self.histograms
+        top, total = max(answered, key=lambda label: answered[label]), sum(answered.values())
+        reason = "the answers collapse: class {} has {:.0%} of them, and {:.0%} of the source model's"
+        shares = (counts[top] / total for counts in (answered, by_source))
+        return Alarm("collapse", reason.format(top, *shares), self.process.calm)
+
+
+def _differences(pairs: Iterable[tuple[int, int, float]], favoured: set[int]) -> Iterator[tuple[int, float]]:
+    """The difference d of each pair of answers, and its weight."""
+    for own, theirs, weight in pairs:
+        yield (own in favoured) - (theirs in favoured), weight
+
+
+@dataclass(frozen=True)
+class BelowSource:
+    """The 90 % interval of the estimated accuracy lies below the source model's, batch after batch.
+
+    A batch counts where the estimate is lower by more than the tolerance and the intervals do not overlap.
+    `IN_A_ROW` of them are an alarm: this one says how accurate both models are, and takes no bets.
+
+    Attributes:
+        tolerance: the difference that is tolerated.
+        run: the batches in a row so far.
+        calm: the batch before the first of them.
+        own: the estimate of the last of them.
+        source: that of the source model.
+    """
+
+    tolerance: float
+    run: int = 0
+    calm: int = 0
+    own: float = 0.0
+    source: float = 0.0
+
+    def after(self, seen: Observation, batch: int) -> "BelowSource":
+        """The trigger after a batch."""
+        if not seen.learned or seen.accuracy is None or seen.source_accuracy is None:
+            return self
+        (own, _, high), (source, low, _) = seen.accuracy, seen.source_accuracy
+        if seen.answered_by == "source" or source - own <= self.tolerance or high >= low:
+            return BelowSource(self.tolerance, calm=batch)
+        return replace(self, run=self.run + 1, own=own, source=source)
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if self.run < IN_A_ROW:
+            return None
+        reason = (
+            f"the estimated accuracy is {self.own:.3f}, that of the source model {self.source:.3f}, for "
+            f"{self.run} batches, and their intervals do not overlap"
+        )
+        return Alarm("below source", reason, self.calm)
+
+
+@dataclass(frozen=True)
+class Runaway:
+    """Weights, statistics or memory that are not finite, far from the source model's, or moving too fast.
+
+    Entropy minimisation at a rate that is far too high destroys the answers long before they collapse to one
+    class, and no estimate without labels is that fast; the size of its steps shows after one batch. A step is
+    the rise of the weights' distance from the source model in a batch, a lower bound of the way they went.
+
+    Attributes:
+        weights: the distance of the weights (`Observation.weights`).
+        step: its rise in the last batch.
+        statistics: the distance of the running statistics.
+        finite: whether everything is finite.
+        calm: the last batch at which everything was at most half of its limit.
+    """
+
+    weights: float = 0.0
+    step: float = 0.0
+    statistics: float = 0.0
+    finite: bool = True
+    calm: int = 0
+
+    def after(self, seen: Observation, batch: int) -> "Runaway":
+        """The trigger after a batch."""
+        step = max(seen.weights - self.weights, 0.0)
+        after = Runaway(seen.weights, step, seen.statistics, seen.finite, self.calm)
+        calm = seen.finite and all(2 * value <= limit for value, limit, _ in after._limits)
+        return replace(after, calm=batch) if calm else after
+
+    @property
+    def _limits(self) -> list[tuple[float, float, str]]:
+        return [
+            (self.step, LARGEST_STEP, "the weights moved, in one batch,"),
+            (self.weights, FARTHEST_WEIGHTS, "the weights have moved from the source model's"),
+            (
+                self.statistics,
+                FARTHEST_STATISTICS,
+                "the running statistics have moved from the source model's",
+            ),
+        ]
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if not self.finite:
+            return Alarm("runaway", "weights, statistics or memory are not finite", self.calm)
+        for value, limit, words in self._limits:
+            if value > limit:
+                reason = f"{words} by {value:.3g} of their norm, over the limit of {limit:g}"
+                return Alarm("runaway", reason, self.calm)
+        return None

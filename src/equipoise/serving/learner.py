@@ -1,0 +1,251 @@
+"""The learner: the one thread that owns the adapter, answers batches with it and lets it learn."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equipoise.adapter import Adapter
+from equipoise.calibration.rehearsal import Estimate
+from equipoise.core.record import Step
+from equipoise.serving.answers import Answered, AnswerLog
+from equipoise.serving.batching import Request, RequestQueue, Task
+from equipoise.serving.inputs import check_sample
+from equipoise.serving.interface import Mode, Prediction
+from equipoise.serving.limits import Limits
+from equipoise.serving.replies import refusal_of, reply
+from equipoise.serving.residents import Residents
+from equipoise.serving.source_model import SourceAnswers, masked
+from equipoise.serving.stream import Live, Stream
+
+_TICK = 1.0
+"""Seconds after which a learner without work looks for idle streams."""
+
+_REFRESH = 8
+"""Batches of a stream between two readings of the source model's temperature, for answers without a step."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The answer to a batch of one stream.
+
+    Attributes:
+        given: the logits that clients get, (N, C), on the host.
+        adapted: those of the adapter.
+        source: those of the source model, where it was asked.
+        step: the record of the batch, where it was learned from.
+        temperature: the divisor of `given`.
+        accuracy: the estimated accuracy of `given`.
+        answered_by: "student" or "source".
+        reason: why nothing was learned, or rows were set aside.
+    """
+
+    given: Tensor
+    adapted: Tensor
+    source: Tensor | None
+    step: Step | None
+    temperature: float | None
+    accuracy: Estimate | None
+    answered_by: Literal["student", "source"]
+    reason: str
+
+    @property
+    def learned(self) -> bool:
+        """Whether the adapter has learned from the batch."""
+        return self.step is not None and self.step.updated
+
+
+class Learner:
+    """Answers batches from a queue until it is closed.
+
+    Args:
+        adapter: that all streams share; nobody else may use it.
+        residents: the streams.
+        queue: of the requests.
+        answers: where answers are remembered.
+        source: a copy of the source model.
+        limits: of the service.
+
+    Attributes:
+        classes: the number of classes; 0 before the first answer.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        residents: Residents,
+        queue: RequestQueue,
+        answers: AnswerLog,
+        source: SourceAnswers,
+        limits: Limits,
+    ) -> None:
+        self._adapter, self._residents, self._queue = adapter, residents, queue
+        self._answers, self._source, self._limits = answers, source, limits
+        self.classes = 0
+
+    def run(self) -> None:
+        """Work until the queue is closed and empty."""
+        while (job := self._queue.take(_TICK)) is not None:
+            if isinstance(job, Task):
+                _perform(job)
+            elif job:
+                self._answer(job)
+            else:
+                self._residents.evict_idle()
+
+    def _answer(self, requests: list[Request]) -> None:
+        """Prediction a batch; if the model fails on it, each request on its own."""
+        waiting = [request for request in requests if not request.claimed]
+        try:
+            stream = self._stream(requests[0])
+            learns = stream.mode != "hold" and (not len(self._queue) or self._is_due(stream))
+            if not learns:
+                requests = waiting  # those that the source model has answered were only for learning
+            if requests:
+                self._deliver(stream, requests, self._outcome(stream, requests, learns=learns))
+        except Exception as error:
+            if len(requests) > 1:
+                for request in requests:
+                    self._answer([request])
+            else:
+                _fail(requests, error)
+
+    def _is_due(self, stream: Stream) -> bool:
+        return stream.unlearned >= self._limits.unlearned
+
+    def _stream(self, request: Request) -> Stream:
+        """The stream of a request; a new one only for inputs that the source model can answer."""
+        stream = self._residents.streams.get(request.stream)
+        if stream is None:
+            self._source(request.inputs)
+            stream = self._residents.create(request.stream, tuple(request.inputs.shape[1:]))
+        if not stream.shape:
+            stream.shape = tuple(request.inputs.shape[1:])
+        check_sample(request.inputs, stream.shape, stream.name)
+        return stream
+
+    def _outcome(self, stream: Stream, requests: Sequence[Request], *, learns: bool) -> Learned:
+        inputs = torch.cat([request.inputs for request in requests])
+        live, adapter = self._residents.bring(stream), self._adapter
+        device_inputs = inputs.to(adapter.device)
+        before = live.guard.last
+        logits = live.guard(device_inputs) if learns else live.guard.predict(device_inputs)
+        last = live.guard.last
+        step = last if learns and last is not before else None
+        adapted = masked(logits.detach().float().cpu(), inputs)
+        source = None if step is None or step.source_logits is None else step.source_logits.float().cpu()
+        if source is None and stream.labels:
+            source = self._source(inputs)  # labels compare both models, and this stream has labels
+        reason = _reason(stream.mode, live, step, learns)
+        if stream.mode == "shadow":
+            source = self._source(inputs) if source is None else source
+            return self._shadow(stream, adapted, source, step, reason)
+        self._refresh(stream, live)
+        if step is not None:
+            return Learned(
+                adapted, adapted, source, step, step.temperature, step.accuracy, step.answered_by, reason
+            )
+        by: Literal["student", "source"] = "source" if adapter._respond.source_answers else "student"
+        return Learned(adapted, adapted, source, None, adapter.temperature, adapter.accuracy, by, reason)
+
+    def _shadow(
+        self, stream: Stream, adapted: Tensor, source: Tensor, step: Step | None, reason: str
+    ) -> Learned:
+        """The source model's answer, tempered, with what the adapter has learned from the batch."""
+        adapter = self._adapter
+        stream.source_temperature, stream.source_accuracy = (
+            adapter.source_temperature,
+            adapter.source_accuracy,
+        )
+        temperature = stream.source_temperature
+        given = source if temperature is None else source / temperature
+        return Learned(given, adapted, source, step, temperature, stream.source_accuracy, "source", reason)
+
+    def _refresh(self, stream: Stream, live: Live) -> None:
+        """Note now and then how the source model would answer, for requests that are answered by it."""
+        if stream.batches % _REFRESH == 0:
+            stream.source_temperature = self._adapter.source_temperature
+            stream.source_accuracy = self._adapter.source_accuracy
+
+    def _deliver(self, stream: Stream, requests: Sequence[Request], outcome: Learned) -> None:
+        """Give each request its rows, and count the batch."""
+        sizes, self.classes = [request.rows for request in requests], outcome.given.shape[1]
+        parts = _split(stream.name, outcome, sizes)
+        by_id: dict[str, int] = {}
+        for request, name, part in zip(requests, self._answers.add(parts), parts, strict=True):
+            if request.claim():
+                request.id = name
+                request.future.set_result(_reply(stream, name, part.given, outcome))
+            by_id[request.id or name] = request.rows
+        self._count(stream, outcome, by_id, sum(sizes))
+
+    def _count(self, stream: Stream, outcome: Learned, by_id: dict[str, int], rows: int) -> None:
+        live = stream.live
+        stream.batches, stream.samples, stream.last_seen = (
+            stream.batches + 1,
+            stream.samples + rows,
+            time.time(),
+        )
+        stream.unlearned = 0 if outcome.step is not None else stream.unlearned + 1
+        stream.unsaved += 1
+        if live is not None:
+            fresh = live.fresh_events()
+            live.monitor.observe(outcome.given, outcome.step, request=by_id, events=fresh)
+        if stream.unsaved >= self._limits.save_every:
+            self._residents.try_save(stream)
+
+
+def _split(stream: str, outcome: Learned, sizes: list[int]) -> list[Answered]:
+    """The logits of each request."""
+    given, adapted = outcome.given.split(sizes), outcome.adapted.split(sizes)
+    source = [None] * len(sizes) if outcome.source is None else outcome.source.split(sizes)
+    same = outcome.given is outcome.adapted
+    return [
+        Answered(stream, one, one if same else two, three)
+        for one, two, three in zip(given, adapted, source, strict=True)
+    ]
+
+
+def _reply(stream: Stream, request: str, logits: Tensor, outcome: Learned) -> Prediction:
+    return reply(
+        request,
+        stream.name,
+        logits,
+        temperature=outcome.temperature,
+        accuracy=outcome.accuracy,
+        answered_by=outcome.answered_by,
+        mode=stream.mode,
+        learned=outcome.learned,
+        reason=outcome.reason,
+    )
+
+
+def _reason(mode: Mode, live: Live, step: Step | None, learns: bool) -> str:
+    """Why a batch was not learned from, or rows of it were set aside."""
+    if step is not None:
+        return step.reason
+    if mode == "hold":
+        return "the mode of the stream is hold"
+    if not learns:
+        return "requests were waiting: learned from a part of the batches"
+    return "held by the guard" if live.guard.holding else "the guard acted on this batch"
+
+
+def _perform(task: Task) -> None:
+    """Run a task, and pass on its result or its error."""
+    if not task.future.set_running_or_notify_cancel():
+        return
+    try:
+        task.future.set_result(task.call())
+    except Exception as error:
+        task.future.set_exception(error)
+
+
+def _fail(requests: Sequence[Request], error: Exception) -> None:
+    """Pass an error on to the requests that have no answer yet."""
+    for request in requests:
+        if request.claim():
+            request.future.set_exception(refusal_of(error))

@@ -1,0 +1,236 @@
+"""The streams of a service in memory and on disk, and the one whose state is in the adapter."""
+
+import time
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.adapter import Adapter
+from equipoise.core.state import Snapshot
+from equipoise.errors import EquipoiseError, ForgottenRequestError, StateError
+from equipoise.guard.guarded import Guarded
+from equipoise.monitor import Monitor
+from equipoise.network.named_tensors import part, prefixed
+from equipoise.serving.errors import StorageError, TooManyStreamsError
+from equipoise.serving.interface import GuardEvent
+from equipoise.serving.journal import LabelEntry
+from equipoise.serving.limits import Limits
+from equipoise.serving.store import StateFolder, StoredState
+from equipoise.serving.stream import Guard, Live, Stream
+from equipoise.serving.unguarded import Unguarded
+
+WINDOW = 500
+"""The samples that a stream's gauges are of, and that its monitor keeps."""
+
+
+class Residents:
+    """All streams of a service; one thread uses it at a time.
+
+    The state of one stream is in the adapter, and is taken out when another comes. The streams that were used
+    least recently go to disk when there are more than `limits.resident`.
+
+    Attributes:
+        streams: by name, in memory or not.
+    """
+
+    def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, *, guarded: bool) -> None:
+        self._adapter, self._folder, self._limits, self._guarded = adapter, folder, limits, guarded
+        adapter.reset()
+        self._fresh = adapter.snapshot()
+        self._live: OrderedDict[str, Stream] = OrderedDict()
+        self._current: Stream | None = None
+        self.streams: dict[str, Stream] = {
+            each.name: Stream.from_facts(each, each.facts()) for each in folder.streams()
+        }
+
+    # ------------------------------------------------------------------ memory
+
+    def bring(self, stream: Stream) -> Live:
+        """Bring the state of a stream into the adapter."""
+        live = stream.live or self._load(stream)
+        if self._current is not stream:
+            self._park()
+            self._adapter.restore(self._fresh if live.parked is None else live.parked)
+            live.parked, self._current = None, stream
+        stream.used = time.monotonic()
+        self._live[stream.name] = stream
+        self._live.move_to_end(stream.name)
+        self._evict_surplus()
+        return live
+
+    def _park(self) -> None:
+        """Take the state of the current stream out of the adapter."""
+        if self._current is not None and self._current.live is not None:
+            self._current.live.parked = self._adapter.snapshot()
+        self._current = None
+
+    def create(self, name: str, shape: tuple[int, ...]) -> Stream:
+        """Make a stream that starts from the source model."""
+        if len(self.streams) >= self._limits.streams:
+            raise TooManyStreamsError(f"there are {len(self.streams)} streams, and no more are taken")
+        stream = Stream(name, self._folder.stream(name), shape)
+        self._park()
+        self._adapter.restore(self._fresh)
+        stream.live, self._current = self._new(stream), stream
+        self.streams[name] = stream
+        return stream
+
+    def _new(self, stream: Stream) -> Live:
+        """Guard and monitor of a stream whose state is in the adapter."""
+        stream.folder.make()
+        guard: Guard = (
+            Guarded(self._adapter, folder=stream.folder.snapshots)
+            if self._guarded
+            else Unguarded(self._adapter)
+        )
+        return Live(guard, Monitor(self._adapter, window=WINDOW, stream=stream.name, keep=WINDOW))
+
+    def _evict_surplus(self) -> None:
+        surplus = len(self._live) - self._limits.resident
+        for stream in list(self._live.values())[: max(surplus, 0)]:
+            self.evict(stream)
+
+    def evict_idle(self) -> None:
+        """Evict the streams that have had no request for a while."""
+        while self._live:
+            oldest = next(iter(self._live.values()))
+            if time.monotonic() - oldest.used < self._limits.idle_seconds or not self.evict(oldest):
+                return
+
+    def evict(self, stream: Stream) -> bool:
+        """Write a stream to disk and free its memory; it stays, and False is returned, if that fails."""
+        if stream.unsaved and not self.try_save(stream):
+            return False
+        if stream is self._current:
+            self._current = None
+        stream.live = None
+        self._live.pop(stream.name, None)
+        return True
+
+    # ------------------------------------------------------------------ disk
+
+    def save(self, stream: Stream) -> None:
+        """Write the state of a stream that is in memory; StorageError if that fails."""
+        live = stream.live
+        if live is None:
+            return
+        snapshot = self._adapter.snapshot() if stream is self._current else live.parked
+        monitor = live.monitor.state()
+        tensors = {
+            **prefixed("adapter.", named(self._adapter.name, snapshot or self._fresh)),
+            **prefixed("monitor.", monitor["tensors"]),
+        }
+        facts = {
+            "stream": stream.facts(),
+            "guard": live.guard.state(),
+            "monitor": monitor["numbers"],
+            "events": [vars(event) for event in live.events],
+        }
+        try:
+            stream.folder.write(StoredState(tensors, facts))
+            stream.journal.set_aside()
+        except OSError as error:
+            raise StorageError(f"the state of {stream.name!r} was not written: {error}") from error
+        stream.unsaved = 0
+
+    def try_save(self, stream: Stream) -> bool:
+        """Write the state of a stream; an event says so if that fails."""
+        try:
+            self.save(stream)
+        except StorageError as error:
+            stream.event("storage", "disk", str(error))
+            return False
+        return True
+
+    def save_all(self) -> None:
+        """Write every stream that has changed; StorageError, after the last one, if that failed for some."""
+        failed = [s.name for s in list(self._live.values()) if s.unsaved and not self.try_save(s)]
+        if failed:
+            raise StorageError(f"not written: {', '.join(failed[:5])} ({len(failed)} streams)")
+
+    def _load(self, stream: Stream) -> Live:
+        """Guard, monitor and state of a stream from disk: the newest that can be read, or a reset."""
+        self._park()
+        damage: list[str] = []
+        live = self._newest(stream, damage)
+        found = "an older one is used"
+        if live is None:
+            self._adapter.restore(self._fresh)
+            live, found = self._new(stream), "the stream starts anew"
+            stream.labels = max((entry.number for entry in stream.journal.entries()), default=0)
+        stream.live, self._current = live, stream
+        if damage:
+            stream.event("storage", "disk", f"a saved state cannot be read, {found}: {damage[0]}")
+            stream.unsaved += 1
+        self._replay(stream)
+        return live
+
+    def _newest(self, stream: Stream, damage: list[str]) -> Live | None:
+        """A stream as the newest state on disk that can be read has it; `damage` gets the others' errors."""
+        for state in stream.folder.read():
+            found = state if isinstance(state, StateError) else self._fitting(stream, state)
+            if isinstance(found, Live):
+                return found
+            damage.append(str(found))
+        return None
+
+    def _fitting(self, stream: Stream, state: StoredState) -> Live | EquipoiseError:
+        """A stream as a stored state has it, with the adapter in that state; or why it does not fit."""
+        try:
+            return self._loaded(stream, state)
+        except EquipoiseError as error:
+            return error
+
+    def _loaded(self, stream: Stream, state: StoredState) -> Live:
+        self._adapter.restore(self._fresh)
+        live = self._new(stream)
+        self._adapter.load_state_dict(part(state.tensors, "adapter."))
+        try:
+            facts = state.facts
+            light = facts["stream"]
+            live.guard.load(facts["guard"])
+            live.monitor.load({"numbers": facts["monitor"], "tensors": part(state.tensors, "monitor.")})
+            live.events.extend(GuardEvent(**event) for event in facts["events"])
+            live.reported = live.guard.events[-1] if live.guard.events else None
+            read = Stream.from_facts(stream.folder, light)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"not the state of a stream: {error!r}") from error
+        for name in read.facts():
+            setattr(stream, name, getattr(read, name))
+        return live
+
+    def _replay(self, stream: Stream) -> None:
+        """Take the labels that were acknowledged after the state was written."""
+        for entry in list(stream.journal.entries(stream.labels)):
+            if stream.live is not None:
+                stream.live.monitor.observe(entry.answered.given, None, request=entry.request)
+            self.learn_labels(stream, entry)
+
+    def learn_labels(self, stream: Stream, entry: LabelEntry) -> None:
+        """Give labels that are in the journal to guard and monitor."""
+        stream.labels = entry.number
+        stream.unsaved += 1
+        live, answered = stream.live, entry.answered
+        if live is None:
+            return
+        if answered.adapted is not None and answered.source is not None:
+            target = torch.tensor(entry.labels)
+            live.guard.label(target, logits=answered.adapted, source_logits=answered.source)
+        try:
+            live.monitor.label(entry.request, entry.labels)
+        except ForgottenRequestError:
+            return  # an answer older than the monitor's window, or one that it was not shown
+
+
+def named(method: str, snapshot: Snapshot) -> dict[str, Tensor]:
+    """The tensors of a snapshot by the names of `Adapter.state_dict`."""
+    parts: dict[str, Any] = {
+        "model": snapshot.model,
+        "memory": snapshot.memory,
+        "temperature": snapshot.temperature,
+        "counts": {name: torch.tensor(count) for name, count in snapshot.counts.items()},
+    }
+    flat = {f"{kind}.{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
+    return prefixed(f"{method}.", flat | ({} if snapshot.random is None else {"random": snapshot.random}))

@@ -1,0 +1,232 @@
+"""Each trigger alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.guard.observation import Observation, answer_pairs
+from equipoise.guard.triggers import (
+    Alarm,
+    BelowSource,
+    Collapse,
+    Estimates,
+    Labels,
+    Runaway,
+    paired_process,
+)
+
+CLASSES = 10
+
+
+def seen(own: Any = (), source: Any = (), **others: Any) -> Observation:
+    """An observation of classes answered by both models."""
+    eye = torch.eye(CLASSES)
+    pairs = answer_pairs(eye[torch.as_tensor(own)], eye[torch.as_tensor(source)]) if len(own) else ()
+    return Observation(len(own), CLASSES, pairs, **others)
+
+
+def collapse(delta: float = 0.01) -> Collapse:
+    return Collapse(paired_process(0.5, delta, 100.0))
+
+
+def estimates(accuracy: float, source: float, width: float = 0.02, **others: Any) -> Observation:
+    own, theirs = ((value, value - width, value + width) for value in (accuracy, source))
+    return Observation(50, CLASSES, accuracy=own, source_accuracy=theirs, **others)
+
+
+def first_alarm(trigger: Any, stream: Any) -> tuple[int, Alarm] | None:
+    for batch, observation in enumerate(stream, 1):
+        trigger = trigger.after(observation, batch)
+        if trigger.alarm is not None:
+            return batch, trigger.alarm
+    return None
+
+
+# ---------------------------------------------------------------------- collapse
+
+
+def test_pairs_count_the_answers_of_both_models_and_leave_out_what_is_not_finite() -> None:
+    own = torch.tensor([[2.0, 1.0], [0.0, 1.0], [0.0, 1.0], [torch.nan, 1.0]])
+    theirs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [torch.inf, 0.0], [1.0, 0.0]])
+    assert answer_pairs(own, theirs) == ((0, 0, 1), (1, 0, 1))
+
+
+def test_answers_that_all_go_to_one_class_are_an_alarm_in_a_few_batches() -> None:
+    draw = np.random.default_rng(0)
+    classes = [draw.integers(0, CLASSES, 50) for _ in range(40)]
+    stream = [seen(c, c) for c in classes[:20]] + [seen(np.full(50, 3), c) for c in classes[20:]]
+    found = first_alarm(collapse(), stream)
+    assert found is not None
+    batch, alarm = found
+    assert 20 < batch <= 25
+    assert 19 <= alarm.calm < batch
+    assert "class 3" in alarm.reason
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+def test_a_collapse_is_found_in_batches_of_any_size(size: int) -> None:
+    draw = np.random.default_rng(size)
+    stream = [seen(np.full(size, 3), draw.integers(0, CLASSES, size)) for _ in range(400 // size + 3)]
+    assert first_alarm(collapse(), stream) is not None
+
+
+def test_a_collapse_to_two_classes_is_found() -> None:
+    draw = np.random.default_rng(0)
+    stream = [seen(draw.integers(0, 2, 50), draw.integers(0, CLASSES, 50)) for _ in range(10)]
+    assert first_alarm(collapse(), stream) is not None
+
+
+def test_a_stream_of_one_class_or_sorted_by_class_is_no_collapse() -> None:
+    draw = np.random.default_rng(0)
+
+    def noisy(label: int, right: float) -> Any:
+        return np.where(draw.uniform(size=50) < right, label, draw.integers(0, CLASSES, 50))
+
+    one = [seen(noisy(4, 0.95), noisy(4, 0.7)) for _ in range(300)]
+    sorted_ = [seen(noisy(t // 30, 0.9), noisy(t // 30, 0.6)) for t in range(300)]
+    assert first_alarm(collapse(), one) is None
+    assert first_alarm(collapse(), sorted_) is None
+
+
+def test_answers_that_spread_over_more_classes_than_the_source_models_are_no_collapse() -> None:
+    draw = np.random.default_rng(0)
+    stream = [seen(draw.integers(0, CLASSES, 50), np.full(50, 3)) for _ in range(100)]
+    assert first_alarm(collapse(), stream) is None
+
+
+def test_the_source_model_itself_never_gains_evidence() -> None:
+    draw, trigger = np.random.default_rng(0), collapse()
+    for batch in range(200):
+        answers = draw.integers(0, CLASSES, 7)
+        trigger = trigger.after(seen(answers, answers), batch)
+    assert trigger.process.log_wealth == 0
+    assert trigger.process.calm == 199
+
+
+def test_at_a_distance_of_one_half_a_collapse_is_seldom_reported() -> None:
+    """H0 on its boundary: half of the answers, drawn at random, go to class 0."""
+    draw, delta, alarms = np.random.default_rng(5), 0.1, 0
+    for _ in range(150):
+        moved = draw.binomial(20, 0.5, 60)
+        stream = [Observation(20, CLASSES, ((0, 1, int(n)), (2, 2, 20 - int(n)))) for n in moved]
+        alarms += first_alarm(collapse(delta), stream) is not None
+    assert alarms / 150 <= delta
+
+
+# ---------------------------------------------------------------------- estimates
+
+
+def test_estimates_far_below_the_source_models_are_an_alarm() -> None:
+    trigger = Estimates(paired_process(0.05, 0.01, 10.0))
+    found = first_alarm(trigger, [estimates(0.5, 0.8)] * 100)
+    assert found is not None
+    # ℓ − ε = (.3 − .05) / 2 and λ = .5 / .525 from the second batch on: 1 + λ(ℓ − ε) = 1.119.
+    assert found[0] == 1 + np.ceil(np.log(100) / np.log(1 + 0.5 / 0.525 * 0.125))
+    assert found[1].trigger == "estimates"
+
+
+def test_estimates_within_the_tolerance_are_none() -> None:
+    trigger = Estimates(paired_process(0.05, 0.01, 10.0))
+    assert first_alarm(trigger, [estimates(0.76, 0.8)] * 1000) is None
+    assert first_alarm(trigger, [estimates(0.9, 0.8)] * 1000) is None
+
+
+def test_where_the_source_model_answered_nothing_adapted_was_served() -> None:
+    answered = [estimates(0.5, 0.8, answered_by="source")] * 1000
+    assert first_alarm(Estimates(paired_process(0.05, 0.01, 10.0)), answered) is None
+    assert first_alarm(BelowSource(0.05), answered) is None
+
+
+def test_without_estimates_there_is_no_evidence() -> None:
+    trigger = Estimates(paired_process(0.05, 0.01, 10.0))
+    assert trigger.after(seen([1], [2]), 1) == trigger
+    assert trigger.after(replace(estimates(0.1, 0.9), source_accuracy=None), 1) == trigger
+    assert trigger.after(replace(estimates(0.1, 0.9), learned=False), 1) == trigger
+
+
+def test_intervals_that_stay_apart_are_an_alarm_with_both_accuracies() -> None:
+    stream = [estimates(0.8, 0.8)] * 7 + [estimates(0.5, 0.8)] * 9
+    found = first_alarm(BelowSource(0.05), stream)
+    assert found is not None
+    batch, alarm = found
+    assert (batch, alarm.calm) == (12, 7)
+    assert "0.500" in alarm.reason
+    assert "0.800" in alarm.reason
+
+
+def test_intervals_that_overlap_or_part_now_and_then_are_none() -> None:
+    assert first_alarm(BelowSource(0.05), [estimates(0.5, 0.8, width=0.2)] * 50) is None
+    assert first_alarm(BelowSource(0.05), ([estimates(0.5, 0.8)] * 4 + [estimates(0.8, 0.8)]) * 20) is None
+    assert first_alarm(BelowSource(0.05), [estimates(0.76, 0.8, width=0.001)] * 50) is None
+
+
+# ---------------------------------------------------------------------- labels
+
+
+def test_labels_find_a_worse_model_in_a_few_batches() -> None:
+    trigger, batch = Labels(paired_process(0.05, 0.01, 100.0)), 0
+    while trigger.alarm is None:
+        batch += 1
+        trigger = trigger.after(15, 33, 2, batch)
+        assert batch < 10
+    assert trigger.alarm.trigger == "labels"
+
+
+def test_labels_of_an_equal_or_better_model_are_no_alarm() -> None:
+    draw = np.random.default_rng(0)
+    trigger = Labels(paired_process(0.05, 0.01, 100.0))
+    for batch in range(500):
+        worse, better = draw.binomial(10, 0.25), draw.binomial(10, 0.25)
+        trigger = trigger.after(worse, 40, better, batch)
+        assert trigger.alarm is None
+
+
+def test_false_alarms_of_labels_are_at_most_delta_on_the_boundary() -> None:
+    draw, delta, alarms = np.random.default_rng(11), 0.1, 0
+    for _ in range(300):
+        trigger = Labels(paired_process(0.05, delta, 100.0))
+        for batch in range(50):
+            worse, better, same = draw.multinomial(20, [0.2, 0.15, 0.65])
+            trigger = trigger.after(worse, same, better, batch)
+            if trigger.alarm is not None:
+                alarms += 1
+                break
+    assert alarms / 300 <= delta
+
+
+# ---------------------------------------------------------------------- runaway
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"finite": False}, "not finite"),
+        ({"weights": 0.51}, "in one batch, by 0.51"),
+        ({"weights": 0.06}, "in one batch, by 0.06"),
+        ({"statistics": 101.0}, "statistics"),
+    ],
+)
+def test_numbers_beyond_limits_are_an_alarm(values: dict[str, Any], words: str) -> None:
+    found = first_alarm(Runaway(), [*[seen()] * 8, seen(**values)])
+    assert found is not None
+    batch, alarm = found
+    assert (batch, alarm.calm) == (9, 8)
+    assert words in alarm.reason
+
+
+def test_weights_that_creep_away_are_an_alarm_and_calm_was_half_way() -> None:
+    found = first_alarm(Runaway(), [seen(weights=0.02 * step) for step in range(1, 40)])
+    assert found is not None
+    assert (found[0], found[1].calm) == (26, 12)
+
+
+def test_numbers_within_limits_are_none() -> None:
+    within = [seen(weights=min(0.04 * step, 0.48), statistics=50.0) for step in range(30)]
+    assert first_alarm(Runaway(), within) is None
+
+
+def test_weights_that_come_back_do_not_run_away() -> None:
+    assert first_alarm(Runaway(0.4), [seen(weights=0.4), seen(weights=0.0)]) is None

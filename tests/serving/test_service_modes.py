@@ -1,0 +1,179 @@
+"""Modes, going back, and refusals that change nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.errors import OptionError
+from equipoise.serving.errors import ClosedError, InputError, UnknownSnapshotError
+from equipoise.serving.limits import Limits
+from equipoise.serving.service import Service
+from tests.serving.support import adapter, ask, batch, probabilities, same, service
+from tests.support.rehearsals import trained
+
+
+def test_in_the_shadow_the_source_model_answers_and_the_adapter_learns(tmp_path: Path) -> None:
+    alone, plain = eq.Guarded(adapter()), trained()
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        alone(torch.from_numpy(batch(0)))
+        own.set_mode("a", "shadow")
+        for seed in range(1, 4):
+            x = torch.from_numpy(batch(seed))
+            answer = ask(own, "a", batch(seed))
+            alone(x)
+            heat = alone.adapter.source_temperature
+            assert heat is not None
+            with torch.no_grad():
+                np.testing.assert_allclose(
+                    answer.probabilities, probabilities(plain(x) / heat), rtol=1e-5, atol=1e-7
+                )
+            assert (answer.answered_by, answer.mode, answer.learned) == ("source", "shadow", True)
+            assert answer.temperature == heat
+            assert answer.accuracy == alone.source_accuracy
+        own.set_mode("a", "adapted")
+        assert np.array_equal(
+            ask(own, "a", batch(9)).probabilities, probabilities(alone(torch.from_numpy(batch(9))))
+        )
+        assert [(event.action, event.reason) for event in own.status("a").events] == [
+            ("mode", "from adapted to shadow"),
+            ("mode", "from shadow to adapted"),
+        ]
+
+
+def test_on_hold_the_adapter_answers_as_it_is(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        own.set_mode("a", "hold")
+        first, second = ask(own, "a", batch(1)), ask(own, "a", batch(1))
+        assert same(first, second)
+        assert not first.learned
+        assert "hold" in first.reason
+    with service(tmp_path) as again:
+        assert again.status("a").mode == "hold"
+        assert same(ask(again, "a", batch(1)), first)
+        with pytest.raises(InputError, match="expected a mode"):
+            again.set_mode("a", "sleep")  # type: ignore[arg-type]
+
+
+def test_a_reset_goes_back_to_the_source_model(tmp_path: Path) -> None:
+    with service(tmp_path / "one") as own, service(tmp_path / "two") as fresh:
+        for seed in range(5):
+            ask(own, "a", batch(seed, shift=3))
+        own.reset("a")
+        first = own.submit("a", batch(7)).result(60)
+        assert np.array_equal(first.probabilities, ask(fresh, "a", batch(7)).probabilities)
+        assert [event.action for event in own.status("a").events] == ["reset"]
+
+
+def test_a_rollback_goes_back_to_a_snapshot_also_after_a_restart(tmp_path: Path) -> None:
+    own = service(tmp_path)
+    ask(own, "a", batch(0))
+    name = own.snapshot("a")
+    own.set_mode("a", "hold")
+    expected = ask(own, "a", batch(9))
+    own.set_mode("a", "adapted")
+    ask(own, "a", batch(1, shift=4))
+    own.close()
+    with service(tmp_path) as again:
+        assert again.status("a").snapshots == (name,)
+        for steps in (0, 2, True, "1"):
+            with pytest.raises(UnknownSnapshotError, match="expected to go back by 1 to 1"):
+                again.rollback("a", steps)  # type: ignore[arg-type]
+        assert again.rollback("a") == name
+        again.set_mode("a", "hold")
+        np.testing.assert_array_equal(ask(again, "a", batch(9)).probabilities, expected.probabilities)
+
+
+def test_without_a_guard_there_are_no_snapshots(tmp_path: Path) -> None:
+    alone = adapter()
+    with service(tmp_path, guarded=False) as own:
+        answer = ask(own, "a", batch(0))
+        assert np.array_equal(answer.probabilities, probabilities(alone(torch.from_numpy(batch(0)))))
+        with pytest.raises(UnknownSnapshotError, match="guard"):
+            own.snapshot("a")
+        with pytest.raises(UnknownSnapshotError):
+            own.rollback("a")
+        own.reset("a")
+        assert own.status("a").guard.startswith("unguarded")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.zeros((0, 3, 8, 8), np.float32),
+        np.zeros((33, 3, 8, 8), np.float32),
+        np.zeros(4, np.float32),
+        np.zeros((2, 3, 8, 8), np.complex64),
+        np.array([["a"]]),
+        np.array([[None]]),
+        np.zeros((2, 3, 9, 9), np.float32),
+    ],
+)
+def test_bad_inputs_are_refused_and_change_nothing(tmp_path: Path, bad: np.ndarray[Any, Any]) -> None:
+    with service(tmp_path / "one", rows=32) as own, service(tmp_path / "two", rows=32) as other:
+        ask(own, "a", batch(0))
+        ask(other, "a", batch(0))
+        with pytest.raises(InputError, match="expected"):
+            own.submit("a", bad)
+        assert same(ask(own, "a", batch(1)), ask(other, "a", batch(1)))
+        if bad.ndim == 4 and bad.dtype == np.float32 and 0 < len(bad) < 33:
+            with pytest.raises(InputError, match="the model cannot answer"):
+                own.submit("b", bad).result(60)
+        assert [status.name for status in own.streams()] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\0b", "\ud800", 3, None])
+def test_names_that_cannot_be_kept_are_refused(tmp_path: Path, name: Any) -> None:
+    with service(tmp_path, guarded=False) as own:
+        with pytest.raises(InputError, match="name of a stream"):
+            own.submit(name, batch(0))
+        assert own.streams() == []
+
+
+def test_integers_and_doubles_are_taken_as_numbers(tmp_path: Path) -> None:
+    whole = np.arange(2 * 192).reshape(2, 3, 8, 8) % 7
+    with service(tmp_path, guarded=False) as own:
+        answers = [ask(own, f"{kind}", whole.astype(kind)) for kind in ("u1", "i8", "f8", "f4", "f2")]
+        assert all(np.array_equal(each.probabilities, answers[0].probabilities) for each in answers)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.table(x).mean(1))
+        return logits
+
+
+def test_indices_of_a_table_stay_integers(tmp_path: Path) -> None:
+    with Service(eq.create("source", Words()), tmp_path, limits=Limits(latency_ms=60_000)) as own:
+        assert len(ask(own, "a", np.arange(6).reshape(2, 3)).classes) == 2
+        assert own.classes == 3
+
+
+def test_a_closed_service_takes_nothing(tmp_path: Path) -> None:
+    own = service(tmp_path)
+    pending = [own.submit("a", batch(seed)) for seed in range(6)]
+    own.close()
+    assert all(len(future.result(0).classes) == 8 for future in pending)
+    with pytest.raises(ClosedError):
+        own.submit("a", batch(0))
+    with pytest.raises(ClosedError):
+        own.streams()
+    own.close()
+
+
+def test_limits_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    for name in ("rows", "waiting", "latency_ms", "streams", "resident", "save_every"):
+        with pytest.raises(OptionError, match=name):
+            Limits(**{name: 0})
+    with pytest.raises(OptionError, match="adapter"):
+        Service(trained(), tmp_path)  # type: ignore[arg-type]
