@@ -143,6 +143,15 @@ def false_alarm_table(false_alarms: pd.DataFrame) -> str:
     return table(head, body)
 
 
+def windows_in_alarm(windows: pd.DataFrame) -> str:
+    """The alarms in the source streams of the windows, in a sentence: there is no jump in these either."""
+    source = windows[windows["stream"] == "source"]
+    batches = len(source) * 10
+    seen = {rule: int(source[f"{rule} batches"].sum()) for rule in RULES}
+    found = [f"`{rule}` in {count}" for rule, count in seen.items() if count]
+    return f"Of the {batches} batches of the source windows above, {' and '.join(found) or 'none'} were in alarm."
+
+
 def _begun(rows: pd.DataFrame, rule: str) -> list[str]:
     """The alarms, their rate with the upper end of a one-sided 95 % interval, and the share of batches."""
     if rows[f"{rule} alarms"].isna().any():
@@ -217,6 +226,7 @@ def page(folder: Path = HERE) -> str:
         "delays": delay_table(jumps),
         "replayed": f"{drawn['answers'].sum():,} answers were recorded.",
         "false_alarms": false_alarm_table(false_alarms),
+        "windows_in_alarm": windows_in_alarm(windows),
         "meaning": meaning(streams, windows),
     }
     text = (HERE / "monitoring.template.md").read_text(encoding="utf-8")
