@@ -102,20 +102,37 @@ def window_table(windows: pd.DataFrame) -> str:
     return table([*head, "inside", "calibration gap off by"], body)
 
 
+def with_alarms(jumps: pd.DataFrame) -> pd.DataFrame:
+    """The batches of streams that jump, with a column for each alarm that is true where it is on."""
+    on = pd.DataFrame([alarms(row, row["floor"]) for row in records(jumps)], index=jumps.index)
+    return jumps[["target", "repeat", "after", "true_accuracy"]].join(on.add_prefix("on "))
+
+
 def delay_table(jumps: pd.DataFrame) -> str:
     """The delays of each alarm, for each model."""
     body = []
-    for target, rows in jumps.groupby("target", sort=False):
+    for target, rows in with_alarms(jumps).groupby("target", sort=False):
         before, end = (rows.loc[rows["after"] == at, "true_accuracy"] for at in (0, rows["after"].max()))
         row = [
             f"without {target}",
             str(rows["repeat"].nunique()),
             f"{told(before.mean())} → {told(end.mean())}",
         ]
-        on = pd.DataFrame([alarms(line, line["floor"]) for line in records(rows)], index=rows.index)
         places = rows[["repeat", "after"]]
-        body.append([*row, *(_delays(places.assign(on=on[rule])) for rule in RULES)])
+        body.append([*row, *(_delays(places.assign(on=rows[f"on {rule}"])) for rule in RULES)])
     return table(["model", "streams", "accuracy: source → target", *(f"`{rule}`" for rule in RULES)], body)
+
+
+def after_jumps(jumps: pd.DataFrame) -> str:
+    """How often the alarms came, in a line of the summary."""
+    rows = with_alarms(jumps)
+    streams = len(rows[["target", "repeat"]].drop_duplicates())
+    told_rules = []
+    for rule in ("accuracy", "estimate", "statistics"):
+        delays = rows[rows[f"on {rule}"] & (rows["after"] > 0)].groupby(["target", "repeat"])["after"].min()
+        when = f" (median {delays.median():.0f} images)" if len(delays) else ""
+        told_rules.append(f"`{rule}` in {len(delays)}{when}")
+    return f"After a jump, in {streams} streams, the alarms came: {', '.join(told_rules)}."
 
 
 def _delays(rows: pd.DataFrame) -> str:
@@ -148,8 +165,8 @@ def windows_in_alarm(windows: pd.DataFrame) -> str:
     source = windows[windows["stream"] == "source"]
     batches = len(source) * 10
     seen = {rule: int(source[f"{rule} batches"].sum()) for rule in RULES}
-    found = [f"`{rule}` in {count}" for rule, count in seen.items() if count]
-    return f"Of the {batches} batches of the source windows above, {' and '.join(found) or 'none'} were in alarm."
+    found = [f"`{rule}` was on in {count}" for rule, count in seen.items() if count]
+    return f"In the {batches} batches of the source windows above, {', '.join(found) or 'no alarm was on'}."
 
 
 def _begun(rows: pd.DataFrame, rule: str) -> list[str]:
@@ -162,8 +179,10 @@ def _begun(rows: pd.DataFrame, rule: str) -> list[str]:
     return [str(begun), f"{rate:.0f} (at most {most:.0f})", f"{100 * share:.2f} %"]
 
 
-def summary(streams: pd.DataFrame, windows: pd.DataFrame, false_alarms: pd.DataFrame) -> str:
-    """The page in three sentences."""
+def summary(
+    streams: pd.DataFrame, windows: pd.DataFrame, jumps: pd.DataFrame, false_alarms: pd.DataFrame
+) -> str:
+    """The page in a few sentences."""
     means = streams.groupby(["data", "backbone"])["covered"].mean()
     begun, images = (int(false_alarms[name].sum()) for name in ("accuracy alarms", "images"))
     return (
@@ -172,7 +191,8 @@ def summary(streams: pd.DataFrame, windows: pd.DataFrame, false_alarms: pd.DataF
         f"accuracy of the last 500 images at {percent(means.min())} to {percent(means.max())} of the "
         "batches, where 90 % were promised. Measured live on Digits, it held it in "
         f"{percent(covered(windows).mean())} of {len(windows)} windows. Without a jump, {images:,} images, "
-        f"most of them replayed, raised {begun} alarms of an accuracy that is surely too low."
+        f"most of them replayed, raised {begun} alarms of an accuracy that is surely too low (`accuracy` "
+        f"below). {after_jumps(jumps)}"
     )
 
 
@@ -214,7 +234,7 @@ def page(folder: Path = HERE) -> str:
         models += f" **Not measured here: without {', without '.join(missing)}**; the table above has them."
     drawn = false_alarms[false_alarms["kind"] == "replayed"]
     parts = {
-        "summary": summary(streams, windows, false_alarms),
+        "summary": summary(streams, windows, jumps, false_alarms),
         "streams": stream_table(streams),
         "count": str(len(streams)),
         "every_stream": every_stream(streams),
@@ -224,7 +244,7 @@ def page(folder: Path = HERE) -> str:
         "after": str(jumps["after"].max()),
         "rules": "\n".join(f"- `{rule}`: {words}." for rule, words in WORDS.items()),
         "delays": delay_table(jumps),
-        "replayed": f"{drawn['answers'].sum():,} answers were recorded.",
+        "replayed": f"{int(drawn['answers'].sum()):,} answers were recorded.",
         "false_alarms": false_alarm_table(false_alarms),
         "windows_in_alarm": windows_in_alarm(windows),
         "meaning": meaning(streams, windows),
