@@ -84,6 +84,7 @@ class Learner:
     ) -> None:
         self._adapter, self._residents, self._queue = adapter, residents, queue
         self._answers, self._source, self._limits = answers, source, limits
+        self._taken: set[tuple[tuple[int, ...], torch.dtype]] = set()
         self.classes = 0
 
     def run(self) -> None:
@@ -117,13 +118,15 @@ class Learner:
         return stream.unlearned >= self._limits.unlearned
 
     def _stream(self, request: Request) -> Stream:
-        """The stream of a request; a new one only for inputs that the source model can answer."""
+        """The stream of a request; a new one only for samples of a shape that the source model can answer."""
         stream = self._residents.streams.get(request.stream)
+        shape = tuple(request.inputs.shape[1:])
         if stream is None:
-            self._source(request.inputs)
-            stream = self._residents.create(request.stream, tuple(request.inputs.shape[1:]))
-        if not stream.shape:
-            stream.shape = tuple(request.inputs.shape[1:])
+            if (shape, request.inputs.dtype) not in self._taken:
+                self._source(request.inputs)
+                self._taken.add((shape, request.inputs.dtype))
+            stream = self._residents.create(request.stream, shape)
+        stream.shape = stream.shape or shape
         check_sample(request.inputs, stream.shape, stream.name)
         return stream
 
@@ -143,7 +146,7 @@ class Learner:
         if stream.mode == "shadow":
             source = self._source(inputs) if source is None else source
             return self._shadow(stream, adapted, source, step, reason)
-        self._refresh(stream, live)
+        self._refresh(stream)
         if step is not None:
             return Outcome(
                 adapted, adapted, source, step, step.temperature, step.accuracy, step.answered_by, reason
@@ -164,9 +167,9 @@ class Learner:
         given = source if temperature is None else source / temperature
         return Outcome(given, adapted, source, step, temperature, stream.source_accuracy, "source", reason)
 
-    def _refresh(self, stream: Stream, live: Live) -> None:
+    def _refresh(self, stream: Stream) -> None:
         """Note now and then how the source model would answer, for requests that are answered by it."""
-        if stream.batches % _REFRESH == 0:
+        if stream.batches % _REFRESH == _REFRESH - 1:
             stream.source_temperature = self._adapter.source_temperature
             stream.source_accuracy = self._adapter.source_accuracy
 

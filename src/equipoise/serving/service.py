@@ -162,7 +162,8 @@ class Service:
 
         def change(own: Stream, live: Live) -> None:
             live.guard.reset("asked for")
-            own.source_temperature = own.source_accuracy = None
+            own.source_temperature = self._adapter.source_temperature
+            own.source_accuracy = self._adapter.source_accuracy
             self._changed(own)
 
         self._with(stream, change)
