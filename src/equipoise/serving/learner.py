@@ -99,20 +99,33 @@ class Learner:
 
     def _answer(self, requests: list[Request]) -> None:
         """Answer a batch; if the model fails on it, each request on its own."""
-        waiting = [request for request in requests if not request.claimed]
+        known = self._residents.streams.get(requests[0].stream)
         try:
             stream = self._stream(requests[0])
             learns = stream.mode != "hold" and (not len(self._queue) or self._is_due(stream))
-            if not learns:
-                requests = waiting  # those that the source model has answered were only for learning
-            if requests:
-                self._deliver(stream, requests, self._outcome(stream, requests, learns=learns))
+            if not learns:  # those that the source model has answered were only for learning
+                requests = [request for request in requests if not request.claimed]
+            outcome = self._outcome(stream, requests, learns=learns) if requests else None
         except Exception as error:
-            if len(requests) > 1:
-                for request in requests:
-                    self._answer([request])
-            else:
-                _fail(requests, error)
+            self._retry(requests, known, error)
+            return
+        if outcome is None:
+            return
+        try:
+            self._deliver(stream, requests, outcome)
+        except Exception as error:  # the batch is learned from: it must not be answered again
+            _fail(requests, error)
+
+    def _retry(self, requests: list[Request], known: Stream | None, error: Exception) -> None:
+        """Answer each request of a batch that failed on its own; a stream that was made for it is no more."""
+        made = self._residents.streams.get(requests[0].stream)
+        if made is not None and known is None:
+            self._residents.discard(made)
+        if len(requests) == 1:
+            _fail(requests, error)
+        else:
+            for request in requests:
+                self._answer([request])
 
     def _is_due(self, stream: Stream) -> bool:
         return stream.unlearned >= self._limits.unlearned

@@ -79,6 +79,14 @@ class Residents:
         self.streams[name] = stream
         return stream
 
+    def discard(self, stream: Stream) -> None:
+        """Delete a stream that has answered nothing."""
+        if stream is self._current:
+            self._current = None
+        self._live.pop(stream.name, None)
+        del self.streams[stream.name]
+        stream.folder.remove()
+
     def _new(self, stream: Stream) -> Live:
         """Guard and monitor of a stream whose state is in the adapter."""
         stream.folder.make()
