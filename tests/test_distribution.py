@@ -43,7 +43,7 @@ def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
         packed = {name for name in archive.namelist() if name.startswith("equipoise/")}
     files = {f"equipoise/{p.relative_to(SOURCE).as_posix()}" for p in SOURCE.rglob("*") if p.is_file()}
     assert packed == {name for name in files if "__pycache__" not in name}
-    for kind in (".yaml", ".css", ".html", ".json", "/py.typed"):
+    for kind in (".yaml", ".css", ".html", ".js", ".json", ".svg", "/py.typed", "/uplot/LICENSE"):
         assert any(name.endswith(kind) for name in packed), kind
 
 

@@ -7,6 +7,9 @@ from equipoise.cli.methods import describe_methods
 from equipoise.errors import EquipoiseError
 from equipoise.version import __version__
 
+_EXTRAS = {"equipoise": "demo", "equipoise demo": "demo", "equipoise serve": "serve"}
+"""The extras of commands that need another than most."""
+
 
 def run_plain(arguments: list[str], missing: str) -> None:
     """Run a command, or exit with a line that says what to install for it; `missing` is a package."""
@@ -14,7 +17,7 @@ def run_plain(arguments: list[str], missing: str) -> None:
         lines = _lines_of(arguments)
         if lines is None:
             command = " ".join(["equipoise", *arguments[:1]])
-            extra = "demo" if command in ("equipoise", "equipoise demo") else "bench"
+            extra = _EXTRAS.get(command, "bench")
             sys.exit(
                 f"{command} needs {missing}: pip install 'equipoise[{extra}]' "
                 "(without it there are equipoise --version and equipoise methods [NAME])"

@@ -11,8 +11,16 @@ from equipoise.errors import EquipoiseError
 
 
 @contextmanager
-def plain_errors(stopped: str = "Stopped.", out: Path | None = None) -> Iterator[None]:
-    """Print expected errors as one message without a traceback; exit with status 130 on Ctrl-C."""
+def plain_errors(
+    stopped: str = "Stopped.", out: Path | None = None, *, extra: str = "bench"
+) -> Iterator[None]:
+    """Print expected errors as one message without a traceback; exit with status 130 on Ctrl-C.
+
+    Args:
+        stopped: printed after Ctrl-C.
+        out: stands for {out} in it.
+        extra: the extra of the package that has what the command imports.
+    """
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -23,7 +31,7 @@ def plain_errors(stopped: str = "Stopped.", out: Path | None = None) -> Iterator
         if (missing.name or "").partition(".")[0] == "equipoise":
             raise
         Console(stderr=True).print(
-            f"This needs {missing.name}: pip install 'equipoise[bench]'", highlight=False, markup=False
+            f"This needs {missing.name}: pip install 'equipoise[{extra}]'", highlight=False, markup=False
         )
         raise typer.Exit(1) from None
     except (EquipoiseError, OSError) as error:

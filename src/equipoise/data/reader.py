@@ -156,13 +156,18 @@ def _decoded(path: Path, side: int, mode: str) -> NDArray[np.uint8]:
 
 def _opaque(path: Path, mode: str) -> Image.Image:
     with Image.open(path) as image:
-        if image.mode[0] in "IF":
-            raise ValueError(f"pixels of mode {image.mode!r}, expected 8 bits")
-        opaque: Image.Image = image
-        if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-            opaque = Image.new("RGBA", image.size, "white")
-            opaque.alpha_composite(image.convert("RGBA"))
-        return opaque.convert(mode)
+        return without_transparency(image, mode)
+
+
+def without_transparency(image: Image.Image, mode: str) -> Image.Image:
+    """The pixels of an opened image on white, "RGB" or "L"; ValueError for more than 8 bits."""
+    if image.mode[0] in "IF":
+        raise ValueError(f"pixels of mode {image.mode!r}, expected 8 bits")
+    opaque: Image.Image = image
+    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+        opaque = Image.new("RGBA", image.size, "white")
+        opaque.alpha_composite(image.convert("RGBA"))
+    return opaque.convert(mode)
 
 
 def _reason(path: Path, error: Exception) -> str:

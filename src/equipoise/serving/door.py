@@ -1,0 +1,60 @@
+"""The HTTP door: a FastAPI app in front of a service."""
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from equipoise.models.factory import Transform
+from equipoise.serving.interface import ServiceLike
+from equipoise.serving.page import page_routes
+from equipoise.serving.routes.bodies import BoundedBodies
+from equipoise.serving.routes.changing import change_routes
+from equipoise.serving.routes.limits import DoorLimits
+from equipoise.serving.routes.local import LocalOnly
+from equipoise.serving.routes.metrics import CountedRequests, DoorMetrics
+from equipoise.serving.routes.predicting import predict_routes
+from equipoise.serving.routes.reading import health_routes, read_routes
+from equipoise.serving.routes.refusals import Incidents, add_refusals
+from equipoise.serving.routes.tokens import Tokens
+from equipoise.version import __version__
+
+
+def create_app(
+    service: ServiceLike,
+    *,
+    tokens: Tokens | None = None,
+    limits: DoorLimits | None = None,
+    transform: Transform | None = None,
+) -> FastAPI:
+    """Make the app that puts a service on HTTP; the caller closes the service after the last response.
+
+    Args:
+        service: the service that answers.
+        tokens: the bearer tokens that requests need. Without them only this machine is answered: a request
+            whose Host is not a loopback name, or that a page of another origin sent, is refused.
+        limits: the largest requests that are taken; the defaults without.
+        transform: turns an uploaded image (RGB) into an input of the model; without one, images are refused
+            with status 415.
+    """
+    limits = limits or DoorLimits()
+    metrics = DoorMetrics(service)
+    guards = [] if tokens else [Middleware(LocalOnly)]
+    app = FastAPI(
+        title="equipoise",
+        summary="A classifier that adapts to each of its streams, and says how accurate it is.",
+        version=__version__,
+        docs_url=None,  # their pages load scripts from another site; /openapi.json needs none
+        redoc_url=None,
+        middleware=[
+            Middleware(CountedRequests, metrics),
+            Middleware(Incidents),
+            *guards,
+            Middleware(BoundedBodies, limits),
+        ],
+    )
+    add_refusals(app)
+    app.include_router(health_routes(service))
+    app.include_router(predict_routes(service, limits, tokens, transform))
+    app.include_router(change_routes(service, tokens))
+    app.include_router(read_routes(service, tokens, metrics))
+    app.router.routes.extend(page_routes())
+    return app

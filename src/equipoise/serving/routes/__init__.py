@@ -1,0 +1,1 @@
+"""The parts of the HTTP door: reading requests, guarding them, answering them."""
