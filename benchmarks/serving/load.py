@@ -85,7 +85,8 @@ def report(bare: dict[str, Any], poise: dict[str, Any]) -> None:
     throughput, p99 = poise["requests_per_s"] / bare["requests_per_s"], poise["p99_ms"] / bare["p99_ms"]
     verdict = "kept" if throughput >= LEAST_THROUGHPUT and p99 <= MOST_P99 else "MISSED"
     print(
-        f"{bare['clients']:4} clients x {bare['rows']:3} rows, {bare['streams']} streams: bare {bare['requests_per_s']:7.1f}/s, poise "
+        f"{bare['clients']:4} clients x {bare['rows']:3} rows, {bare['streams']} streams: "
+        f"bare {bare['requests_per_s']:7.1f}/s, poise "
         f"{poise['requests_per_s']:7.1f}/s ({throughput:.0%}); p99 {bare['p99_ms']:7.1f} and "
         f"{poise['p99_ms']:7.1f} ms ({p99:.2f}x); learned {poise['learned']:.0%}, by the source model "
         f"{poise['source_answered']:.0%}, refused {poise['refused']:.0f}: {verdict}",
