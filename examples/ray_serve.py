@@ -15,7 +15,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.serving.errors import ReplicaLostError
-from equipoise.serving.interface import Answer
+from equipoise.serving.interface import Prediction
 from equipoise.serving.limits import Limits
 from equipoise.serving.ray_service import RayService
 from equipoise.serving.service import Service
@@ -53,7 +53,7 @@ def make_service(state_folder: Path) -> Service:
     return Service(adapter, state_folder, limits=Limits(save_every=5))
 
 
-def send(service: RayService, camera: str, seed: int) -> Answer:
+def send(service: RayService, camera: str, seed: int) -> Prediction:
     """A batch of a camera whose images have become brighter; sent again if a process dies over it."""
     inputs = images(16, seed, brightness=1.0)[0].numpy()
     try:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.serving.errors import ServiceError
-from equipoise.serving.interface import Answer, Mode, StreamStatus
+from equipoise.serving.interface import Mode, Prediction, StreamStatus
 
 ROWS = 256
 """The most samples in a batch that requests are joined to, as in a service."""
@@ -24,14 +24,14 @@ class BareService:
 
     def __init__(self, model: nn.Module, classes: int) -> None:
         self.classes, self._model = classes, model
-        self._waiting: deque[tuple[str, Tensor, Future[Answer]]] = deque()
+        self._waiting: deque[tuple[str, Tensor, Future[Prediction]]] = deque()
         self._changed, self._number = threading.Condition(), 0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Answer]:
+    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
         """Queue a batch."""
-        future: Future[Answer] = Future()
+        future: Future[Prediction] = Future()
         with self._changed:
             self._waiting.append((stream, torch.from_numpy(np.array(inputs, np.float32)), future))
             self._changed.notify()
@@ -51,7 +51,7 @@ class BareService:
                     batch.append(self._waiting.popleft())
             self._answer(batch)
 
-    def _answer(self, batch: list[tuple[str, Tensor, "Future[Answer]"]]) -> None:
+    def _answer(self, batch: list[tuple[str, Tensor, "Future[Prediction]"]]) -> None:
         with torch.inference_mode():
             probabilities = self._model(torch.cat([inputs for _, inputs, _ in batch])).softmax(1).numpy()
         start = 0
@@ -62,7 +62,7 @@ class BareService:
             classes = part.argmax(1).tolist()
             name = str(self._number)
             future.set_result(
-                Answer(name, stream, classes, part, None, None, "source", "hold", False, "the bare model")
+                Prediction(name, stream, classes, part, None, None, "source", "hold", False, "the bare model")
             )
 
     def label(self, stream: str, request: str, labels: Sequence[int]) -> NoReturn:
@@ -98,7 +98,7 @@ class BareService:
         self.label(stream, "", ())
 
     def close(self) -> None:
-        """Answer what waits, and end the thread."""
+        """Prediction what waits, and end the thread."""
         with self._changed:
             self.ready = False
             self._changed.notify()

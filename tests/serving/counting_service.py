@@ -11,7 +11,7 @@ import numpy as np
 
 from equipoise.serving.errors import InputError, StorageError, UnknownStreamError
 from equipoise.serving.folder_lock import FolderLock
-from equipoise.serving.interface import Answer, LabelsTaken, Mode, StreamStatus
+from equipoise.serving.interface import LabelsTaken, Mode, Prediction, StreamStatus
 
 
 class CountingService:
@@ -24,17 +24,17 @@ class CountingService:
         self._path = folder / "counts.json"
         self.counts: dict[str, int] = json.loads(self._path.read_text()) if self._path.exists() else {}
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Answer]:
+    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
         if not inputs.flags.writeable:
             raise AssertionError("the array cannot be written to")
         if inputs.ndim < 2:
             raise InputError(f"expected inputs of shape (N, …), got {inputs.shape}")
         self.counts[stream] = self.counts.get(stream, 0) + 1
-        future: Future[Answer] = Future()
+        future: Future[Prediction] = Future()
         probabilities = np.full((len(inputs), 3), 1 / 3, np.float32)
         count = str(self.counts[stream])
         future.set_result(
-            Answer(
+            Prediction(
                 count, stream, [0] * len(inputs), probabilities, None, None, "student", "adapted", True, ""
             )
         )

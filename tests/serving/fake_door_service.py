@@ -18,7 +18,7 @@ from equipoise.serving.errors import (
     UnknownSnapshotError,
     UnknownStreamError,
 )
-from equipoise.serving.interface import Answer, GuardEvent, LabelsTaken, Mode, StreamStatus
+from equipoise.serving.interface import GuardEvent, LabelsTaken, Mode, Prediction, StreamStatus
 
 
 @dataclass
@@ -39,7 +39,7 @@ class FakeService:
     def __init__(self, columns: int = 2, queue: int = 1000) -> None:
         self.ready, self.columns, self.queue = True, columns, queue
         self.fails: Exception | None = None
-        self.held: list[Future[Answer]] = []  # answered by `release` where `holds`
+        self.held: list[Future[Prediction]] = []  # answered by `release` where `holds`
         self.holds = False
         self.closed = False
         self.held_streams: dict[str, FakeStream] = {}
@@ -48,14 +48,14 @@ class FakeService:
     def state(self) -> dict[str, FakeStream]:
         return deepcopy(self.held_streams)
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Answer]:
+    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
         if not self.ready:
             raise ClosedError("the service is stopping")
         if self.fails is not None:
             raise self.fails
         if inputs.shape[1:] != (self.columns,):
             raise InputError(f"expected rows of shape ({self.columns},), got {inputs.shape[1:]}")
-        future: Future[Answer] = Future()
+        future: Future[Prediction] = Future()
         with self._lock:
             if len(self.held) >= self.queue:
                 raise BusyError("the queue is full")
@@ -66,7 +66,7 @@ class FakeService:
             future.set_result(answer)
         return future
 
-    def _answered(self, stream: str, inputs: np.ndarray[Any, Any]) -> Answer:
+    def _answered(self, stream: str, inputs: np.ndarray[Any, Any]) -> Prediction:
         known = self.held_streams.setdefault(stream, FakeStream())
         known.batches += 1
         known.samples += len(inputs)
@@ -77,7 +77,7 @@ class FakeService:
         probabilities = np.full((len(inputs), 2), 0.25, np.float32)
         probabilities[np.arange(len(inputs)), places] = 0.75
         probabilities[~finite] = np.nan
-        return Answer(
+        return Prediction(
             request=request,
             stream=stream,
             classes=np.where(finite, places, -1).tolist(),

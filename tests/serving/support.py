@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.serving.interface import Answer
+from equipoise.serving.interface import Prediction
 from equipoise.serving.limits import Limits
 from equipoise.serving.service import Service
 from tests.support.rehearsals import held_out, samples, trained
@@ -41,11 +41,11 @@ def labels(seed: int, rows: int = 8) -> list[int]:
     return [int(label) for label in samples(rows, seed=2000 + seed)[1]]
 
 
-def ask(service: Service, stream: str, inputs: Any) -> Answer:
+def ask(service: Service, stream: str, inputs: Any) -> Prediction:
     return service.submit(stream, inputs).result(timeout=60)
 
 
-def same(one: Answer, other: Answer) -> bool:
+def same(one: Prediction, other: Prediction) -> bool:
     """Whether two answers are equal in all but their ids."""
     facts = ("classes", "temperature", "accuracy", "answered_by", "mode", "learned", "reason")
     equal = np.array_equal(one.probabilities, other.probabilities, equal_nan=True)

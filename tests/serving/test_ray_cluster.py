@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.serving.errors import InputError, ReplicaLostError
-from equipoise.serving.interface import Answer, ServiceLike
+from equipoise.serving.interface import Prediction, ServiceLike
 from equipoise.serving.limits import Limits
 from equipoise.serving.placement import owner
 from equipoise.serving.ray_service import RayService
@@ -32,11 +32,11 @@ def start(folder: Path, replicas: int) -> RayService:
     return RayService.start("tests.support.rehearsals:trained", source, "poise", folder, replicas, limits)
 
 
-def ask(service: ServiceLike, stream: str, seed: int) -> Answer:
+def ask(service: ServiceLike, stream: str, seed: int) -> Prediction:
     return service.submit(stream, batch(seed)).result(timeout=60)
 
 
-def alone(folder: Path, stream: str, batches: int) -> Answer:
+def alone(folder: Path, stream: str, batches: int) -> Prediction:
     """The answer to the batch after so many others, of a service in this process."""
     with service(folder) as local:
         for seed in range(batches):

@@ -9,7 +9,7 @@ import torch
 from equipoise.guard.guarded import Guarded
 from equipoise.serving.answers import Answered, AnswerLog
 from equipoise.serving.errors import InputError, UnknownRequestError, UnknownStreamError
-from equipoise.serving.journal import Journal, Labelled
+from equipoise.serving.journal import Journal, LabelEntry
 from tests.serving.support import adapter, ask, batch, labels, service
 
 
@@ -113,11 +113,11 @@ def test_the_log_of_answers_is_bounded_and_gives_back_what_it_got(tmp_path: Path
 def test_a_torn_last_line_of_the_journal_is_left_out_and_written_over(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "labels.jsonl")
     for number in (1, 2):
-        journal.append(Labelled(number, f"r{number}", [0, 1, 0], answered()))
+        journal.append(LabelEntry(number, f"r{number}", [0, 1, 0], answered()))
     path = tmp_path / "labels.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
     assert [entry.request for entry in journal.entries()] == ["r1"]
-    journal.append(Labelled(2, "r3", [1, 1, 0], answered()))
+    journal.append(LabelEntry(2, "r3", [1, 1, 0], answered()))
     found = list(journal.entries())
     assert [(entry.number, entry.request, entry.labels) for entry in found] == [
         (1, "r1", [0, 1, 0]),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.serving.batching import Request, RequestQueue
 from equipoise.serving.errors import BusyError, InputError
-from equipoise.serving.interface import Answer
+from equipoise.serving.interface import Prediction
 from tests.serving.support import adapter, ask, batch, probabilities, service
 from tests.support.rehearsals import trained
 
@@ -66,7 +66,7 @@ def test_200_clients_at_once_get_their_own_rows(tmp_path: Path) -> None:
     marks = [draw.integers(CLASSES, size=int(draw.integers(1, 5))) for _ in range(200)]
     barrier = threading.Barrier(200)
 
-    def client(index: int) -> Answer:
+    def client(index: int) -> Prediction:
         barrier.wait()
         inputs = np.stack([marks[index], np.full(len(marks[index]), index)], 1).astype(np.float32)
         return ask(own, f"camera {index % 7}", inputs)

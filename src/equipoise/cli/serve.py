@@ -8,7 +8,7 @@ import typer
 
 from equipoise.cli.plain_errors import plain_errors
 
-LIMITS = "Limits"
+_LIMITS = "Limits"
 ACCESS = "Access"
 
 
@@ -73,27 +73,29 @@ def serve_command(
         typer.Option(
             min=1,
             help="Milliseconds after which the source model answers a request that the adapter has not.",
-            rich_help_panel=LIMITS,
+            rich_help_panel=_LIMITS,
         ),
     ] = 1000.0,
     rows: Annotated[
-        int, typer.Option(min=1, help="The most samples in a request.", rich_help_panel=LIMITS)
+        int, typer.Option(min=1, help="The most samples in a request.", rich_help_panel=_LIMITS)
     ] = 256,
     waiting: Annotated[
         int,
-        typer.Option(min=1, help="The most requests that wait; more get status 429.", rich_help_panel=LIMITS),
+        typer.Option(
+            min=1, help="The most requests that wait; more get status 429.", rich_help_panel=_LIMITS
+        ),
     ] = 512,
     streams: Annotated[
-        int, typer.Option(min=1, help="The most streams, in memory and on disk.", rich_help_panel=LIMITS)
+        int, typer.Option(min=1, help="The most streams, in memory and on disk.", rich_help_panel=_LIMITS)
     ] = 100_000,
     resident: Annotated[
-        int, typer.Option(min=1, help="The most streams in memory.", rich_help_panel=LIMITS)
+        int, typer.Option(min=1, help="The most streams in memory.", rich_help_panel=_LIMITS)
     ] = 1000,
     request_mib: Annotated[
-        int, typer.Option(min=1, help="The largest request, in MiB.", rich_help_panel=LIMITS)
+        int, typer.Option(min=1, help="The largest request, in MiB.", rich_help_panel=_LIMITS)
     ] = 32,
     image_pixels: Annotated[
-        int, typer.Option(min=1, help="The largest image, width times height.", rich_help_panel=LIMITS)
+        int, typer.Option(min=1, help="The largest image, width times height.", rich_help_panel=_LIMITS)
     ] = 4096 * 4096,
 ) -> None:
     """Serve a model over HTTP: it adapts to each of its streams, and says how accurate it is.

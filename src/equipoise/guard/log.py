@@ -10,7 +10,7 @@ from typing import Any
 from equipoise.errors import StateError
 from equipoise.version import __version__
 
-KIND, VERSION = "equipoise guard log", 1
+_KIND, _VERSION = "equipoise guard log", 1
 _CHECK = "check"
 
 
@@ -39,7 +39,7 @@ class Log:
     def begin(self, options: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Write a header: the options, and the state of the guard."""
         self._last = ""
-        kind = {"kind": KIND, "version": VERSION, "equipoise": __version__}
+        kind = {"kind": _KIND, "version": _VERSION, "equipoise": __version__}
         self.write({**kind, "options": options, "state": state})
 
     def write(self, values: Mapping[str, Any]) -> None:
@@ -80,13 +80,13 @@ def read_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         except (ValueError, TypeError) as error:
             raise StateError(f"line {number} of the log is damaged: {error}") from error
         check = values.pop(_CHECK, None)
-        if header := values.get("kind") == KIND:
+        if header := values.get("kind") == _KIND:
             last, started = "", True
         if not started:
             raise StateError(f"line {number}: expected a log of a guard, got no header")
         if check != _check(last, values):
             raise StateError(f"line {number} of the log was changed, or lines before it are missing")
-        if header and values["version"] != VERSION:
-            raise StateError(f"line {number}: expected version {VERSION} of a log, got {values['version']}")
+        if header and values["version"] != _VERSION:
+            raise StateError(f"line {number}: expected version {_VERSION} of a log, got {values['version']}")
         last = str(check)
         yield values

@@ -10,7 +10,7 @@ from equipoise.core.state import Snapshot
 from equipoise.errors import OptionError, StateError
 from equipoise.files import read_tensors, write_tensors
 
-KIND, VERSION = "equipoise guard snapshot", 1
+_KIND, _VERSION = "equipoise guard snapshot", 1
 _NAME = re.compile(r"(\d{6,})-batch-(\d+)")
 _SUFFIX = ".safetensors"
 
@@ -84,7 +84,7 @@ class Snapshots:
         """Write a snapshot; then the older ones need no memory."""
         text = {"fingerprint": adapter.model_fingerprint, "method": adapter.name}
         try:
-            write_tensors(folder / f"{taken.name}{_SUFFIX}", KIND, VERSION, adapter.state_dict(), text)
+            write_tensors(folder / f"{taken.name}{_SUFFIX}", _KIND, _VERSION, adapter.state_dict(), text)
         except OSError as error:
             self.trouble = f"snapshots are in memory only: {error}"
             return
@@ -137,7 +137,7 @@ class Snapshots:
         if kept.held is not None:
             adapter.restore(kept.held)
             return
-        tensors, text = read_tensors(self._path(kept), KIND, VERSION)
+        tensors, text = read_tensors(self._path(kept), _KIND, _VERSION)
         if text.get("fingerprint") != adapter.model_fingerprint:
             raise StateError(f"{self._path(kept)}: expected a snapshot of this model, got that of another")
         adapter.load_state_dict(tensors)

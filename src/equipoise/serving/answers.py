@@ -16,7 +16,7 @@ from torch import Tensor
 
 from equipoise.serving.errors import UnknownRequestError
 
-SEGMENTS = 4
+_SEGMENTS = 4
 """The number of files that the answers are spread over; the oldest is deleted when there are more."""
 
 _UNLABELLED = b"0" * 16
@@ -97,7 +97,7 @@ class AnswerLog:
 
     def __init__(self, folder: Path, limit: int) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder, self._limit, self._lock = folder, max(limit // SEGMENTS, 1), threading.Lock()
+        self._folder, self._limit, self._lock = folder, max(limit // _SEGMENTS, 1), threading.Lock()
         self._file, self._number, self._end = -1, max(self._numbers(), default=0), 0
         self._begin()
 
@@ -115,7 +115,7 @@ class AnswerLog:
             self._file = -1
         self._number, self._end = self._number + 1, 0
         self._file = os.open(self._path(self._number), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        for number in self._numbers()[:-SEGMENTS]:
+        for number in self._numbers()[:-_SEGMENTS]:
             self._path(number).unlink(missing_ok=True)
 
     def add(self, answers: Sequence[Answered]) -> list[str]:
@@ -156,7 +156,7 @@ class AnswerLog:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UnknownRequestError(
                 f"the request {request} is not known, or was forgotten: the answers of the last "
-                f"{SEGMENTS * self._limit} bytes are remembered"
+                f"{_SEGMENTS * self._limit} bytes are remembered"
             ) from error
         return answered, None if mark == _UNLABELLED else mark
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from equipoise.serving.errors import BusyError, ClosedError
-from equipoise.serving.interface import Answer
+from equipoise.serving.interface import Prediction
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ class Request:
     stream: str
     inputs: Tensor
     deadline: float
-    future: Future[Answer] = field(default_factory=Future)
+    future: Future[Prediction] = field(default_factory=Future)
     id: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _claimed: bool = False

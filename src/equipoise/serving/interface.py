@@ -18,7 +18,7 @@ the adapter answers as it is and learns nothing.
 
 
 @dataclass(frozen=True)
-class Answer:
+class Prediction:
     """The answer to one request.
 
     Attributes:
@@ -127,7 +127,7 @@ class ServiceLike(Protocol):
     def ready(self) -> bool:
         """Whether requests are taken."""
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Answer]:
+    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
         """Queue a batch of inputs (N, …); the future has the answer or the error."""
 
     def label(self, stream: str, request: str, labels: Sequence[int]) -> LabelsTaken:

@@ -13,7 +13,7 @@ _LARGEST = 2**22
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelEntry:
     """Labels of a request, with the answer that they are compared with.
 
     Attributes:
@@ -39,7 +39,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path, self._old = path, path.with_name(f"{path.name}.old")
 
-    def append(self, entry: Labelled) -> None:
+    def append(self, entry: LabelEntry) -> None:
         """Write an entry to disk; OSError, and no entry, if that fails."""
         values = {"number": entry.number, "request": entry.request, "labels": entry.labels}
         line = json.dumps({**values, "answered": entry.answered.to_json()}).encode() + b"\n"
@@ -64,7 +64,7 @@ class Journal:
             return end
         return os.pread(handle, end, 0).rfind(b"\n") + 1
 
-    def entries(self, after: int = 0) -> Iterator[Labelled]:
+    def entries(self, after: int = 0) -> Iterator[LabelEntry]:
         """The entries with numbers above `after`, oldest first; damaged lines are left out."""
         for path in (self._old, self._path):
             if path.exists():
@@ -80,11 +80,11 @@ class Journal:
             self._path.replace(self._old)
 
 
-def _read(line: bytes) -> Labelled | None:
+def _read(line: bytes) -> LabelEntry | None:
     try:
         values = json.loads(line)
         labels = [int(label) for label in values["labels"]]
         answered = Answered.from_json(values["answered"])
-        return Labelled(int(values["number"]), str(values["request"]), labels, answered)
+        return LabelEntry(int(values["number"]), str(values["request"]), labels, answered)
     except (KeyError, TypeError, ValueError, RuntimeError):
         return None

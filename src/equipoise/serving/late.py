@@ -6,8 +6,8 @@ import torch
 
 from equipoise.serving.answers import Answered, AnswerLog
 from equipoise.serving.batching import Request, RequestQueue
-from equipoise.serving.replies import refusal, reply
-from equipoise.serving.source_model import SourceModel
+from equipoise.serving.replies import refusal_of, reply
+from equipoise.serving.source_model import SourceAnswers
 from equipoise.serving.stream import Stream
 
 
@@ -25,7 +25,7 @@ class LateAnswers:
     """
 
     def __init__(
-        self, queue: RequestQueue, source: SourceModel, answers: AnswerLog, streams: Mapping[str, Stream]
+        self, queue: RequestQueue, source: SourceAnswers, answers: AnswerLog, streams: Mapping[str, Stream]
     ) -> None:
         self._queue, self._source, self._answers, self._streams = queue, source, answers, streams
 
@@ -35,7 +35,7 @@ class LateAnswers:
             self._answer(requests)
 
     def _answer(self, requests: list[Request]) -> None:
-        """Answer requests of one shape together; if the model fails, each on its own."""
+        """Prediction requests of one shape together; if the model fails, each on its own."""
         if not requests:
             return
         try:
@@ -46,7 +46,7 @@ class LateAnswers:
                 self._reply(request, rows)
         except Exception as error:
             if len(requests) == 1:
-                requests[0].future.set_exception(refusal(error))
+                requests[0].future.set_exception(refusal_of(error))
                 return
             for request in requests:
                 if not request.future.done():

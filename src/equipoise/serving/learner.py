@@ -14,11 +14,11 @@ from equipoise.core.record import Step
 from equipoise.serving.answers import Answered, AnswerLog
 from equipoise.serving.batching import Request, RequestQueue, Task
 from equipoise.serving.inputs import check_sample
-from equipoise.serving.interface import Answer, Mode
+from equipoise.serving.interface import Mode, Prediction
 from equipoise.serving.limits import Limits
-from equipoise.serving.replies import refusal, reply
+from equipoise.serving.replies import refusal_of, reply
 from equipoise.serving.residents import Residents
-from equipoise.serving.source_model import SourceModel, masked
+from equipoise.serving.source_model import SourceAnswers, masked
 from equipoise.serving.stream import Live, Stream
 
 _TICK = 1.0
@@ -29,7 +29,7 @@ _REFRESH = 8
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Learned:
     """The answer to a batch of one stream.
 
     Attributes:
@@ -79,7 +79,7 @@ class Learner:
         residents: Residents,
         queue: RequestQueue,
         answers: AnswerLog,
-        source: SourceModel,
+        source: SourceAnswers,
         limits: Limits,
     ) -> None:
         self._adapter, self._residents, self._queue = adapter, residents, queue
@@ -97,7 +97,7 @@ class Learner:
                 self._residents.evict_idle()
 
     def _answer(self, requests: list[Request]) -> None:
-        """Answer a batch; if the model fails on it, each request on its own."""
+        """Prediction a batch; if the model fails on it, each request on its own."""
         waiting = [request for request in requests if not request.claimed]
         try:
             stream = self._stream(requests[0])
@@ -127,7 +127,7 @@ class Learner:
         check_sample(request.inputs, stream.shape, stream.name)
         return stream
 
-    def _outcome(self, stream: Stream, requests: Sequence[Request], *, learns: bool) -> Outcome:
+    def _outcome(self, stream: Stream, requests: Sequence[Request], *, learns: bool) -> Learned:
         inputs = torch.cat([request.inputs for request in requests])
         live, adapter = self._residents.bring(stream), self._adapter
         device_inputs = inputs.to(adapter.device)
@@ -145,15 +145,15 @@ class Learner:
             return self._shadow(stream, adapted, source, step, reason)
         self._refresh(stream, live)
         if step is not None:
-            return Outcome(
+            return Learned(
                 adapted, adapted, source, step, step.temperature, step.accuracy, step.answered_by, reason
             )
         by: Literal["student", "source"] = "source" if adapter._respond.source_answers else "student"
-        return Outcome(adapted, adapted, source, None, adapter.temperature, adapter.accuracy, by, reason)
+        return Learned(adapted, adapted, source, None, adapter.temperature, adapter.accuracy, by, reason)
 
     def _shadow(
         self, stream: Stream, adapted: Tensor, source: Tensor, step: Step | None, reason: str
-    ) -> Outcome:
+    ) -> Learned:
         """The source model's answer, tempered, with what the adapter has learned from the batch."""
         adapter = self._adapter
         stream.source_temperature, stream.source_accuracy = (
@@ -162,7 +162,7 @@ class Learner:
         )
         temperature = stream.source_temperature
         given = source if temperature is None else source / temperature
-        return Outcome(given, adapted, source, step, temperature, stream.source_accuracy, "source", reason)
+        return Learned(given, adapted, source, step, temperature, stream.source_accuracy, "source", reason)
 
     def _refresh(self, stream: Stream, live: Live) -> None:
         """Note now and then how the source model would answer, for requests that are answered by it."""
@@ -170,7 +170,7 @@ class Learner:
             stream.source_temperature = self._adapter.source_temperature
             stream.source_accuracy = self._adapter.source_accuracy
 
-    def _deliver(self, stream: Stream, requests: Sequence[Request], outcome: Outcome) -> None:
+    def _deliver(self, stream: Stream, requests: Sequence[Request], outcome: Learned) -> None:
         """Give each request its rows, and count the batch."""
         sizes, self.classes = [request.rows for request in requests], outcome.given.shape[1]
         parts = _split(stream.name, outcome, sizes)
@@ -182,7 +182,7 @@ class Learner:
             by_id[request.id or name] = request.rows
         self._count(stream, outcome, by_id, sum(sizes))
 
-    def _count(self, stream: Stream, outcome: Outcome, by_id: dict[str, int], rows: int) -> None:
+    def _count(self, stream: Stream, outcome: Learned, by_id: dict[str, int], rows: int) -> None:
         live = stream.live
         stream.batches, stream.samples, stream.last_seen = (
             stream.batches + 1,
@@ -198,7 +198,7 @@ class Learner:
             self._residents.try_save(stream)
 
 
-def _split(stream: str, outcome: Outcome, sizes: list[int]) -> list[Answered]:
+def _split(stream: str, outcome: Learned, sizes: list[int]) -> list[Answered]:
     """The logits of each request."""
     given, adapted = outcome.given.split(sizes), outcome.adapted.split(sizes)
     source = [None] * len(sizes) if outcome.source is None else outcome.source.split(sizes)
@@ -209,7 +209,7 @@ def _split(stream: str, outcome: Outcome, sizes: list[int]) -> list[Answered]:
     ]
 
 
-def _reply(stream: Stream, request: str, logits: Tensor, outcome: Outcome) -> Answer:
+def _reply(stream: Stream, request: str, logits: Tensor, outcome: Learned) -> Prediction:
     return reply(
         request,
         stream.name,
@@ -248,4 +248,4 @@ def _fail(requests: Sequence[Request], error: Exception) -> None:
     """Pass an error on to the requests that have no answer yet."""
     for request in requests:
         if request.claim():
-            request.future.set_exception(refusal(error))
+            request.future.set_exception(refusal_of(error))

@@ -12,13 +12,13 @@ import numpy as np
 from equipoise.errors import OptionError
 from equipoise.serving.errors import ClosedError, ReplicaLostError
 from equipoise.serving.folder_lock import FolderLock
-from equipoise.serving.interface import Answer, LabelsTaken, Mode, StreamStatus
+from equipoise.serving.interface import LabelsTaken, Mode, Prediction, StreamStatus
 from equipoise.serving.limits import Limits
 from equipoise.serving.placement import owner
 from equipoise.serving.ray_errors import as_service_error
 from equipoise.serving.ray_replicas import RayReplicas
 from equipoise.serving.recipe import ServiceFromFactory
-from equipoise.serving.replica import Action, ReplicaFacts, ServiceRecipe
+from equipoise.serving.replica import ReplicaFacts, ServiceCall, ServiceRecipe
 
 _Result = TypeVar("_Result")
 
@@ -111,7 +111,7 @@ class RayService:
 
     # ------------------------------------------------------------------ requests
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Answer]:
+    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
         """Queue a batch of inputs (N, …) at the replica that owns the stream."""
         return self._begin(self._answer(self.owner(stream), "submit", stream, inputs))
 
@@ -195,10 +195,10 @@ class RayService:
         """The index of the replica that owns a stream."""
         return owner(stream, len(self._replicas))
 
-    def _change(self, stream: str, action: Action, *args: Any) -> Any:
+    def _change(self, stream: str, action: ServiceCall, *args: Any) -> Any:
         return self._wait(self._answer(self.owner(stream), "call", action, stream, *args))
 
-    def _read(self, stream: str, action: Action, *args: Any) -> Any:
+    def _read(self, stream: str, action: ServiceCall, *args: Any) -> Any:
         return self._wait(self._asked_again(self.owner(stream), "call", action, stream, *args))
 
     async def _all(self, name: str, *args: Any) -> list[Any]:

@@ -12,12 +12,12 @@ import numpy as np
 
 from equipoise.serving.errors import ClosedError
 from equipoise.serving.folder_lock import FolderLock
-from equipoise.serving.interface import Answer, ServiceLike
+from equipoise.serving.interface import Prediction, ServiceLike
 
 ServiceRecipe = Callable[[Path], ServiceLike]
 """Makes the service of a replica, in the replica's process, with the folder for its state."""
 
-Action = Literal[
+ServiceCall = Literal[
     "label", "reset", "rollback", "snapshot", "set_mode", "streams", "status", "history", "close"
 ]
 """A call of a service that returns when it is done."""
@@ -73,7 +73,7 @@ class Replica:
         service = self._open_service
         return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method, service.classes)
 
-    async def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Answer:
+    async def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Prediction:
         """The answer to a batch.
 
         Ray hands over arrays that cannot be written to, which PyTorch warns about: they are copied. A caller
@@ -82,8 +82,8 @@ class Replica:
         future = self._open_service.submit(stream, inputs.copy())
         return await asyncio.shield(asyncio.wrap_future(future))
 
-    async def call(self, action: Action, *args: Any) -> Any:
-        """Call the service, in a thread: other requests go on meanwhile."""
+    async def call(self, action: ServiceCall, *args: Any) -> Any:
+        """ServiceCall the service, in a thread: other requests go on meanwhile."""
         return await asyncio.to_thread(getattr(self._open_service, action), *args)
 
     async def close(self) -> None:

@@ -7,19 +7,19 @@ from torch import Tensor
 
 from equipoise.errors import EquipoiseError
 from equipoise.serving.errors import InputError, ServiceError
-from equipoise.serving.interface import Answer
+from equipoise.serving.interface import Prediction
 
 
-def reply(request: str, stream: str, logits: Tensor, **facts: Any) -> Answer:
+def reply(request: str, stream: str, logits: Tensor, **facts: Any) -> Prediction:
     """The answer to a request from its tempered logits (N, C) on the host; `facts` are the other fields."""
     probabilities = logits.softmax(1).numpy()
     answered = np.isfinite(probabilities).all(1)
     probabilities = np.where(answered[:, None], probabilities, np.float32(np.nan))
     classes = np.where(answered, probabilities.argmax(1), -1)
-    return Answer(request, stream, classes.tolist(), probabilities, **facts)
+    return Prediction(request, stream, classes.tolist(), probabilities, **facts)
 
 
-def refusal(error: Exception) -> ServiceError:
+def refusal_of(error: Exception) -> ServiceError:
     """The error of a service for one of the adapter or of the model."""
     if isinstance(error, ServiceError):
         return error

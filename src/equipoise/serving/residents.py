@@ -15,7 +15,7 @@ from equipoise.monitor import Monitor
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.serving.errors import StorageError, TooManyStreamsError
 from equipoise.serving.interface import GuardEvent
-from equipoise.serving.journal import Labelled
+from equipoise.serving.journal import LabelEntry
 from equipoise.serving.limits import Limits
 from equipoise.serving.store import StateFolder, StoredState
 from equipoise.serving.stream import Guard, Live, Stream
@@ -208,7 +208,7 @@ class Residents:
                 stream.live.monitor.observe(entry.answered.given, None, request=entry.request)
             self.learn_labels(stream, entry)
 
-    def learn_labels(self, stream: Stream, entry: Labelled) -> None:
+    def learn_labels(self, stream: Stream, entry: LabelEntry) -> None:
         """Give labels that are in the journal to guard and monitor."""
         stream.labels = entry.number
         stream.unsaved += 1

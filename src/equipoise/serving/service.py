@@ -30,13 +30,13 @@ from equipoise.serving.inputs import (
     checked_inputs,
     takes_indices,
 )
-from equipoise.serving.interface import Answer, LabelsTaken, Mode, StreamStatus
-from equipoise.serving.journal import Labelled
+from equipoise.serving.interface import LabelsTaken, Mode, Prediction, StreamStatus
+from equipoise.serving.journal import LabelEntry
 from equipoise.serving.late import LateAnswers
 from equipoise.serving.learner import Learner
 from equipoise.serving.limits import Limits
 from equipoise.serving.residents import Residents
-from equipoise.serving.source_model import SourceModel
+from equipoise.serving.source_model import SourceAnswers
 from equipoise.serving.store import StateFolder
 from equipoise.serving.stream import Live, Stream
 
@@ -82,7 +82,7 @@ class Service:
             self._folder.close()
             raise
         self._queue = RequestQueue(limits.waiting, limits.rows)
-        source = SourceModel(adapter)
+        source = SourceAnswers(adapter)
         self._learner = Learner(adapter, self._residents, self._queue, self._answers, source, limits)
         late = LateAnswers(self._queue, source, self._answers, self._residents.streams)
         runs = {"learner": self._learner.run, "late answers": late.run}
@@ -112,7 +112,7 @@ class Service:
 
     # ------------------------------------------------------------------ requests
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Answer]:
+    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
         """Queue a batch of inputs (N, …); the future has the answer or the error.
 
         InputError, BusyError, TooManyStreamsError and ClosedError are raised at once.
@@ -142,7 +142,7 @@ class Service:
         rows, classes = answered.given.shape
         checked = check_labels(labels, rows, classes)
         if before is None:
-            entry = Labelled(stream.labels + 1, request, checked, answered)
+            entry = LabelEntry(stream.labels + 1, request, checked, answered)
             try:
                 stream.folder.make()
                 stream.journal.append(entry)

@@ -8,7 +8,7 @@ from equipoise.network.inputs import called_batch
 from equipoise.network.outputs import checked_logits
 
 
-class SourceModel:
+class SourceAnswers:
     """A copy of the source model in eval mode, for a thread of its own.
 
     Args:

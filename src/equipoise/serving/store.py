@@ -20,7 +20,7 @@ from equipoise.errors import StateError
 from equipoise.files import read_tensors, whole_file, write_tensors
 from equipoise.serving.errors import StorageError
 
-KIND, VERSION = "equipoise stream", 1
+_KIND, _VERSION = "equipoise stream", 1
 FACTS = ("stream", "guard", "monitor", "events")
 KEPT = 2
 """The number of states of a stream that are kept: the older one stands in for a newest that is damaged."""
@@ -144,7 +144,7 @@ class StreamFolder:
         states = self._states()
         newest = self.path / f"state-{states[0][0] + 1 if states else 1}.safetensors"
         write_tensors(
-            newest, KIND, VERSION, state.tensors, {n: json.dumps(f) for n, f in state.facts.items()}
+            newest, _KIND, _VERSION, state.tensors, {n: json.dumps(f) for n, f in state.facts.items()}
         )
         for _, path in states[KEPT - 1 :]:
             path.unlink(missing_ok=True)
@@ -161,7 +161,7 @@ class StreamFolder:
 
 def _read(path: Path) -> StoredState | StateError:
     try:
-        tensors, text = read_tensors(path, KIND, VERSION)
+        tensors, text = read_tensors(path, _KIND, _VERSION)
         return StoredState(tensors, {name: json.loads(text[name]) for name in FACTS})
     except StateError as error:
         return error

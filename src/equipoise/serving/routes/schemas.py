@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from equipoise.serving.interface import Answer, Mode, StreamStatus
+from equipoise.serving.interface import Mode, Prediction, StreamStatus
 from equipoise.serving.routes.limits import NAME_PATTERN
 
 LARGEST_INTEGER = 2**53 - 1
@@ -161,7 +161,7 @@ class RefusalResponse(BaseModel):
     error: str
 
 
-def prediction_fields(answer: Answer) -> dict[str, Any]:
+def prediction_fields(answer: Prediction) -> dict[str, Any]:
     """The fields of `Prediction`."""
     estimate = answer.accuracy
     return {
