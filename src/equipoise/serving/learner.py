@@ -97,7 +97,7 @@ class Learner:
                 self._residents.evict_idle()
 
     def _answer(self, requests: list[Request]) -> None:
-        """Prediction a batch; if the model fails on it, each request on its own."""
+        """Answer a batch; if the model fails on it, each request on its own."""
         waiting = [request for request in requests if not request.claimed]
         try:
             stream = self._stream(requests[0])
