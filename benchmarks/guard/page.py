@@ -4,10 +4,13 @@ python benchmarks/guard/page.py > docs/guard.md
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 HERE = Path(__file__).parent
+Row = dict[str, Any]
+DISTANCES = ("weights", "step", "statistics")
 FALL = 0.05
 """The fall below no adaptation by which the guard should have acted."""
 
@@ -22,58 +25,58 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
-def without_collapse(rows: pd.DataFrame) -> str:
+def without_collapse(rows: list[Row]) -> str:
     """The streams with the recipe's options."""
     head = ["target", "method", "order", "images", "no adaptation", "alone", "guarded", "actions"]
     head += ["weights", "largest step", "statistics", "evidence of collapse"]
+    before = ("target", "method", "order", "images")
+    shares = ("source", "adapted", "guarded")
     lines = [
         [
-            *(row.target, row.method, row.order, str(row.images)),
-            *(share(value) for value in (row.source, row.adapted, row.guarded)),
-            str(row.actions),
-            *(share(value) for value in (row.largest_weights, row.largest_step, row.largest_statistics)),
-            f"{max(row.largest_collapse, 0):.0%}",
+            *(str(row[name]) for name in before),
+            *(share(row[name]) for name in shares),
+            str(row["actions"]),
+            *(share(row[f"largest_{name}"]) for name in DISTANCES),
+            f"{max(row['largest_collapse'], 0):.0%}",
         ]
-        for row in rows.itertuples()
+        for row in rows
     ]
     return table(head, lines)
 
 
-def broken(rows: pd.DataFrame) -> str:
+def broken(rows: list[Row]) -> str:
     """Tent with rates that break it."""
     head = ["target", "rate", "no adaptation", "alone", "guarded", "first action after batch", "trigger"]
     head += ["below no adaptation by then"]
-    lines = [
-        [
-            *(row.target, f"{row.rate:g}"),
-            *(share(value) for value in (row.source, row.adapted, row.guarded)),
-            *((f"{row.batch:.0f}", row.trigger, share(row.drop)) if row.acted else ("none", "", "")),
-        ]
-        for row in rows.itertuples()
-    ]
+    lines = []
+    for row in rows:
+        accuracies = [share(row[name]) for name in ("source", "adapted", "guarded")]
+        action = (
+            [f"{row['batch']:.0f}", row["trigger"], share(row["drop"])] if row["acted"] else ["none", "", ""]
+        )
+        lines.append([row["target"], f"{row['rate']:g}", *accuracies, *action])
     return table(head, lines)
 
 
 def main() -> None:
     """Print the page."""
-    rows = pd.read_csv(HERE / "digits.csv").sort_values(["target", "method", "order", "rate"])
-    usual, fast = rows[rows.rate == 0], rows[rows.rate > 0]
-    collapsed = fast[fast.adapted < fast.source - FALL]
-    in_time = collapsed[collapsed.acted & (collapsed["drop"] < FALL)]
+    frame = pd.read_csv(HERE / "digits.csv").sort_values(["target", "method", "order", "rate"])
+    rows: list[Row] = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    usual, fast = ([row for row in rows if (row["rate"] > 0) is quick] for quick in (False, True))
+    collapsed = [row for row in fast if row["adapted"] < row["source"] - FALL]
+    in_time = [row for row in collapsed if row["acted"] and row["drop"] < FALL]
     text = (HERE / "page.md").read_text()
     for name, value in {
         "usual": without_collapse(usual),
         "fast": broken(fast),
-        "streams": str(len(usual)),
-        "acted": str(int(usual.acted.sum())),
-        "collapsed": str(len(collapsed)),
-        "in_time": str(len(in_time)),
-        "targets": ", ".join(sorted(rows.target.unique())),
-        "worst_step": share(usual.largest_step.max()),
-        "worst_weights": share(usual.largest_weights.max()),
-        "worst_statistics": share(usual.largest_statistics.max()),
+        "streams": len(usual),
+        "acted": sum(bool(row["acted"]) for row in usual),
+        "collapsed": len(collapsed),
+        "in_time": len(in_time),
+        "targets": ", ".join(sorted({row["target"] for row in rows})),
+        **{f"worst_{name}": share(max(row[f"largest_{name}"] for row in usual)) for name in DISTANCES},
     }.items():
-        text = text.replace("{" + name + "}", value)
+        text = text.replace("{" + name + "}", str(value))
     print(text, end="")
 
 
