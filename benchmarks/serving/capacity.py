@@ -82,7 +82,9 @@ def memory(adapter: eq.Adapter, streams: int) -> list[Figure]:
     return [
         Figure("memory", "streams in memory", streams, "streams"),
         Figure("memory", "tensors that adapt in a stream", tensors, "bytes"),
-        Figure("memory", "tensors held for a stream (its state and the guard's newest)", 2 * tensors, "bytes"),
+        Figure(
+            "memory", "tensors held for a stream (its state and the guard's newest)", 2 * tensors, "bytes"
+        ),
         Figure("memory", "resident memory a stream, all included", grown, "bytes"),
         Figure("memory", "samples and curves of a monitor after 600 batches", monitor_bytes(), "bytes"),
     ]
