@@ -98,7 +98,7 @@ class Learner:
                 self._residents.evict_idle()
 
     def _answer(self, requests: list[Request]) -> None:
-        """Prediction a batch; if the model fails on it, each request on its own."""
+        """Answer a batch; if the model fails on it, each request on its own."""
         known = self._residents.streams.get(requests[0].stream)
         try:
             stream = self._stream(requests[0])
@@ -117,7 +117,7 @@ class Learner:
             _fail(requests, error)
 
     def _retry(self, requests: list[Request], known: Stream | None, error: Exception) -> None:
-        """Prediction each request of a batch that failed on its own; a stream that was made for it is no more."""
+        """Answer each request of a batch that failed on its own; a stream that was made for it is no more."""
         made = self._residents.streams.get(requests[0].stream)
         if made is not None and known is None:
             self._residents.discard(made)
