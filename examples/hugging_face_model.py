@@ -12,7 +12,6 @@ import transformers
 import equipoise as eq
 from house_numbers import images, right
 
-
 HF: Any = transformers  # its annotations lack options that it has
 
 
