@@ -1,4 +1,4 @@
-"""A camera that sends its images to `equipoise serve`, and the labels that arrive later: only Python's own HTTP.
+"""A camera that sends its images to `equipoise serve`, and later their labels, with Python's own HTTP.
 
     python house_numbers.py && equipoise serve house_numbers:factory \
         --source house-numbers/source.safetensors --state state &
@@ -40,7 +40,7 @@ def as_npy(inputs: np.ndarray[Any, Any]) -> bytes:
     return file.getvalue()
 
 
-def main(server: str = "http://127.0.0.1:8000", batches: int = 16) -> float:
+def main(server: str, batches: int = 16) -> float:
     """Send a stream in batches of 25, label every second one; returns the share of right answers of those."""
     inputs, labels = images("stream", 25 * batches)
     right = labelled = 0
@@ -49,7 +49,9 @@ def main(server: str = "http://127.0.0.1:8000", batches: int = 16) -> float:
         answer = post(address, as_npy(batch.numpy()), "application/x-npy")
         estimate = answer["estimated_accuracy"]
         known = (
-            f"{estimate['value']:.2f} ({estimate['low']:.2f} to {estimate['high']:.2f})" if estimate else "–"
+            f"{estimate['value']:.2f} ({estimate['low']:.2f} to {estimate['high']:.2f})"
+            if estimate
+            else "unknown"
         )
         print(f"batch {at}: classes {answer['classes'][:5]}…, estimated accuracy {known}")
         if at % 2 == 0:
@@ -61,4 +63,4 @@ def main(server: str = "http://127.0.0.1:8000", batches: int = 16) -> float:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(sys.argv[1])

@@ -22,4 +22,4 @@ ask -X POST "$server/v1/reset?stream=$stream"
 
 ask "$server/v1/streams/$stream"
 ask "$server/v1/streams/$stream/history?since=0"
-ask "$server/metrics" | grep -E "^equipoise_stream_(batches_total|confidence)"
+ask "$server/metrics" | grep -E "^equipoise_(stream_batches_total|confidence)"

@@ -46,13 +46,14 @@ def test_the_python_client_gets_right_answers_and_sends_labels(
 
 
 def test_every_line_of_the_curl_script_is_answered(server: str, tmp_path: Path) -> None:
-    inputs, labels = house_numbers.images("house numbers", 1)
+    inputs, _ = house_numbers.images("house numbers", 1)
     Image.fromarray((inputs[0, 0] * 255).byte().numpy()).save(tmp_path / "3.png")
     answers = shell(str(EXAMPLES / "serving_curl.sh"), str(tmp_path / "3.png"), server, "curled")
     prediction = json.loads(answers.splitlines()[1])
     assert (prediction["stream"], len(prediction["classes"])) == ("curled", 1)
     assert '"done":"reset"' in answers
     assert re.search(r'equipoise_stream_batches_total\{stream="curled"\} 1\.0', answers)
+    assert re.search(r'equipoise_confidence\{stream="curled"\} 0\.\d', answers)
 
 
 def metrics(server: str) -> set[str]:
@@ -66,7 +67,7 @@ def test_every_metric_of_the_dashboard_is_one_of_the_servers(server: str) -> Non
     dashboard: dict[str, Any] = json.loads((DOCKER / "grafana/dashboards/equipoise.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked += [variable["query"]["query"] for variable in dashboard["templating"]["list"]]
-    names = {name for query in asked for name in NAME.findall(query)} - {"equipoise_stream_events_"}
+    names = {name for query in asked for name in NAME.findall(query)} - {"equipoise_events_"}
     assert len(names) >= 12
     assert names <= metrics(server)
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
