@@ -14,8 +14,8 @@ from equipoise.guard.triggers import (
     Collapse,
     Estimates,
     Labels,
+    Runaway,
     paired_process,
-    runaway,
 )
 
 CLASSES = 10
@@ -33,8 +33,8 @@ def collapse(delta: float = 0.01) -> Collapse:
 
 
 def estimates(accuracy: float, source: float, width: float = 0.02, **others: Any) -> Observation:
-    both = ((value, value - width, value + width) for value in (accuracy, source))
-    return Observation(50, CLASSES, (), True, *both, **others)
+    own, theirs = ((value, value - width, value + width) for value in (accuracy, source))
+    return Observation(50, CLASSES, accuracy=own, source_accuracy=theirs, **others)
 
 
 def first_alarm(trigger: Any, stream: Any) -> tuple[int, Alarm] | None:
@@ -202,14 +202,31 @@ def test_false_alarms_of_labels_are_at_most_delta_on_the_boundary() -> None:
 
 @pytest.mark.parametrize(
     ("values", "words"),
-    [({"finite": False}, "finite"), ({"weights": 1.5}, "weights"), ({"statistics": 101.0}, "statistics")],
+    [
+        ({"finite": False}, "not finite"),
+        ({"weights": 0.51}, "in one batch, by 0.51"),
+        ({"weights": 0.06}, "in one batch, by 0.06"),
+        ({"statistics": 101.0}, "statistics"),
+    ],
 )
 def test_numbers_beyond_limits_are_an_alarm(values: dict[str, Any], words: str) -> None:
-    alarm = runaway(seen(**values), 9)
-    assert alarm is not None
+    found = first_alarm(Runaway(), [*[seen()] * 8, seen(**values)])
+    assert found is not None
+    batch, alarm = found
+    assert (batch, alarm.calm) == (9, 8)
     assert words in alarm.reason
-    assert alarm.calm == 8
+
+
+def test_weights_that_creep_away_are_an_alarm_and_calm_was_half_way() -> None:
+    found = first_alarm(Runaway(), [seen(weights=0.02 * step) for step in range(1, 40)])
+    assert found is not None
+    assert (found[0], found[1].calm) == (26, 12)
 
 
 def test_numbers_within_limits_are_none() -> None:
-    assert runaway(seen(weights=0.9, statistics=50.0), 9) is None
+    within = [seen(weights=min(0.04 * step, 0.48), statistics=50.0) for step in range(30)]
+    assert first_alarm(Runaway(), within) is None
+
+
+def test_weights_that_come_back_do_not_run_away() -> None:
+    assert first_alarm(Runaway(0.4), [seen(weights=0.4), seen(weights=0.0)]) is None

@@ -21,8 +21,8 @@ from equipoise.guard.triggers import (
     Collapse,
     Estimates,
     Labels,
+    Runaway,
     paired_process,
-    runaway,
 )
 
 REMEMBERED = 10
@@ -88,6 +88,7 @@ class Watch:
         labels: the trigger on labels.
         collapse: the trigger on the class histogram.
         below: the trigger on the intervals of the estimates.
+        runaway: the trigger on weights and statistics.
         batch: batches so far.
         held: why the adapter is held; empty where it is not.
         until: the batch after which the hold ends; None: when a person releases it.
@@ -100,6 +101,7 @@ class Watch:
     labels: Labels
     collapse: Collapse
     below: BelowSource
+    runaway: Runaway
     batch: int = 0
     held: str = ""
     until: int | None = None
@@ -108,14 +110,15 @@ class Watch:
     origin: int = 0
 
     @classmethod
-    def fresh(cls, options: Options, **kept: Any) -> "Watch":
-        """A watch without evidence."""
+    def fresh(cls, options: Options, weights: float = 0.0, **kept: Any) -> "Watch":
+        """A watch without evidence, of an adapter whose weights are so far from the source model's."""
         tolerance, delta = options.tolerance, options.delta / TESTS
         return cls(
             Estimates(paired_process(tolerance, delta, BATCHES_HALF_LIFE)),
             Labels(paired_process(tolerance, delta, SAMPLES_HALF_LIFE)),
             Collapse(paired_process(MOVED_ANSWERS, delta, SAMPLES_HALF_LIFE)),
             BelowSource(tolerance),
+            Runaway(weights),
             **kept,
         )
 
@@ -146,6 +149,7 @@ class Watch:
                 "labels": Labels(labels),
                 "collapse": Collapse(collapse, window),
                 "below": BelowSource(**made["below"]),
+                "runaway": Runaway(**made["runaway"]),
             }
             return cls(**made)
         except (KeyError, TypeError, ValueError) as error:
@@ -161,13 +165,14 @@ def decide(options: Options, watch: Watch, seen: Observation) -> tuple[Watch, De
         estimates=watch.estimates.after(seen, batch),
         collapse=watch.collapse.after(seen, batch),
         below=watch.below.after(seen, batch),
+        runaway=watch.runaway.after(seen, batch),
     )
     if not watch.held:
-        alarm = _first(watch, seen)
+        alarm = _first(watch)
         return (watch, NOTHING) if alarm is None else _act(options, watch, alarm)
     if watch.until is None or batch < watch.until:
         return watch, NOTHING
-    alarm = _first(watch, seen)
+    alarm = _first(watch)
     if alarm is not None:
         return _act(options, watch, alarm)
     reason = f"the hold has lasted its {options.cool_down} batches without another alarm"
@@ -198,15 +203,14 @@ def request(options: Options, watch: Watch, action: Action, reason: str) -> tupl
     if action == "snapshot":
         return watch, decision
     origin = watch.batch if action == "reset" else watch.origin
-    return Watch.fresh(
-        options, batch=watch.batch, held=watch.held, until=watch.until, origin=origin
-    ), decision
+    kept = {"batch": watch.batch, "held": watch.held, "until": watch.until, "origin": origin}
+    return Watch.fresh(options, watch.runaway.weights, **kept), decision
 
 
-def _first(watch: Watch, seen: Observation) -> Alarm | None:
+def _first(watch: Watch) -> Alarm | None:
     """The first alarm, the gravest trigger first."""
-    triggers = (watch.labels, watch.below, watch.estimates, watch.collapse)
-    alarms = (runaway(seen, watch.batch), *(trigger.alarm for trigger in triggers))
+    triggers = (watch.runaway, watch.labels, watch.below, watch.estimates, watch.collapse)
+    alarms = (trigger.alarm for trigger in triggers)
     return next((alarm for alarm in alarms if alarm is not None), None)
 
 
@@ -220,6 +224,7 @@ def _act(options: Options, watch: Watch, alarm: Alarm) -> tuple[Watch, Decision]
     length = f"for {cool_down} batches" if until else "until a person releases it"
     after = Watch.fresh(
         options,
+        watch.runaway.weights,
         batch=batch,
         held=alarm.reason,
         until=until,
@@ -233,4 +238,4 @@ def _act(options: Options, watch: Watch, alarm: Alarm) -> tuple[Watch, Decision]
 
 def _released(options: Options, watch: Watch) -> Watch:
     kept = {name: getattr(watch, name) for name in ("batch", "strikes", "last_alarm", "origin")}
-    return Watch.fresh(options, **kept)
+    return Watch.fresh(options, watch.runaway.weights, **kept)

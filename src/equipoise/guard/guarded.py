@@ -19,7 +19,7 @@ from equipoise.functional import entropy
 from equipoise.guard.decider import Decision, Options, Watch, decide, request, take_labels
 from equipoise.guard.events import Action, Event
 from equipoise.guard.log import Log
-from equipoise.guard.observation import observe
+from equipoise.guard.observation import deviation, observe
 from equipoise.guard.replay import event_of
 from equipoise.guard.snapshots import Snapshots
 from equipoise.options import integer, number
@@ -77,7 +77,7 @@ class Guarded:
         self._every = integer("every", every, low=1)
         self._snapshots = Snapshots(integer("keep", keep, low=1), folder)
         self._adapter, self._lock = adapter, CallLock()
-        self._watch = Watch.fresh(self._options)
+        self._watch = Watch.fresh(self._options, deviation(adapter)[1])
         self._events: deque[Event] = deque(maxlen=EVENTS)
         self._last: Step | None = None
         self._log = None if log is None else Log(log)

@@ -6,7 +6,7 @@
 | `Labels` | labels | the same, sample by sample | at most δ |
 | `Collapse` | classes of the answers | half of them, at most, on other classes | at most δ |
 | `BelowSource` | intervals of the estimates | they overlap once in 5 batches | not known |
-| `runaway` | weights and statistics | they are finite and within limits | not known |
+| `Runaway` | weights and statistics | they are finite and within limits | not known |
 """
 
 from collections import defaultdict
@@ -26,9 +26,11 @@ FORGOTTEN = 0.01
 IN_A_ROW = 5
 """The batches in a row with an estimate below the source model's that are an alarm."""
 
-FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
-"""The limits of `Observation.weights` and `.statistics`: weights may move by their own norm,
-and statistics, which follow domains, by far more."""
+FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 0.5, 100.0
+"""The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
+
+LARGEST_STEP = 0.05
+"""The limit of the weights' way in one batch: some 35 times that of Adam at TENT's rate of 0.001."""
 
 
 class Alarm(NamedTuple):
@@ -238,20 +240,54 @@ class BelowSource:
         return Alarm("below source", reason, self.calm)
 
 
-def runaway(seen: Observation, batch: int) -> Alarm | None:
-    """The alarm of weights, statistics or memory that are not finite or beyond limits, if there is one."""
-    if not seen.finite:
-        reason = "weights, statistics or memory are not finite"
-    elif seen.weights > FARTHEST_WEIGHTS:
-        reason = (
-            f"the weights have moved from the source model's by {seen.weights:.3g} of their norm, "
-            f"over the limit of {FARTHEST_WEIGHTS:g}"
-        )
-    elif seen.statistics > FARTHEST_STATISTICS:
-        reason = (
-            f"the running statistics have moved from the source model's by {seen.statistics:.3g} of their "
-            f"norm, over the limit of {FARTHEST_STATISTICS:g}"
-        )
-    else:
+@dataclass(frozen=True)
+class Runaway:
+    """Weights, statistics or memory that are not finite, far from the source model's, or moving too fast.
+
+    Entropy minimisation at a rate that is far too high destroys the answers long before they collapse to one
+    class, and no estimate without labels is that fast; the size of its steps shows after one batch. A step is
+    the rise of the weights' distance from the source model in a batch, a lower bound of the way they went.
+
+    Attributes:
+        weights: the distance of the weights (`Observation.weights`).
+        step: its rise in the last batch.
+        statistics: the distance of the running statistics.
+        finite: whether everything is finite.
+        calm: the last batch at which everything was at most half of its limit.
+    """
+
+    weights: float = 0.0
+    step: float = 0.0
+    statistics: float = 0.0
+    finite: bool = True
+    calm: int = 0
+
+    def after(self, seen: Observation, batch: int) -> "Runaway":
+        """The trigger after a batch."""
+        step = max(seen.weights - self.weights, 0.0)
+        after = Runaway(seen.weights, step, seen.statistics, seen.finite, self.calm)
+        calm = seen.finite and all(2 * value <= limit for value, limit, _ in after._limits)
+        return replace(after, calm=batch) if calm else after
+
+    @property
+    def _limits(self) -> list[tuple[float, float, str]]:
+        return [
+            (self.step, LARGEST_STEP, "the weights moved, in one batch,"),
+            (self.weights, FARTHEST_WEIGHTS, "the weights have moved from the source model's"),
+            (
+                self.statistics,
+                FARTHEST_STATISTICS,
+                "the running statistics have moved from the source model's",
+            ),
+        ]
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if not self.finite:
+            return Alarm("runaway", "weights, statistics or memory are not finite", self.calm)
+        for value, limit, words in self._limits:
+            if value > limit:
+                reason = f"{words} by {value:.3g} of their norm, over the limit of {limit:g}"
+                return Alarm("runaway", reason, self.calm)
         return None
-    return Alarm("runaway", reason, batch - 1)

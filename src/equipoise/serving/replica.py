@@ -17,7 +17,9 @@ from equipoise.serving.interface import Prediction, ServiceLike
 ServiceRecipe = Callable[[Path], ServiceLike]
 """Makes the service of a replica, in the replica's process, with the folder for its state."""
 
-Call = Literal["label", "reset", "rollback", "snapshot", "set_mode", "streams", "status", "history", "close"]
+ServiceCall = Literal[
+    "label", "reset", "rollback", "snapshot", "set_mode", "streams", "status", "history", "close"
+]
 """A call of a service that returns when it is done."""
 
 
@@ -80,8 +82,8 @@ class Replica:
         future = self._open_service.submit(stream, inputs.copy())
         return await asyncio.shield(asyncio.wrap_future(future))
 
-    async def call(self, action: Call, *args: Any) -> Any:
-        """Call the service, in a thread: other requests go on meanwhile."""
+    async def call(self, action: ServiceCall, *args: Any) -> Any:
+        """ServiceCall the service, in a thread: other requests go on meanwhile."""
         return await asyncio.to_thread(getattr(self._open_service, action), *args)
 
     async def close(self) -> None:

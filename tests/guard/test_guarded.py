@@ -1,0 +1,264 @@
+"""An adapter under guard: answers, actions, labels, state and threads."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.conformance.models import drifted_stream
+from equipoise.errors import BatchError, OptionError, StateError
+from tests.guard.streams import SIZE, adapter, clean
+from tests.support.models import Counting, drifted, make, measured, same
+from tests.support.rehearsals import CLASSES, held_out, trained
+
+
+def small(method: str = "poise", **options: Any) -> eq.Adapter:
+    return eq.create(method, *make(), tempering="none", **options)
+
+
+def run_to(guarded: eq.Guarded, batch: int) -> None:
+    for seed in range(batch):
+        guarded(drifted(8, seed))
+
+
+def reversed_logits(rows: int, right: int) -> Tensor:
+    """Logits of which the first `right` rows say class 0, the others class 1."""
+    logits = torch.zeros(rows, CLASSES)
+    logits[:right, 0], logits[right:, 1] = 1.0, 1.0
+    return logits
+
+
+@pytest.mark.parametrize("method", eq.list_methods())
+def test_it_answers_as_the_adapter_does_with_every_method(method: str, tmp_path: Path) -> None:
+    alone, guarded = small(method), eq.Guarded(small(method), every=2, folder=tmp_path, log=tmp_path / "log")
+    for x in drifted_stream():
+        assert torch.equal(guarded(x), alone(x))
+    assert guarded.last == alone.last
+    assert same(guarded.adapter.state_dict(), alone.state_dict())
+    assert torch.equal(guarded.predict(drifted(4)), alone.predict(drifted(4)))
+    assert not guarded.events
+    assert len(guarded.snapshots) == 3
+    assert eq.replay(tmp_path / "log") == []
+
+
+@pytest.mark.parametrize("method", eq.list_methods())
+def test_going_back_is_bit_equal_with_every_method(method: str) -> None:
+    guarded = eq.Guarded(small(method), every=2)
+    run_to(guarded, 4)
+    at_four = guarded.adapter.state_dict()
+    run_to(guarded, 1)
+    assert guarded.rollback() == guarded.snapshots[-1]
+    assert same(guarded.adapter.state_dict(), at_four)
+    guarded.reset("a test")
+    assert same(guarded.adapter.state_dict(), small(method).state_dict())
+    assert [event.action for event in guarded.events] == ["rollback", "reset"]
+
+
+def test_the_source_model_is_asked_once_a_batch() -> None:
+    model = Counting(trained())
+    for method, forwards in (("tent", 2), ("dec", 2)):
+        inner = eq.create(method, model, measured(model, held_out()), tempering="none")
+        guarded = eq.Guarded(inner)
+        guarded(clean(1)[0][0])
+        Counting.forwards = 0
+        guarded(clean(1)[0][0])
+        assert Counting.forwards == forwards
+
+
+def test_while_held_nothing_is_learned_and_the_answers_are_those_of_predict() -> None:
+    guarded = eq.Guarded(small())
+    run_to(guarded, 3)
+    guarded.hold("the camera is cleaned")
+    before, x = guarded.adapter.state_dict(), drifted(8, 50)
+    assert torch.equal(guarded(x), guarded.adapter.predict(x))
+    assert same(guarded.adapter.state_dict(), before)
+    assert guarded.holding
+    assert guarded.last is not None
+    assert not guarded.last.updated
+    assert "the camera is cleaned" in guarded.last.reason
+    assert "the camera is cleaned" in guarded.status()
+    guarded.release()
+    guarded(x)
+    assert not same(guarded.adapter.state_dict(), before)
+
+
+def test_tent_at_a_rate_of_one_half_is_stopped_before_it_costs_accuracy() -> None:
+    guarded = eq.Guarded(adapter("tent", learning_rate=0.5), cool_down=5)
+    bare = adapter("tent", learning_rate=0.5)
+    batches, right = clean(60), [0, 0, 0]
+    for x, y in batches:
+        answers = (guarded(x), bare(x), bare.source_logits(x))
+        right = [n + int((z.argmax(1) == y).sum()) for n, z in zip(right, answers, strict=True)]
+    assert right[0] >= right[2] - 0.01 * SIZE * len(batches)
+    assert [event.action for event in guarded.events] == ["reset", "release", "reset", "release", "reset"]
+    assert all("weights moved" in event.reason for event in guarded.events[::2])
+    assert guarded.holding
+    assert "held until `release`" in guarded.status()
+
+
+def test_a_slow_collapse_is_found_by_the_classes_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adapter whose head drifts towards class 0, in steps too small for any limit of weights."""
+    guarded = eq.Guarded(adapter("norm"), every=5)
+    drift = 0.0
+    actual = type(guarded.adapter).forward
+
+    def drifting(self: eq.Adapter, x: Tensor) -> Tensor:
+        logits = actual(self, x).clone()
+        logits[:, 0] += drift
+        return logits
+
+    monkeypatch.setattr(eq.Adapter, "forward", drifting)
+    for step, (x, _) in enumerate(clean(80)):
+        drift = 0.5 * max(step - 20, 0)
+        answer = guarded(x)
+        if guarded.events:
+            break
+    (event,) = guarded.events
+    assert event.trigger == "collapse"
+    assert event.action == "rollback"
+    assert "class 0 has" in event.reason
+    assert len(answer.argmax(1).unique()) > 1, "the batch is answered again by the model gone back to"
+    assert guarded.last is not None
+    assert "undone by the guard" in guarded.last.reason
+
+
+def test_labels_that_say_the_adapted_model_is_worse_lead_to_an_action() -> None:
+    guarded = eq.Guarded(small(), every=2)
+    run_to(guarded, 5)
+    target = torch.zeros(50, dtype=torch.long)
+    for _ in range(20):
+        guarded.label(target, logits=reversed_logits(50, 20), source_logits=reversed_logits(50, 45))
+    (event,) = guarded.events
+    assert event.trigger == "labels"
+    assert guarded.holding
+
+
+def test_labels_of_a_better_model_and_rows_without_an_answer_lead_to_none() -> None:
+    guarded = eq.Guarded(small())
+    target, lost = torch.zeros(50, dtype=torch.long), torch.full((50, CLASSES), torch.nan)
+    for _ in range(50):
+        guarded.label(target, logits=reversed_logits(50, 45), source_logits=reversed_logits(50, 20))
+        guarded.label(target, logits=lost, source_logits=reversed_logits(50, 50))
+    assert not guarded.events
+
+
+def test_labels_of_other_shapes_are_refused() -> None:
+    with pytest.raises(BatchError, match=r"\(3,\), \(4, 4\), \(4, 4\)"):
+        eq.Guarded(small()).label(torch.zeros(3), logits=torch.zeros(4, 4), source_logits=torch.zeros(4, 4))
+
+
+def test_a_rollback_without_a_snapshot_is_refused_and_changes_nothing() -> None:
+    guarded = eq.Guarded(small())
+    run_to(guarded, 2)
+    before = guarded.adapter.state_dict()
+    with pytest.raises(OptionError, match="from 1 to 0"):
+        guarded.rollback()
+    assert same(guarded.adapter.state_dict(), before)
+    assert not guarded.events
+
+
+def test_a_rollback_to_files_that_are_all_damaged_is_refused(tmp_path: Path) -> None:
+    guarded = eq.Guarded(small(), folder=tmp_path)
+    guarded.snapshot()
+    (tmp_path / f"{guarded.snapshots[0]}.safetensors").write_bytes(b"nothing")
+    again = eq.Guarded(small(), folder=tmp_path)
+    with pytest.raises(StateError, match="cannot be read"):
+        again.rollback()
+
+
+def test_it_goes_on_after_a_break_as_if_there_had_been_none() -> None:
+    whole, first = (eq.Guarded(adapter("tent", learning_rate=0.3), cool_down=8) for _ in range(2))
+    batches = [x for x, _ in clean(40)]
+    answers = [whole(x) for x in batches]
+    for x in batches[:13]:
+        first(x)
+    second = eq.Guarded(adapter("tent", learning_rate=0.3), cool_down=8)
+    second.adapter.load_state_dict(first.adapter.state_dict())
+    second.load(json.loads(json.dumps(first.state())))
+    assert all(torch.equal(second(x), z) for x, z in zip(batches[13:], answers[13:], strict=True))
+    kinds = [[(e.batch, e.action, e.reason) for e in guarded.events] for guarded in (whole, second)]
+    assert kinds[0] == kinds[1]
+    assert len(kinds[0]) == 5
+    assert second.state()["watch"] == whole.state()["watch"]
+
+
+def test_another_state_is_refused_and_the_guards_own_stays() -> None:
+    guarded = eq.Guarded(small())
+    before = guarded.state()
+    another: list[dict[str, Any]] = [
+        {},
+        {"watch": {}, "events": []},
+        {"watch": before["watch"], "events": [{"when": 1}]},
+    ]
+    for broken in another:
+        with pytest.raises(StateError, match="state of a guard"):
+            guarded.load(broken)
+    assert guarded.state() == before
+
+
+def test_several_streams_share_an_adapter() -> None:
+    """As a service does: the stream's snapshot is restored before the call and taken after it."""
+    shared = small("tent", learning_rate=0.02)
+    streams = {name: (eq.Guarded(shared, every=3), shared.snapshot()) for name in "ab"}
+    alone = {name: eq.Guarded(small("tent", learning_rate=0.02), every=3) for name in "ab"}
+    for seed in range(8):
+        for shift, name in enumerate("ab"):
+            guarded, kept = streams[name]
+            shared.restore(kept)
+            x = drifted(8, seed + 100 * shift)
+            assert torch.equal(guarded(x), alone[name](x))
+            streams[name] = guarded, shared.snapshot()
+    for name in "ab":
+        assert streams[name][0].state() == alone[name].state()
+
+
+def test_threads_may_share_it() -> None:
+    guarded = eq.Guarded(small())
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(guarded, [drifted(8, seed) for seed in range(24)]))
+    assert all(answer.isfinite().all() for answer in answers)
+    assert guarded.status().startswith("batch 24: learning")
+
+
+def test_an_adapter_whose_statistics_turn_bad_goes_back_to_the_last_good_snapshot() -> None:
+    guarded = eq.Guarded(small("norm"), every=2)
+    run_to(guarded, 5)
+    (mean, *_) = guarded.adapter._respond.student.statistics.values()
+    good = mean.clone()
+    mean.fill_(1e6)
+    answer = guarded(drifted(8, 6))
+    (event,) = guarded.events
+    assert (event.action, event.trigger) == ("rollback", "runaway")
+    assert guarded.snapshots[-1] in event.reason
+    assert answer.isfinite().all()
+    assert (mean - good).abs().max() < 10
+
+
+def test_facts_are_those_of_the_adapter() -> None:
+    guarded = eq.Guarded(adapter("poise"))
+    guarded(clean(1)[0][0])
+    inner = guarded.adapter
+    assert guarded.accuracy == inner.accuracy
+    assert guarded.source_accuracy == inner.source_accuracy
+    assert guarded.temperature == inner.temperature
+    assert guarded.accuracy is not None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tolerance": -1}, {"delta": 0}, {"delta": 0.9}, {"cool_down": 0}, {"every": 0}, {"keep": 0}],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(OptionError, match=name):
+        eq.Guarded(small(), **options)
+
+
+def test_anything_but_an_adapter_is_refused() -> None:
+    with pytest.raises(OptionError, match="Sequential"):
+        eq.Guarded(trained())  # type: ignore[arg-type]
