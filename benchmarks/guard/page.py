@@ -3,6 +3,7 @@
 python benchmarks/guard/page.py > docs/guard.md
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,26 @@ def without_collapse(rows: list[Row]) -> str:
     return table(head, lines)
 
 
+def by_classes(row: Row) -> list[str]:
+    """The action that the test on classes alone would have led to."""
+    if math.isnan(row["classes_batch"]):
+        return ["not measured", ""]
+    return (
+        [f"{row['classes_batch']:.0f}", share(row["classes_drop"])] if row["classes_batch"] else ["none", ""]
+    )
+
+
 def broken(rows: list[Row]) -> str:
     """Tent with rates that break it."""
     head = ["target", "rate", "no adaptation", "alone", "guarded", "first action after batch", "trigger"]
-    head += ["below no adaptation by then"]
+    head += ["below no adaptation by then", "test on classes alone: batch", "by then"]
     lines = []
     for row in rows:
         accuracies = [share(row[name]) for name in ("source", "adapted", "guarded")]
         action = (
             [f"{row['batch']:.0f}", row["trigger"], share(row["drop"])] if row["acted"] else ["none", "", ""]
         )
-        lines.append([row["target"], f"{row['rate']:g}", *accuracies, *action])
+        lines.append([row["target"], f"{row['rate']:g}", *accuracies, *action, *by_classes(row)])
     return table(head, lines)
 
 
