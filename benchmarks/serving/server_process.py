@@ -31,9 +31,9 @@ class ServerProcess:
 
 
 @contextmanager
-def started(kind: str, state: Path, threads: int) -> Iterator[ServerProcess]:
+def started(kind: str, folder: Path, threads: int) -> Iterator[ServerProcess]:
     """Start `served.py`, and stop it by SIGTERM; an exit status other than 0 is an error."""
-    command = [sys.executable, str(_HERE / "served.py"), kind, str(state), str(threads)]
+    command = [sys.executable, str(_HERE / "served.py"), kind, str(folder), str(threads)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
     try:
         url = process.stdout.readline().strip() if process.stdout else ""

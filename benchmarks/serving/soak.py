@@ -2,9 +2,9 @@
 
     python benchmarks/serving/soak.py --minutes 30 --out benchmarks/serving/soak.csv
 
-Clients send batches to some streams without a stop, and to a new stream now and then; labels come for some of
-the answers. The resident set of the server's process is sampled. After a third of the time, caches, windows
-and snapshots are full: from there on the memory should be flat.
+Clients send batches to their streams without a stop, and labels of some of the answers; the streams and a
+history are read as the page reads them. The resident set of the server's process is sampled. After a third of
+the time, caches, windows and snapshots are full: from there on the memory should be flat.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from http_client import Measured, fetch, prepared, respond
-from pattern_stream import SHIFT, images
+from pattern_stream import SHIFT, images, prepare
 from server_process import ServerProcess, started
 
 ROWS = 16
@@ -50,7 +50,8 @@ async def camera(url: str, stream: str, seed: int, until: float, pause: float, m
         place += 1
         if status == 200 and place % LABELLED_EVERY == 0:
             status, body = await respond(reader, writer, labels_request(stream, body, labels))
-            measured.add(status, b"", 0.0) if status != 200 else None
+            if status != 200:
+                measured.add(status, body, 0.0)
         await asyncio.sleep(pause)
     writer.close()
     await writer.wait_closed()
@@ -113,9 +114,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch, in the server")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        with started("poise", Path(folder) / "state", arguments.threads) as server:
+        prepare(Path(folder))
+        with started("poise", Path(folder), arguments.threads) as server:
             measured = asyncio.run(soak(server, arguments))
-        on_disk = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        on_disk = sum(path.stat().st_size for path in (Path(folder) / "state").rglob("*") if path.is_file())
     middle, last, grown = growth(arguments.out)
     print(
         f"{len(measured.seconds):,} requests, statuses {measured.statuses}; memory {middle:.1f} MiB in the "
