@@ -25,7 +25,7 @@ TRAINED_ON, HELD_OUT = 1000, 500
 
 
 def images(part: str, count: int) -> tuple[Tensor, Tensor]:
-    """Images (N, 1, 32, 32) from 0 to 1 and labels, of "house numbers" by day or of a "stream" that drifts."""
+    """Images (N, 1, 32, 32) from 0 to 1, and labels: "house numbers" by day, or a "stream" that drifts."""
     drawn = open_data_set("drift", Path()).read(part, count, Reader(workers=1))
     return drawn.pixels / 255, drawn.labels
 

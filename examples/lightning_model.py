@@ -45,7 +45,7 @@ class Deployed(lightning.LightningModule):
         self.summary = Summary()
 
     def test_step(self, batch: Batch) -> None:
-        """Answer, learn and measure; the labels only measure."""
+        """Prediction, learn and measure; the labels only measure."""
         inputs, labels = batch
         self.summary.update(logits=self.guarded(inputs), target=labels)
 

@@ -31,6 +31,7 @@ def main(path: Path = Path("house-numbers.onnx")) -> float:
         output_names=["logits"],
         dynamic_shapes=({0: torch.export.Dim("batch")},),
         dynamo=True,
+        external_data=False,  # the weights in the same file
         verbose=False,
     )
 

@@ -11,13 +11,14 @@ measured anew, others stay.
 - Windows: the target's test images, and unseen test images of the source domains in the proportions of their
   training sets; a row for each 500 images, all of which are labelled.
 - Jumps: unseen source images, then target images; a row for each batch.
-- False alarms: the answers of both models to the unseen source images are recorded, and batches drawn from
-  them with replacement go through the estimate of the rehearsal and the monitor: there is no jump in them.
+- False alarms: several passes over the unseen source images, live; and, for many more images, batches drawn
+  with replacement from the answers of both models to these go through the estimate of the rehearsal and the
+  monitor. There is no jump in either.
 """
 
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,14 +132,47 @@ def jumps(adapter: eq.Adapter, source: Images, target: Images, repeats: int) -> 
             }
 
 
+class Onsets:
+    """The alarms along a stream: how many begin, and the batches that they are on in."""
+
+    def __init__(self, rules: Sequence[str], floor: float) -> None:
+        self._floor, self._on = floor, dict.fromkeys(rules, False)
+        self._begun, self._batches = dict.fromkeys(rules, 0), dict.fromkeys(rules, 0)
+
+    def add(self, gauges: Mapping[str, float]) -> None:
+        """Add a batch."""
+        now = alarms(gauges, self._floor)
+        for rule, before in self._on.items():
+            self._begun[rule] += now[rule] and not before
+            self._batches[rule] += now[rule]
+        self._on = {rule: now[rule] for rule in self._on}
+
+    def counts(self) -> dict[str, int]:
+        """The counts so far, by column."""
+        begun = {f"{rule} alarms": count for rule, count in self._begun.items()}
+        return begun | {f"{rule} batches": count for rule, count in self._batches.items()}
+
+
+def live(adapter: eq.Adapter, source: Images, images: int, floor: float) -> dict[str, Any]:
+    """The alarms in a stream of source images: pass after pass, each in an order of its own."""
+    adapter.reset()
+    monitor, onsets, seen = eq.Monitor(adapter, window=WINDOW, keep=WINDOW), Onsets(RULES, floor), 0
+    while seen < images:
+        for pixels in shuffled(source, 100 + seen).pixels.split(BATCH):
+            monitor(pixels.float())
+            onsets.add(monitor.gauges())
+            seen += len(pixels)
+    return {"kind": "live", "answers": len(source), "images": seen, **onsets.counts()}
+
+
 def replayed(
     rehearsal: eq.Rehearsal, answers: tuple[Tensor, Tensor], images: int, floor: float
 ) -> dict[str, Any]:
     """The alarms in a stream of so many images whose answers are drawn from recorded ones."""
     estimator, draw = RehearsedTemperature(rehearsal, compares=True), torch.Generator().manual_seed(SEED)
     monitor, observed = eq.Monitor(window=WINDOW, keep=WINDOW), estimator.initial()
-    good, rules = torch.ones(BATCH, dtype=torch.bool), [rule for rule in RULES if rule != "statistics"]
-    on, begun, batches_on = dict.fromkeys(rules, False), dict.fromkeys(rules, 0), dict.fromkeys(rules, 0)
+    onsets = Onsets([rule for rule in RULES if rule != "statistics"], floor)
+    good = torch.ones(BATCH, dtype=torch.bool)
     for _ in range(images // BATCH):
         rows = torch.randint(len(answers[0]), (BATCH,), generator=draw)
         own, theirs = answers[0][rows], answers[1][rows]
@@ -160,14 +194,8 @@ def replayed(
             source_logits=theirs,
         )
         monitor.observe((theirs if trusts else own) / temperature, step)
-        now = alarms(monitor.gauges(), floor)
-        for rule in rules:
-            holds = now[rule]
-            begun[rule] += holds and not on[rule]
-            batches_on[rule] += holds
-            on[rule] = holds
-    counts = {f"{rule} alarms": begun[rule] for rule in rules}
-    return {"images": images, **counts, **{f"{rule} batches": batches_on[rule] for rule in rules}}
+        onsets.add(monitor.gauges())
+    return {"kind": "replayed", "answers": len(answers[0]), "images": images, **onsets.counts()}
 
 
 def write(path: Path, target: str, rows: list[dict[str, Any]]) -> None:
@@ -187,6 +215,7 @@ def main() -> None:
     parser.add_argument(
         "--replayed", type=int, default=340_000, help="images for false alarms on each target"
     )
+    parser.add_argument("--live", type=int, default=12_000, help="images for them without recorded answers")
     given = parser.parse_args()
     models = given.out.resolve() / MODELS
     torch.set_num_threads(1)
@@ -212,9 +241,9 @@ def main() -> None:
         write(given.folder / "windows.csv", target, rows)
         jumped = [{"floor": floor, **row} for row in jumps(adapter, source, stream, given.repeats)]
         write(given.folder / "jumps.csv", target, jumped)
-        both = answers["source"].both
-        found = {"recorded": len(both[0]), **replayed(rehearsal, both, given.replayed, floor)}
-        write(given.folder / "false_alarms.csv", target, [found])
+        watched_live = live(adapter, source, given.live, floor)
+        drawn = replayed(rehearsal, answers["source"].both, given.replayed, floor)
+        write(given.folder / "false_alarms.csv", target, [watched_live, drawn])
         print(f"{target}: {time.perf_counter() - started:.0f} s", flush=True)
 
 

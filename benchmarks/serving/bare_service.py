@@ -98,7 +98,7 @@ class BareService:
         self.label(stream, "", ())
 
     def close(self) -> None:
-        """Prediction what waits, and end the thread."""
+        """Answer what waits, and end the thread."""
         with self._changed:
             self.ready = False
             self._changed.notify()

@@ -218,13 +218,13 @@ def test_numbers_beyond_limits_are_an_alarm(values: dict[str, Any], words: str) 
 
 
 def test_weights_that_creep_away_are_an_alarm_and_calm_was_half_way() -> None:
-    found = first_alarm(Runaway(), [seen(weights=0.02 * step) for step in range(1, 40)])
+    found = first_alarm(Runaway(), [seen(weights=0.02 * step) for step in range(1, 60)])
     assert found is not None
-    assert (found[0], found[1].calm) == (26, 12)
+    assert (found[0], found[1].calm) == (51, 25)
 
 
 def test_numbers_within_limits_are_none() -> None:
-    within = [seen(weights=min(0.04 * step, 0.48), statistics=50.0) for step in range(30)]
+    within = [seen(weights=min(0.04 * step, 0.98), statistics=50.0) for step in range(30)]
     assert first_alarm(Runaway(), within) is None
 
 

@@ -232,3 +232,8 @@ def test_a_machine_without_ray_is_told_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"pip install 'equipoise\[ray\]'"):
         RayService(CountingService, tmp_path)
+
+
+def test_a_client_outside_of_the_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"ray://head:10001: expected a process on a node of the cluster"):
+        RayService(CountingService, tmp_path, address="ray://head:10001")

@@ -90,13 +90,13 @@ class Guarded:
         """Calibrated logits of a batch, as the adapter's; it learns from it unless it is held."""
         learns = not self._watch.held
         logits = self._adapter(*args, **kwargs) if learns else self._adapter.predict(*args, **kwargs)
-        step = self._adapter.last if learns else self._held_step(logits)
-        theirs = None if step is None else step.source_logits
+        step = (self._adapter.last if learns else None) or self._held_step(logits)
+        theirs = step.source_logits
         if theirs is None:
             theirs = self._adapter.source_logits(*args, **kwargs)
         seen = observe(self._adapter, logits.detach(), theirs, step, learned=learns)
         self._watch, decision = decide(self._options, self._watch, seen)
-        self._last = step
+        self._last = replace(step, source_logits=theirs)
         self._do(decision, {"observation": seen.to_json()})
         if decision.action in ("rollback", "reset"):
             logits = self._adapter.predict(*args, **kwargs)
@@ -140,8 +140,8 @@ class Guarded:
         """Take labels that came late, with the logits that were answered and those of the source model.
 
         They feed an exact test, and may lead to an action. Rows with logits that are not finite, and labels
-        that come while the adapter is held, do not count. `guarded.last.source_logits` or
-        `adapter.source_logits` has the source model's logits.
+        that come while the adapter is held, do not count. `guarded.last.source_logits` has
+        those of the last batch.
         """
         target, own, theirs = (torch.as_tensor(t).detach().cpu() for t in (target, logits, source_logits))
         if own.ndim != 2 or own.shape != theirs.shape or target.shape != own.shape[:1]:
@@ -253,7 +253,7 @@ class Guarded:
 
     @property
     def last(self) -> Step | None:
-        """The record of the last batch that came through the guard; None before the first."""
+        """The record of the last batch that came through the guard, always with the source model's logits."""
         return self._last
 
     @property

@@ -11,7 +11,7 @@ from equipoise.errors import StateError
 from equipoise.version import __version__
 
 _KIND, _VERSION = "equipoise guard log", 1
-_CHECK = "check"
+_CHECK, _LONGEST = "check", 2**20
 
 
 def _check(before: str, values: Mapping[str, Any]) -> str:
@@ -60,10 +60,10 @@ def _cut_torn_line(path: Path) -> None:
     """Cut a file after its last whole line."""
     if not path.exists():
         return
-    whole = path.read_bytes().rpartition(b"\n")
-    if whole[2]:
-        with path.open("r+b") as file:
-            file.truncate(len(whole[0]) + len(whole[1]))
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _LONGEST, 0))
+        file.truncate(size - len(file.read().rpartition(b"\n")[2]))
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

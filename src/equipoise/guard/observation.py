@@ -1,5 +1,6 @@
 """The numbers that the triggers are fed with, one record a batch: everything that decisions depend on."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -58,7 +59,7 @@ class Observation:
 
 
 def observe(
-    adapter: Adapter, logits: Tensor, source_logits: Tensor, step: Step | None, *, learned: bool
+    adapter: Adapter, logits: Tensor, source_logits: Tensor, step: Step, *, learned: bool
 ) -> Observation:
     """The observation of a batch that an adapter has just answered; waits for the device."""
     finite, weights, statistics = deviation(adapter)
@@ -67,9 +68,9 @@ def observe(
         classes=logits.shape[1],
         pairs=answer_pairs(logits, source_logits),
         learned=learned,
-        accuracy=None if step is None else _numbers(step.accuracy),
-        source_accuracy=None if step is None else _numbers(step.source_accuracy),
-        answered_by="student" if step is None else step.answered_by,
+        accuracy=_numbers(step.accuracy),
+        source_accuracy=_numbers(step.source_accuracy),
+        answered_by=step.answered_by,
         finite=finite,
         weights=weights,
         statistics=statistics,
@@ -92,20 +93,26 @@ def deviation(adapter: Adapter) -> tuple[bool, float, float]:
     """Whether everything that adapts is finite, and how far weights and statistics are from the source's."""
     student = adapter._respond.student
     source = student.source_values(student.adapting)
-    memory = {name: tensor for name, tensor in adapter.memory.items() if tensor.is_floating_point()}
+    memory = [tensor for tensor in adapter.memory.values() if tensor.is_floating_point()]
     with torch.no_grad():
-        weights, statistics = (_relative(part, source) for part in (student.learned, student.statistics))
-        sums = [tensor.sum() for tensor in memory.values()]
-        finite = bool(torch.stack([weights, statistics, *(s.to(weights) for s in sums)]).isfinite().all())
-    return finite, *((float(weights), float(statistics)) if finite else (0.0, 0.0))
+        weights, statistics = (_distance(part, source) for part in (student.learned, student.statistics))
+        remembered = _added([tensor.float().sum() for tensor in memory])
+    finite = all(math.isfinite(value) for value in (weights, statistics, remembered))
+    return finite, *((weights, statistics) if finite else (0.0, 0.0))
 
 
-def _relative(values: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Tensor:
+def _distance(values: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> float:
     """‖values − source‖ / ‖source‖ over all tensors; 0 where there are none."""
-    moved = length = torch.zeros((), dtype=torch.float64)
-    for name, value in values.items():
-        if value.is_floating_point():
-            start = source[name].to(value.device).float()
-            moved = moved + (value.detach().float() - start).square().sum().double().cpu()
-            length = length + start.square().sum().double().cpu()
-    return (moved / length).sqrt() if length > 0 else moved.sqrt()
+    pairs = [
+        (value.detach().float(), source[name].to(value.device).float())
+        for name, value in values.items()
+        if value.is_floating_point()
+    ]
+    moved = _added([(value - start).square().sum() for value, start in pairs])
+    length = _added([start.square().sum() for _, start in pairs])
+    return math.sqrt(moved / length) if length else math.sqrt(moved)
+
+
+def _added(numbers: list[Tensor]) -> float:
+    """The sum of numbers on a device, copied to the host at once."""
+    return float(torch.stack(numbers).cpu().double().sum()) if numbers else 0.0

@@ -26,7 +26,7 @@ FORGOTTEN = 0.01
 IN_A_ROW = 5
 """The batches in a row with an estimate below the source model's that are an alarm."""
 
-FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 0.5, 100.0
+FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
 """The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
 
 LARGEST_STEP = 0.05

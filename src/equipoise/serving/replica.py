@@ -83,7 +83,7 @@ class Replica:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     async def call(self, action: ServiceCall, *args: Any) -> Any:
-        """ServiceCall the service, in a thread: other requests go on meanwhile."""
+        """Call the service, in a thread: other requests go on meanwhile."""
         return await asyncio.to_thread(getattr(self._open_service, action), *args)
 
     async def close(self) -> None:
