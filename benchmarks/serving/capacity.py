@@ -11,6 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,9 +99,8 @@ def monitor_bytes() -> float:
     return float(sum(tensor.nbytes for tensor in monitor.state()["tensors"].values()))
 
 
-def cpu_times(call: object, times: int) -> float:
+def cpu_times(call: Callable[[], object], times: int) -> float:
     """The median CPU time of a call in seconds."""
-    assert callable(call)
     found = []
     for _ in range(times):
         begun = time.process_time()
@@ -165,19 +165,21 @@ def eviction(adapter: eq.Adapter, streams: int, resident: int) -> list[Figure]:
 
 
 def throughput(adapter: eq.Adapter, model: nn.Module) -> list[Figure]:
-    """Images a second and core, one stream, for the model alone, the adapter, and the service around it."""
+    """Images a second and core, one stream, for the model alone and for a service."""
     figures = []
-    with tempfile.TemporaryDirectory() as folder:
-        with Service(adapter, folder, limits=Limits(latency_ms=NO_BOUND)) as service:
-            for rows in (1, 8, 50):
-                x = images(rows, 11)[0]
-                with torch.inference_mode():
-                    bare = cpu_times(lambda x=x: model(x), 30)
-                array = x.numpy()
-                served = cpu_times(lambda a=array: service.submit("camera", a).result(), 30)
-                for name, seconds in (("the model alone", bare), ("the service", served)):
-                    quantity = f"{name}, batches of {rows}"
-                    figures.append(Figure("throughput", quantity, rows / seconds, "images/s a core"))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Service(adapter, folder, limits=Limits(latency_ms=NO_BOUND)) as service,
+    ):
+        for rows in (1, 8, 50):
+            x = images(rows, 11)[0]
+            with torch.inference_mode():
+                bare = cpu_times(lambda x=x: model(x), 30)
+            array = x.numpy()
+            served = cpu_times(lambda a=array: service.submit("camera", a).result(), 30)
+            for name, seconds in (("the model alone", bare), ("the service", served)):
+                quantity = f"{name}, batches of {rows}"
+                figures.append(Figure("throughput", quantity, rows / seconds, "images/s a core"))
     return figures
 
 
@@ -194,12 +196,13 @@ def main() -> None:
     source = eq.rehearse(model, list(zip(x.split(50), y.split(50), strict=True)), shifts=8, progress=False)
     adapter = eq.create("poise", model, source)
     figures: list[Figure] = []
-    for measure in (
+    measures: list[Callable[[], list[Figure]]] = [
         lambda: switching(adapter),
         lambda: throughput(adapter, model),
         lambda: memory(adapter, options.streams),
         lambda: eviction(adapter, options.evicted, 100),
-    ):
+    ]
+    for measure in measures:
         figures += measure()
         with options.csv.open("w", newline="") as opened:
             writer = csv.writer(opened)

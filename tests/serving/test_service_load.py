@@ -227,8 +227,10 @@ def test_an_answered_request_gives_its_place_to_a_new_one() -> None:
     first, second = request("a", 1), request("a", 1)
     queue.put(first)
     queue.put(second)
+    assert queue.pressing
     assert first.claim()
     assert not first.claim()
+    assert queue.pressing
     queue.put(request("b", 1))
     with pytest.raises(BusyError):
         queue.put(request("b", 1))

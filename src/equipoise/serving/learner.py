@@ -102,7 +102,7 @@ class Learner:
         known = self._residents.streams.get(requests[0].stream)
         try:
             stream = self._stream(requests[0])
-            learns = stream.mode != "hold" and (not len(self._queue) or self._is_due(stream))
+            learns = stream.mode != "hold" and (self._is_due(stream) or not self._queue.pressing)
             if not learns:  # those that the source model has answered were only for learning
                 requests = [request for request in requests if not request.claimed]
             outcome = self._outcome(stream, requests, learns=learns) if requests else None
