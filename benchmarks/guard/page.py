@@ -3,6 +3,7 @@
 python benchmarks/guard/page.py > docs/guard.md
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,16 @@ def without_collapse(rows: list[Row]) -> str:
 def broken(rows: list[Row]) -> str:
     """Tent with rates that break it."""
     head = ["target", "rate", "no adaptation", "alone", "guarded", "first action after batch", "trigger"]
-    head += ["below no adaptation by then"]
+    head += ["below no adaptation by then", "test on classes alone: batch", "by then"]
     lines = []
     for row in rows:
         accuracies = [share(row[name]) for name in ("source", "adapted", "guarded")]
         action = (
             [f"{row['batch']:.0f}", row["trigger"], share(row["drop"])] if row["acted"] else ["none", "", ""]
         )
-        lines.append([row["target"], f"{row['rate']:g}", *accuracies, *action])
+        found = not math.isnan(row["classes_batch"])
+        classes = [f"{row['classes_batch']:.0f}", share(row["classes_drop"])] if found else ["none", ""]
+        lines.append([row["target"], f"{row['rate']:g}", *accuracies, *action, *classes])
     return table(head, lines)
 
 

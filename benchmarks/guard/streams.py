@@ -30,7 +30,7 @@ from equipoise.bench.sweep import MODELS
 from equipoise.data.images import Images
 from equipoise.data.streams import Order, stream_order
 from equipoise.guard.decider import Options, Watch, decide
-from equipoise.guard.observation import Observation
+from equipoise.guard.observation import Observation, answer_pairs
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ def measured(adapter: eq.Adapter, images: Images, size: int) -> dict[str, Any]:
     """The accuracies of the adapter alone, of the source model and under guard, and the first action."""
     log = Path(tempfile.mkdtemp()) / "log"
     guarded, right = eq.Guarded(deepcopy(adapter), log=log), []
+    classes, seen_at = Watch.fresh(Options()).collapse, None
     started, seconds = time.perf_counter(), [0.0, 0.0]
     for x, y in zip(images.pixels.split(size), images.labels.split(size), strict=True):
         before = time.perf_counter()
@@ -83,6 +84,9 @@ def measured(adapter: eq.Adapter, images: Images, size: int) -> dict[str, Any]:
         seconds = [seconds[0] + between - before, seconds[1] + time.perf_counter() - between]
         answers = (alone, adapter.source_logits(x.float()), under)
         right.append([int((logits.argmax(1) == y).sum()) for logits in answers])
+        pairs = answer_pairs(alone.detach(), answers[1])
+        classes = classes.after(Observation(len(x), alone.shape[1], pairs), len(right))
+        seen_at = len(right) if seen_at is None and classes.alarm else seen_at
     counts = torch.tensor(right).double().cumsum(0)
     adapted, source, watched = (counts[-1] / len(images.labels)).tolist()
     if eq.replay(log) != list(guarded.events):
@@ -95,6 +99,7 @@ def measured(adapter: eq.Adapter, images: Images, size: int) -> dict[str, Any]:
         "guarded": watched,
         "collapsed": adapted < source - 0.05,
         "acted": bool(guarded.events),
+        **classes_alone(seen_at, counts, size),
         "actions": sum(event.action in ("rollback", "reset") for event in guarded.events),
         "ms": 1000 * seconds[0] / len(counts),
         "guarded_ms": 1000 * seconds[1] / len(counts),
@@ -118,6 +123,14 @@ def largest(log: Path) -> dict[str, float]:
         now |= {name: tests[name].evidence for name in ("collapse", "estimates")}
         found = {name: max(value, now[name]) for name, value in found.items()}
     return {f"largest_{name}": value for name, value in found.items()}
+
+
+def classes_alone(batch: int | None, counts: torch.Tensor, size: int) -> dict[str, Any]:
+    """The batch at which the test on classes would have acted without the others, and the fall by then."""
+    if batch is None:
+        return {"classes_batch": None, "classes_drop": None}
+    behind = float(counts[batch - 1, 1] - counts[batch - 1, 0])
+    return {"classes_batch": batch, "classes_drop": behind / (batch * size)}
 
 
 def first_action(event: eq.Event, counts: torch.Tensor, size: int, images: int) -> dict[str, Any]:
