@@ -66,15 +66,17 @@ def _points(
 
 
 def _jump(axis: Axes, jumps: pd.DataFrame) -> None:
-    """The mean over the streams of the first target."""
+    """The mean over the streams of the first model that jump to noise, where accuracy falls most."""
     target = jumps["target"].iloc[0]
-    means = jumps[jumps["target"] == target].groupby("after").mean(numeric_only=True)
+    means = (
+        jumps[(jumps["target"] == target) & (jumps["to"] == "noise")].groupby("after").mean(numeric_only=True)
+    )
     axis.fill_between(
         means.index, means["accuracy_low"], means["accuracy_high"], color=ACCENT.light, alpha=0.2
     )
     axis.plot(means.index, means["accuracy"], color=ACCENT.light, label="estimate, interval")
     axis.plot(means.index, means["true_accuracy"], color=INK.light, linewidth=1, label="truth, last 500")
     axis.axvline(0, color=MUTED.light, linewidth=0.8, linestyle=":")
-    axis.set(ylim=(0, 1), xlabel="images after the jump", title=f"Jump to {target}")
+    axis.set(ylim=(0, 1), xlabel="images after the jump", title="Jump to noise")
     axis.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
     axis.legend(loc="lower left", fontsize=7)

@@ -105,31 +105,31 @@ def window_table(windows: pd.DataFrame) -> str:
 def with_alarms(jumps: pd.DataFrame) -> pd.DataFrame:
     """The batches of streams that jump, with a column for each alarm that is true where it is on."""
     on = pd.DataFrame([alarms(row, row["floor"]) for row in records(jumps)], index=jumps.index)
-    return jumps[["target", "repeat", "after", "true_accuracy"]].join(on.add_prefix("on "))
+    return jumps[["target", "to", "repeat", "after", "true_accuracy"]].join(on.add_prefix("on "))
 
 
 def delay_table(jumps: pd.DataFrame) -> str:
     """The delays of each alarm, for each model."""
     body = []
-    for target, rows in with_alarms(jumps).groupby("target", sort=False):
+    for (target, to), rows in with_alarms(jumps).groupby(["target", "to"], sort=False):
         before, end = (rows.loc[rows["after"] == at, "true_accuracy"] for at in (0, rows["after"].max()))
-        row = [
-            f"without {target}",
-            str(rows["repeat"].nunique()),
-            f"{told(before.mean())} → {told(end.mean())}",
-        ]
+        place = str(target) if to == "target" else str(to)
+        fall = f"{told(before.mean())} → {told(end.mean())}"
+        row = [f"without {target}", place, str(rows["repeat"].nunique()), fall]
         places = rows[["repeat", "after"]]
         body.append([*row, *(_delays(places.assign(on=rows[f"on {rule}"])) for rule in RULES)])
-    return table(["model", "streams", "accuracy: source → target", *(f"`{rule}`" for rule in RULES)], body)
+    return table(["model", "jump to", "streams", "accuracy", *(f"`{rule}`" for rule in RULES)], body)
 
 
 def after_jumps(jumps: pd.DataFrame) -> str:
     """How often the alarms came, in a line of the summary."""
     rows = with_alarms(jumps)
-    streams = len(rows[["target", "repeat"]].drop_duplicates())
+    streams = len(rows[["target", "to", "repeat"]].drop_duplicates())
     told_rules = []
     for rule in ("accuracy", "estimate", "statistics"):
-        delays = rows[rows[f"on {rule}"] & (rows["after"] > 0)].groupby(["target", "repeat"])["after"].min()
+        delays = (
+            rows[rows[f"on {rule}"] & (rows["after"] > 0)].groupby(["target", "to", "repeat"])["after"].min()
+        )
         when = f" (median {delays.median():.0f} images)" if len(delays) else ""
         told_rules.append(f"`{rule}` in {len(delays)}{when}")
     return f"After a jump, in {streams} streams, the alarms came: {', '.join(told_rules)}."

@@ -10,7 +10,7 @@ measured anew, others stay.
 
 - Windows: the target's test images, and unseen test images of the source domains in the proportions of their
   training sets; a row for each 500 images, all of which are labelled.
-- Jumps: unseen source images, then target images; a row for each batch.
+- Jumps: unseen source images, then target images, or source images in strong noise; a row for each batch.
 - False alarms: several passes over the unseen source images, live; and, for many more images, batches drawn
   with replacement from the answers of both models to these go through the estimate of the rehearsal and the
   monitor. There is no jump in either.
@@ -41,6 +41,7 @@ from equipoise.data.streams import stream_order
 BATCH, WINDOW = 50, 500
 BEFORE, AFTER = 750, 750
 """The images before and after a jump."""
+NOISE = 80
 KEPT = (
     *("accuracy", "accuracy_low", "accuracy_high", "accuracy_inside", "source_accuracy", "calibration_gap"),
     *("confidence", "entropy", "temperature", "agreement", "class_shift", "statistics_shift"),
@@ -116,6 +117,13 @@ def windows(adapter: eq.Adapter, images: Images, floor: float, answers: Answers)
             counts = {f"{rule} batches": count for rule, count in on.items()}
             yield {"samples": number * BATCH, **{name: gauges.get(name) for name in KEPT}, **counts}
             on = dict.fromkeys(RULES, 0)
+
+
+def noisy(images: Images) -> Images:
+    """Images with normal noise on each pixel, of a deviation of 80 of 255."""
+    draw = torch.Generator().manual_seed(SEED)
+    pixels = images.pixels + NOISE * torch.randn(images.pixels.shape, generator=draw)
+    return Images(pixels.round().clamp(0, 255).byte(), images.labels)
 
 
 def jumps(adapter: eq.Adapter, source: Images, target: Images, repeats: int) -> Iterator[dict[str, Any]]:
@@ -239,7 +247,11 @@ def main() -> None:
             for row in windows(adapter, images, floor, answers[name])
         ]
         write(given.folder / "windows.csv", target, rows)
-        jumped = [{"floor": floor, **row} for row in jumps(adapter, source, stream, given.repeats)]
+        jumped = [
+            {"to": name, "floor": floor, **row}
+            for name, images in (("target", stream), ("noise", noisy(source)))
+            for row in jumps(adapter, source, images, given.repeats)
+        ]
         write(given.folder / "jumps.csv", target, jumped)
         watched_live = live(adapter, source, given.live, floor)
         drawn = replayed(rehearsal, answers["source"].both, given.replayed, floor)
