@@ -1,7 +1,7 @@
 """Two cameras on two replicas of Ray Serve; the replica of one is killed, and the stream goes on.
 
-Run it with `python examples/ray_serve.py`: it starts a Ray of its own on this machine, and takes about half a
-minute. A cluster needs two changes: `address="ray://head:10001"`, and folders that all nodes share.
+Run it with `python examples/ray_serve.py`: it starts a Ray of its own on this machine, and takes about a
+minute. On a node of a cluster two things change: `address="auto"`, and a folder that all nodes share.
 """
 
 import os
@@ -76,7 +76,7 @@ def main() -> None:
         RayService(make_service, Path(folder), replicas=2) as service,
     ):
         for seed in range(12):
-            for camera in ("gate", "yard"):
+            for camera in ("gate", "roof"):
                 send(service, camera, seed)
         show(service)
         owner = service.replicas()[service.owner("gate")]

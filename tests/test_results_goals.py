@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import robustness
 from measured import Measured, PaperNumber, Place
+from robust_streams import STREAMS
 
 from tests.support.results_frames import made_up, made_up_robust
 
@@ -115,7 +116,7 @@ def test_collapse_is_below_no_adaptation_or_below_poise_on_the_same_images_shuff
 
 
 def test_a_stream_is_compared_with_one_of_the_same_images() -> None:
-    bases = {name: robustness.base_of(name) for name in robustness.STREAMS}
+    bases = {name: robustness.base_of(name) for name in STREAMS}
     assert bases["sorted by class"] == bases["ten passes"] == "batches of 50"
     assert bases["sorted by class, batches of 1"] == "batches of 1"  # of which there are fewer images
     assert bases["batches of 1"] == bases["batches of 50"] == bases["abrupt changes"] == ""

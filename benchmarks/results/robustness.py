@@ -114,7 +114,7 @@ def estimate_verdict(robust: pd.DataFrame) -> str:
     if both.empty:
         return ""
     errors = both["estimate"] - both["accuracy"]
-    worst, single = both.loc[errors.abs().idxmax()], errors[both["stream"] == ONE]
+    worst, single = both.iloc[int(errors.abs().to_numpy().argmax())], errors[both["stream"] == ONE]
     return (
         f"On streams this short the estimate is too high by {told(errors.mean())} on average, in batches of "
         f"1 by {told(single.mean())}; it is off most on {plain(worst['target'])}, {worst['stream']} "

@@ -53,7 +53,7 @@ def apart(cells: pd.DataFrame) -> str:
     rows = of(cells[cells["protocol"] == "online"], POISE).dropna(subset=["confidence"])
     distance = (rows["confidence"] - rows["accuracy"]).abs()
     by_place = distance.groupby([rows["data"], rows["backbone"]]).mean()
-    worst = rows.loc[distance.idxmax()]
+    worst = rows.iloc[int(distance.to_numpy().argmax())]
     return (
         f"on a single stream they differ by {100 * by_place.mean():.0f} points on average, and by "
         f"{100 * distance.max():.0f} at most ({NAMES[str(worst['data'])]}, {plain(worst['target'])})"

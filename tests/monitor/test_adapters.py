@@ -142,3 +142,23 @@ def test_the_record_of_an_earlier_batch_is_not_taken_again() -> None:
     monitor(torch.zeros(4, 4))
     assert monitor.frame()["estimated_accuracy"].isna().tolist() == [False] * 4 + [True] * 4
     assert monitor.gauges()["accuracy"] == monitor.rows()[0]["accuracy"]  # the last that there is
+
+
+def test_a_guarded_adapter_is_watched_with_its_events_and_gets_the_labels() -> None:
+    guarded = eq.Guarded(eq.Poise(trained(), rehearsed()))
+    monitor = eq.Monitor(guarded, window=16)
+    wrong = 0
+    for seed in range(6):
+        x, y = samples(8, seed)
+        if seed == 2:
+            guarded.hold("a test")
+        logits = monitor(x, request=str(seed))
+        if seed == 3:
+            guarded.release()
+        wrong += int((logits.argmax(1) != y).sum())
+        monitor.label(str(seed), y)
+    totals = monitor.totals()
+    assert (totals["events_hold"], totals["events_release"], totals["batches"]) == (1, 1, 6)
+    assert totals["true_accuracy"] == pytest.approx(1 - wrong / 48)
+    assert "accuracy" in monitor.gauges()
+    assert "statistics_shift" in monitor.gauges()

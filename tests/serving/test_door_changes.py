@@ -12,6 +12,7 @@ from equipoise.serving.routes.schemas import (
     SnapshotResponse,
     StreamResponse,
 )
+from equipoise.serving.routes.tokens import Tokens
 from tests.serving.door_client import client_of
 from tests.serving.fake_door_service import FakeService
 
@@ -130,3 +131,12 @@ def test_a_service_that_stops_refuses_predictions(service: FakeService, client: 
     response = client.post("/v1/predict", json={"inputs": [[1, 2]]})
     assert response.status_code == 503
     assert response.headers["Retry-After"] == "1"
+
+
+def test_the_live_page_is_at_the_root_and_needs_no_token() -> None:
+    client = client_of(FakeService(), "http://models.example", tokens=Tokens("c" * 20, "r" * 20))
+    response = client.get("/")
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith("text/html")
+    assert client.get("/page/page.js").status_code == 200
+    assert client.get("/v1/streams").status_code == 401

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import numpy as np
@@ -181,3 +182,19 @@ def test_a_client_that_goes_away_leaves_the_request_to_the_service() -> None:
     asyncio.run(talk())
     assert not service.held[0].cancelled()
     service.held[0].set_result(service._answered("late", np.ones((1, 2))))
+
+
+def test_nothing_is_read_of_a_body_that_declares_too_much() -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        raise AssertionError("read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-length", b"1001"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/predict", "query_string": b"", "headers": headers}
+    app = create_app(FakeService(), limits=DoorLimits(request_bytes=1000))
+    asyncio.run(app({**scope, "http_version": "1.1", "scheme": "http"}, receive, send))
+    assert sent[0]["status"] == 413

@@ -30,7 +30,7 @@ def test_streams_and_requests_are_counted() -> None:
     assert found["equipoise_streams", "evicted"] == 1
     assert found["equipoise_stream_batches_total", "a"] == 2
     assert found["equipoise_stream_samples_total", "a"] == 4
-    assert found["equipoise_stream_accuracy", "a"] == 0.9
+    assert found["equipoise_accuracy", "a"] == 0.9
     assert found["equipoise_stream_mode", "hold", "a"] == 1
     assert found["equipoise_stream_mode", "adapted", "a"] == 0
     assert found["equipoise_requests_total", "/v1/predict", "200"] == 3

@@ -1,7 +1,10 @@
 """Services on a real local Ray: answers are those of one process, and a killed replica loses little."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from itertools import count
 from pathlib import Path
@@ -85,3 +88,13 @@ def test_a_killed_replica_loses_the_batches_since_its_last_save_and_no_more(tmp_
         assert {status.name: status.batches for status in ray.streams()} == saved
         assert same(ask(ray, other, 10), alone(tmp_path / "other", other, 10))
         assert (tmp_path / "state" / "replica-2" / "streams").exists()
+
+
+@pytest.mark.slow  # likewise
+def test_the_example_runs() -> None:
+    example = Path(__file__).parents[2] / "examples" / "ray_serve.py"
+    done = subprocess.run(
+        [sys.executable, example], capture_output=True, text=True, timeout=300, check=True
+    ).stdout
+    lines = re.findall(r"^(gate|roof): (\d+) batches", done, re.MULTILINE)
+    assert lines == [("gate", "12"), ("roof", "12"), ("gate", "11"), ("roof", "12")], done

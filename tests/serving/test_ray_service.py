@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,35 @@ def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path, monkeypatch: 
         RayService(CountingService, tmp_path, replicas=0)
 
 
+def test_a_service_that_has_stopped_by_itself_is_replaced_and_one_that_was_closed_is_not(
+    tmp_path: Path,
+) -> None:
+    replica = Replica(CountingService, 0, tmp_path, 0)
+    replica.check_health()
+    service = replica._service
+    assert isinstance(service, CountingService)
+    service.ready = False
+    with pytest.raises(ClosedError, match="replica 0 has stopped by itself"):
+        replica.check_health()
+    asyncio.run(replica.close())
+    replica.check_health()
+    with pytest.raises(ClosedError, match="replica 0 has saved its streams"):
+        asyncio.run(replica.facts())
+
+
+def test_a_successor_waits_until_its_predecessor_has_saved(tmp_path: Path) -> None:
+    first = Replica(CountingService, 0, tmp_path, 0)
+    with pytest.raises(StorageError, match="another process holds the lock"):
+        Replica(CountingService, 0, tmp_path, 0.1)
+    asyncio.run(first.submit("gate", BATCH))
+    closing = threading.Timer(0.3, first._close)
+    closing.start()
+    second = Replica(CountingService, 0, tmp_path, 10)
+    assert asyncio.run(second.call("status", "gate")).batches == 1
+    closing.join()
+    asyncio.run(second.close())
+
+
 # ---------------------------------------------------------------------- errors of Ray
 
 
@@ -232,3 +262,8 @@ def test_a_machine_without_ray_is_told_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"pip install 'equipoise\[ray\]'"):
         RayService(CountingService, tmp_path)
+
+
+def test_a_client_outside_of_the_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"ray://head:10001: expected a process on a node of the cluster"):
+        RayService(CountingService, tmp_path, address="ray://head:10001")

@@ -35,7 +35,7 @@ def test_rows_with_nan_are_set_aside_and_the_others_answered_as_without_them(tmp
         for mode in ("adapted", "shadow", "hold"):
             for each in (own, other):
                 ask(each, mode, batch(1))
-                each.set_mode(mode, mode)  # type: ignore[arg-type]
+                each.set_mode(mode, mode)
             answer = ask(own, mode, x)
             expected = ask(other, mode, x[good])
             assert [answer.classes[row] for row in (2, 5)] == [-1, -1]

@@ -100,6 +100,33 @@ def test_an_error_of_the_model_is_that_of_one_request_alone(tmp_path: Path, gate
         assert joined[2].result(60).classes == [2, 2]
 
 
+def test_a_stream_whose_first_request_fails_is_not_made(tmp_path: Path) -> None:
+    with service(tmp_path, adapter=eq.create("source", Marked())) as own:
+        ask(own, "a", np.zeros((1, 2)))
+        with pytest.raises(InputError, match="a sample of 99"):
+            ask(own, "b", np.full((2, 2), 99))
+        assert [status.name for status in own.streams()] == ["a"]
+        assert len(list((tmp_path / "streams").iterdir())) == 1
+        assert ask(own, "b", np.ones((2, 2))).classes == [1, 1]
+        assert ask(own, "a", np.ones((2, 2))).classes == [1, 1]
+
+
+def test_a_fault_after_learning_does_not_learn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service(tmp_path / "one") as own, service(tmp_path / "two") as other:
+        ask(own, "a", batch(0))
+        ask(other, "a", batch(0))
+        monkeypatch.setattr(own._learner, "_count", _broken)
+        assert ask(own, "a", batch(1)).learned
+        monkeypatch.undo()
+        ask(other, "a", batch(1))
+        mine, expected = ask(own, "a", batch(2)), ask(other, "a", batch(2))
+        assert np.array_equal(mine.probabilities, expected.probabilities)
+
+
+def _broken(*_: object) -> None:
+    raise RuntimeError("a fault of the monitor")
+
+
 def test_a_full_queue_refuses(tmp_path: Path, gate: threading.Event) -> None:
     with service(tmp_path, adapter=gated(), waiting=3, rows=8) as own:
         accepted = []
@@ -200,8 +227,10 @@ def test_an_answered_request_gives_its_place_to_a_new_one() -> None:
     first, second = request("a", 1), request("a", 1)
     queue.put(first)
     queue.put(second)
+    assert queue.pressing
     assert first.claim()
     assert not first.claim()
+    assert queue.pressing
     queue.put(request("b", 1))
     with pytest.raises(BusyError):
         queue.put(request("b", 1))

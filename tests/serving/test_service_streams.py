@@ -120,7 +120,7 @@ def test_a_folder_of_another_method_or_model_is_refused(tmp_path: Path) -> None:
         service(tmp_path, adapter=adapter("tent"))
     retrained = trained()
     with torch.no_grad():
-        retrained[0].weight.mul_(1.001)
+        next(retrained.parameters()).mul_(1.001)
     with pytest.raises(StateError, match="another model"):
         service(
             tmp_path,

@@ -33,8 +33,8 @@ def statistics_shift(adapter: Adapter) -> float | None:
     if not layers:
         return None
     names = [f"{layer}{kind}" for kind in ("running_mean", "running_var") for layer in layers]
-    source = student.source_values(dict.fromkeys(names))
-    with torch.no_grad():
+    with adapter._lock, torch.no_grad():
+        source = student.source_values(dict.fromkeys(names))
         distances = [
             _distance(
                 *(student.statistics[f"{layer}{kind}"] for kind in ("running_mean", "running_var")),

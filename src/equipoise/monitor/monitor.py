@@ -134,9 +134,10 @@ class Monitor:
                 in their order, by id. A later request of the same id takes its place.
             events: the events of the guard since the last batch.
         """
-        fresh = rows_of(logits, step, time.time())
+        fresh, shift = rows_of(logits, step, time.time()), self._read_statistics()
         with self._lock:
             ranges = self._checked_requests(request, fresh)
+            self._statistics_shift = shift
             self._take(fresh, ranges)
             for event in events:
                 self._events[event.action] += 1
@@ -148,6 +149,10 @@ class Monitor:
             step_number = self._totals.samples
         if values is not None:
             self._writers.log(values, step_number)
+
+    def _read_statistics(self) -> float | None:
+        inner = getattr(self.adapter, "adapter", self.adapter)  # a guarded one has it inside
+        return statistics_shift(inner) if isinstance(inner, Adapter) else None
 
     def _checked_requests(
         self, request: str | Mapping[str, int] | None, fresh: Rows
@@ -179,8 +184,6 @@ class Monitor:
         if self._reference.answered < self.window:
             self._reference.add(sums)
         self._batches += 1
-        if isinstance(inner := getattr(self.adapter, "adapter", self.adapter), Adapter):
-            self._statistics_shift = statistics_shift(inner)
         while self._recent_events and self._recent_events[0][0] <= self._totals.samples - self.window:
             self._recent_events.popleft()
         self._add_row(float(fresh["time"][-1]))
@@ -195,29 +198,36 @@ class Monitor:
 
     # ------------------------------------------------------------------ labels
 
-    @one_at_a_time
     def label(self, request: str, labels: Sequence[int] | Tensor) -> int:
         """Take the labels of a request, one for each of its rows; returns how many answers were right.
 
         They may come late, in any order, and again: the last ones count. A row without an answer is counted
         neither right nor wrong. A guarded adapter gets the labels too, the first time, where the source model
-        was asked. ForgottenRequestError where the id was never given, or the request is no
-        longer among the last `keep` samples.
+        was asked. ForgottenRequestError where the id was never given, or the request is no longer among the
+        last `keep` samples.
         """
+        with self._lock:
+            rows = self._rows_of_request(request)
+            target = checked_labels(labels, len(rows), len(self._totals.histogram))
+            first_time = bool((rows["label"] == UNKNOWN).all())
+            rows["label"] = target
+            taken = rows.copy()
+        if first_time and (taken["source"] != UNKNOWN).any() and hasattr(self.adapter, "label"):
+            logits, source_logits = (
+                torch.from_numpy(each) for each in (taken["logits"].copy(), votes(taken))
+            )
+            self.adapter.label(torch.from_numpy(target), logits=logits, source_logits=source_logits)
+        return int((taken["predicted"] == target).sum())
+
+    def _rows_of_request(self, request: str) -> Rows:
+        """The rows of a request: a view, in which labels can be written."""
         found = self._requests.get(request)
         if found is None or self._recent is None:
             raise ForgottenRequestError(
                 f"expected the id of a request within the last {self.keep} samples, got {request!r}"
             )
         first, count = found
-        target = checked_labels(labels, count, len(self._totals.histogram))
-        rows = self._recent.rows[first - self._recent.first :][:count]
-        fresh = bool((rows["label"] == UNKNOWN).all())
-        rows["label"] = target
-        if fresh and (rows["source"] != UNKNOWN).any() and hasattr(self.adapter, "label"):
-            logits, source_logits = (torch.from_numpy(each) for each in (rows["logits"].copy(), votes(rows)))
-            self.adapter.label(torch.from_numpy(target), logits=logits, source_logits=source_logits)
-        return int((rows["predicted"] == target).sum())
+        return self._recent.rows[first - self._recent.first :][:count]
 
     # ------------------------------------------------------------------ read
 

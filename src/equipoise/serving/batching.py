@@ -81,6 +81,12 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def pressing(self) -> bool:
+        """Whether a request waits that has no answer yet."""
+        with self._changed:
+            return any(not request.claimed for request in self._requests)
+
     def put(self, request: Request) -> None:
         """Add a request; BusyError if the queue is full of requests that have no answer yet."""
         with self._changed:

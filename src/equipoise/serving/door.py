@@ -5,6 +5,7 @@ from starlette.middleware import Middleware
 
 from equipoise.models.factory import Transform
 from equipoise.serving.interface import ServiceLike
+from equipoise.serving.page import page_routes
 from equipoise.serving.routes.bodies import BoundedBodies
 from equipoise.serving.routes.changing import change_routes
 from equipoise.serving.routes.limits import DoorLimits
@@ -55,4 +56,5 @@ def create_app(
     app.include_router(predict_routes(service, limits, tokens, transform))
     app.include_router(change_routes(service, tokens))
     app.include_router(read_routes(service, tokens, metrics))
+    app.router.routes.extend(page_routes())
     return app

@@ -35,7 +35,7 @@ class LateAnswers:
             self._answer(requests)
 
     def _answer(self, requests: list[Request]) -> None:
-        """Prediction requests of one shape together; if the model fails, each on its own."""
+        """Answer requests of one shape together; if the model fails, each on its own."""
         if not requests:
             return
         try:

@@ -84,6 +84,7 @@ class Learner:
     ) -> None:
         self._adapter, self._residents, self._queue = adapter, residents, queue
         self._answers, self._source, self._limits = answers, source, limits
+        self._taken: set[tuple[tuple[int, ...], torch.dtype]] = set()
         self.classes = 0
 
     def run(self) -> None:
@@ -97,33 +98,48 @@ class Learner:
                 self._residents.evict_idle()
 
     def _answer(self, requests: list[Request]) -> None:
-        """Prediction a batch; if the model fails on it, each request on its own."""
-        waiting = [request for request in requests if not request.claimed]
+        """Answer a batch; if the model fails on it, each request on its own."""
+        known = self._residents.streams.get(requests[0].stream)
         try:
             stream = self._stream(requests[0])
-            learns = stream.mode != "hold" and (not len(self._queue) or self._is_due(stream))
-            if not learns:
-                requests = waiting  # those that the source model has answered were only for learning
-            if requests:
-                self._deliver(stream, requests, self._outcome(stream, requests, learns=learns))
+            learns = stream.mode != "hold" and (self._is_due(stream) or not self._queue.pressing)
+            if not learns:  # those that the source model has answered were only for learning
+                requests = [request for request in requests if not request.claimed]
+            outcome = self._outcome(stream, requests, learns=learns) if requests else None
         except Exception as error:
-            if len(requests) > 1:
-                for request in requests:
-                    self._answer([request])
-            else:
-                _fail(requests, error)
+            self._retry(requests, known, error)
+            return
+        if outcome is None:
+            return
+        try:
+            self._deliver(stream, requests, outcome)
+        except Exception as error:  # the batch is learned from: it must not be answered again
+            _fail(requests, error)
+
+    def _retry(self, requests: list[Request], known: Stream | None, error: Exception) -> None:
+        """Answer each request of a batch that failed on its own; a stream that was made for it is no more."""
+        made = self._residents.streams.get(requests[0].stream)
+        if made is not None and known is None:
+            self._residents.discard(made)
+        if len(requests) == 1:
+            _fail(requests, error)
+        else:
+            for request in requests:
+                self._answer([request])
 
     def _is_due(self, stream: Stream) -> bool:
         return stream.unlearned >= self._limits.unlearned
 
     def _stream(self, request: Request) -> Stream:
-        """The stream of a request; a new one only for inputs that the source model can answer."""
+        """The stream of a request; a new one only for samples of a shape that the source model can answer."""
         stream = self._residents.streams.get(request.stream)
+        shape = tuple(request.inputs.shape[1:])
         if stream is None:
-            self._source(request.inputs)
-            stream = self._residents.create(request.stream, tuple(request.inputs.shape[1:]))
-        if not stream.shape:
-            stream.shape = tuple(request.inputs.shape[1:])
+            if (shape, request.inputs.dtype) not in self._taken:
+                self._source(request.inputs)
+                self._taken.add((shape, request.inputs.dtype))
+            stream = self._residents.create(request.stream, shape)
+        stream.shape = stream.shape or shape
         check_sample(request.inputs, stream.shape, stream.name)
         return stream
 
@@ -143,7 +159,7 @@ class Learner:
         if stream.mode == "shadow":
             source = self._source(inputs) if source is None else source
             return self._shadow(stream, adapted, source, step, reason)
-        self._refresh(stream, live)
+        self._refresh(stream)
         if step is not None:
             return Learned(
                 adapted, adapted, source, step, step.temperature, step.accuracy, step.answered_by, reason
@@ -164,9 +180,9 @@ class Learner:
         given = source if temperature is None else source / temperature
         return Learned(given, adapted, source, step, temperature, stream.source_accuracy, "source", reason)
 
-    def _refresh(self, stream: Stream, live: Live) -> None:
+    def _refresh(self, stream: Stream) -> None:
         """Note now and then how the source model would answer, for requests that are answered by it."""
-        if stream.batches % _REFRESH == 0:
+        if stream.batches % _REFRESH == _REFRESH - 1:
             stream.source_temperature = self._adapter.source_temperature
             stream.source_accuracy = self._adapter.source_accuracy
 

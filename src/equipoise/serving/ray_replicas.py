@@ -30,8 +30,9 @@ class RayReplicas:
 
     def __init__(self, recipe: ServiceRecipe, folder: Path, replicas: int, address: str | None) -> None:
         self._ray, self._serve = import_ray()
-        self._ours = not self._ray.is_initialized()
-        if self._ours:
+        self._connects = not self._ray.is_initialized()
+        self._starts = self._connects and address is None
+        if self._connects:
             self._connect(replicas, address)
         self._serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
         self._prefix = f"equipoise-{blake2b(str(folder.resolve()).encode(), digest_size=4).hexdigest()}-"
@@ -69,13 +70,18 @@ class RayReplicas:
         return await getattr(self._handles[index], name).remote(*args)
 
     def stop(self) -> None:
-        """End the processes, and Ray if it was started here."""
+        """End the processes, and Ray if it was started here; of a cluster, other applications stay."""
         self._delete_applications()
-        if self._ours:
+        if self._starts:
             self._serve.shutdown()
+        if self._connects:
             self._ray.shutdown()
 
     def _connect(self, replicas: int, address: str | None) -> None:
+        if (address or "").startswith("ray://"):
+            raise OptionError(
+                f'{address}: expected a process on a node of the cluster, with the address "auto"'
+            )
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         local = {} if address else {"num_cpus": replicas, "include_dashboard": False}
         try:

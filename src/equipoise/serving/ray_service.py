@@ -18,7 +18,7 @@ from equipoise.serving.placement import owner
 from equipoise.serving.ray_errors import as_service_error
 from equipoise.serving.ray_replicas import RayReplicas
 from equipoise.serving.recipe import ServiceFromFactory
-from equipoise.serving.replica import Call, ReplicaFacts, ServiceRecipe
+from equipoise.serving.replica import ReplicaFacts, ServiceCall, ServiceRecipe
 
 _Result = TypeVar("_Result")
 
@@ -195,10 +195,10 @@ class RayService:
         """The index of the replica that owns a stream."""
         return owner(stream, len(self._replicas))
 
-    def _change(self, stream: str, action: Call, *args: Any) -> Any:
+    def _change(self, stream: str, action: ServiceCall, *args: Any) -> Any:
         return self._wait(self._answer(self.owner(stream), "call", action, stream, *args))
 
-    def _read(self, stream: str, action: Call, *args: Any) -> Any:
+    def _read(self, stream: str, action: ServiceCall, *args: Any) -> Any:
         return self._wait(self._asked_again(self.owner(stream), "call", action, stream, *args))
 
     async def _all(self, name: str, *args: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from equipoise.serving.interface import Prediction, ServiceLike
 ServiceRecipe = Callable[[Path], ServiceLike]
 """Makes the service of a replica, in the replica's process, with the folder for its state."""
 
-Call = Literal["label", "reset", "rollback", "snapshot", "set_mode", "streams", "status", "history", "close"]
+ServiceCall = Literal["label", "reset", "rollback", "snapshot", "set_mode", "streams", "status", "history"]
 """A call of a service that returns when it is done."""
 
 
@@ -72,17 +72,21 @@ class Replica:
         return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method, service.classes)
 
     async def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Prediction:
-        """The answer to a batch.
-
-        Ray hands over arrays that cannot be written to, which PyTorch warns about: they are copied. A caller
-        that gives up does not cancel a batch that is queued.
-        """
-        future = self._open_service.submit(stream, inputs.copy())
+        """The answer to a batch; a caller that gives up does not cancel a batch that is queued."""
+        future = self._open_service.submit(stream, inputs)
         return await asyncio.shield(asyncio.wrap_future(future))
 
-    async def call(self, action: Call, *args: Any) -> Any:
+    async def call(self, action: ServiceCall, *args: Any) -> Any:
         """Call the service, in a thread: other requests go on meanwhile."""
         return await asyncio.to_thread(getattr(self._open_service, action), *args)
+
+    def check_health(self) -> None:
+        """Raise ClosedError, upon which Serve replaces the replica, if the service takes no more requests.
+
+        A replica that was closed on purpose is healthy: nothing is to be replaced.
+        """
+        if self._service is not None and not self._service.ready:
+            raise ClosedError(f"the service of replica {self._index} has stopped by itself")
 
     async def close(self) -> None:
         """Save every stream and take no more requests."""

@@ -39,6 +39,7 @@ class Residents:
         self._adapter, self._folder, self._limits, self._guarded = adapter, folder, limits, guarded
         adapter.reset()
         self._fresh = adapter.snapshot()
+        self._heat, self._accuracy = adapter.source_temperature, adapter.source_accuracy
         self._live: OrderedDict[str, Stream] = OrderedDict()
         self._current: Stream | None = None
         self.streams: dict[str, Stream] = {
@@ -71,11 +72,20 @@ class Residents:
         if len(self.streams) >= self._limits.streams:
             raise TooManyStreamsError(f"there are {len(self.streams)} streams, and no more are taken")
         stream = Stream(name, self._folder.stream(name), shape)
+        stream.source_temperature, stream.source_accuracy = self._heat, self._accuracy
         self._park()
         self._adapter.restore(self._fresh)
         stream.live, self._current = self._new(stream), stream
         self.streams[name] = stream
         return stream
+
+    def discard(self, stream: Stream) -> None:
+        """Delete a stream that has answered nothing."""
+        if stream is self._current:
+            self._current = None
+        self._live.pop(stream.name, None)
+        del self.streams[stream.name]
+        stream.folder.remove()
 
     def _new(self, stream: Stream) -> Live:
         """Guard and monitor of a stream whose state is in the adapter."""

@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from equipoise.adapter import Adapter
 from equipoise.errors import OptionError, StateError
 from equipoise.serving.answers import AnswerLog, labels_hash
 from equipoise.serving.batching import Request, RequestQueue
 from equipoise.serving.errors import (
+    ClosedError,
     InputError,
     StorageError,
     TooManyStreamsError,
@@ -101,9 +103,10 @@ class Service:
 
     @property
     def classes(self) -> int:
-        """The number of classes; 0 where only the first answer can say it."""
-        known = self._adapter._respond.student.classes
-        return known or self._learner.classes
+        """The number of classes; before the first answer that of the last linear layer, 0 without one."""
+        known = self._adapter._respond.student.classes or self._learner.classes
+        layers = [each for each in self._adapter.student.modules() if isinstance(each, nn.Linear)]
+        return known or (layers[-1].out_features if layers else 0)
 
     @property
     def ready(self) -> bool:
@@ -162,7 +165,8 @@ class Service:
 
         def change(own: Stream, live: Live) -> None:
             live.guard.reset("asked for")
-            own.source_temperature = own.source_accuracy = None
+            own.source_temperature = self._adapter.source_temperature
+            own.source_accuracy = self._adapter.source_accuracy
             self._changed(own)
 
         self._with(stream, change)
@@ -223,20 +227,29 @@ class Service:
 
     def streams(self) -> list[StreamStatus]:
         """All streams, by name; without gauges and events for those on disk."""
-        own = self._residents.streams
-        return self._do(lambda: [own[name].status() for name in sorted(own)])
+        self._check_open()
+        return [stream.status() for _, stream in sorted(self._residents.streams.copy().items())]
 
     def status(self, stream: str) -> StreamStatus:
         """One stream; it is read from disk if it is there."""
-        resident = self._known(stream).live is not None
-        found: StreamStatus = self._with(stream, lambda own, _: own.status())
-        return found if resident else replace(found, resident=False)
+        own = self._known(stream)
+        if own.live is not None:
+            return own.status()
+        return replace(self._with(stream, lambda own, _: own.status()), resident=False)
 
     def history(self, stream: str, since: int = 0) -> list[dict[str, Any]]:
         """Rows of the stream's curves with `index` > since, oldest first, bounded in number."""
+        live = self._known(stream).live
+        if live is not None:
+            return live.monitor.rows(since)
         return self._with(stream, lambda _, live: live.monitor.rows(since))
 
+    def _check_open(self) -> None:
+        if not self._ready:
+            raise ClosedError("the service is stopping and takes no more requests")
+
     def _known(self, name: str) -> Stream:
+        self._check_open()
         stream = self._residents.streams.get(check_name(name))
         if stream is None:
             raise UnknownStreamError(f"there is no stream {name!r}: it is made by its first request")

@@ -123,8 +123,11 @@ class StreamFolder:
         """Make the folder."""
         if not (self.path / "stream.json").exists():
             self.path.mkdir(exist_ok=True)
-            with whole_file(self.path / "stream.json") as partial:
-                partial.write_text(json.dumps({"name": self.name}))
+            partial = self.path / ".stream.json.partial"
+            partial.write_text(json.dumps({"name": self.name}))
+            partial.replace(
+                self.path / "stream.json"
+            )  # not forced to disk: a stream is before its first state
 
     def remove(self) -> None:
         """Delete the folder with everything in it."""

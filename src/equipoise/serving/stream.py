@@ -33,6 +33,7 @@ class Live:
         events: those that the service itself has to report.
         parked: the adapter's state; None while it is in the adapter.
         reported: the last event of the guard that the monitor has counted.
+        gauges: the monitor's, with the numbers of batches and labels that they were computed for.
     """
 
     guard: Guard
@@ -40,6 +41,7 @@ class Live:
     events: deque[GuardEvent] = field(default_factory=lambda: deque(maxlen=_EVENTS))
     parked: Snapshot | None = None
     reported: Any = None
+    gauges: tuple[tuple[int, int], dict[str, float]] = ((-1, -1), {})
 
     def fresh_events(self) -> list[Any]:
         """The guard's events that the monitor has not counted; from now on it has."""
@@ -135,10 +137,17 @@ class Stream:
             samples=self.samples,
             last_seen=self.last_seen,
             guard="on disk until its next request" if live is None else live.guard.status(),
-            gauges={} if live is None else live.monitor.gauges(),
+            gauges={} if live is None else self._gauges(live),
             events=() if live is None else _merged(live),
             snapshots=() if live is None else tuple(live.guard.snapshots),
         )
+
+    def _gauges(self, live: Live) -> dict[str, float]:
+        """The monitor's gauges; computed again only after a batch or a label."""
+        now = (self.batches, self.labels)
+        if live.gauges[0] != now:
+            live.gauges = (now, live.monitor.gauges())
+        return live.gauges[1]
 
 
 def _merged(live: Live) -> tuple[GuardEvent, ...]:

@@ -21,12 +21,12 @@ class Unguarded:
         self.adapter = adapter
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Prediction a batch and learn from it."""
+        """Answer a batch and learn from it."""
         answer: Tensor = self.adapter(inputs)
         return answer
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """Prediction a batch."""
+        """Answer a batch."""
         return self.adapter.predict(inputs)
 
     def label(self, target: Tensor, *, logits: Tensor, source_logits: Tensor) -> None:

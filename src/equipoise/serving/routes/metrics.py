@@ -89,13 +89,13 @@ def _modes(streams: list[StreamStatus]) -> Metric:
 
 
 def _gauges(streams: list[StreamStatus]) -> Iterator[Metric]:
-    """The monitor's gauges, each a metric with a label for the stream."""
+    """The monitor's gauges, under the names of its Prometheus writer."""
     families: dict[str, GaugeMetricFamily] = {}
     for status in streams:
         for name, value in status.gauges.items():
             if name not in families:
                 families[name] = GaugeMetricFamily(
-                    f"equipoise_stream_{_NOT_ALLOWED.sub('_', name)}",
+                    f"equipoise_{_NOT_ALLOWED.sub('_', name)}",
                     f"The monitor's gauge {name} over its last window.",
                     labels=["stream"],
                 )

@@ -70,7 +70,7 @@ def predict_routes(
         responses=refusals(400, 401, 403, 413, 415, 422, 429, 503, 507),
     )
     async def predict(request: Request, stream: StreamName = DEFAULT_STREAM) -> Response:
-        """Prediction a batch; in mode adapted and shadow the stream is learned from.
+        """Answer a batch; in mode adapted and shadow the stream is learned from.
 
         The batch comes as JSON, as an npy file, or as one image. A stream is created by its first batch.
         """

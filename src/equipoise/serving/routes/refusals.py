@@ -58,7 +58,7 @@ def refusal(status: int, message: str) -> Response:
 
 
 def add_refusals(app: FastAPI) -> None:
-    """Prediction every error that a request can cause with its own status."""
+    """Answer every error that a request can cause with its own status."""
 
     @app.exception_handler(ServiceError)
     async def refused(_: Request, error: ServiceError) -> Response:

@@ -162,7 +162,7 @@ class RefusalResponse(BaseModel):
 
 
 def prediction_fields(answer: Prediction) -> dict[str, Any]:
-    """The fields of `Prediction`."""
+    """The fields of `PredictionResponse`."""
     estimate = answer.accuracy
     return {
         "request": answer.request,

@@ -1,0 +1,39 @@
+"""The process that is measured: the HTTP door in front of a service, or in front of the bare model.
+
+    python benchmarks/serving/served.py poise|bare FOLDER THREADS
+
+FOLDER has the files of `pattern_stream.prepare`. Prints the URL when requests are taken.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from bare_service import BareService
+from pattern_stream import CLASSES, prepared_model, prepared_source
+
+import equipoise as eq
+from equipoise.serving.door import create_app
+from equipoise.serving.interface import ServiceLike
+from equipoise.serving.server import bound_socket, serve, url_of
+from equipoise.serving.service import Service
+
+
+def service_of(kind: str, folder: Path) -> ServiceLike:
+    """The bare model, or a service with the method of a name."""
+    model = prepared_model(folder)
+    if kind == "bare":
+        return BareService(model, CLASSES)
+    return Service(eq.create(kind, model, prepared_source(folder)), folder / "state")
+
+
+def main(kind: str, folder: str, threads: str) -> None:
+    """Serve until SIGTERM."""
+    torch.set_num_threads(int(threads))
+    service = service_of(kind, Path(folder))
+    with bound_socket("127.0.0.1", 0) as bound:
+        serve(create_app(service), service, bound, lambda: print(url_of(bound), flush=True))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,89 @@
+"""A LightningModule, trained by a Trainer, then tested while it adapts: `python lightning_model.py`."""
+
+import lightning
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import equipoise as eq
+from equipoise.metrics import Summary
+from house_numbers import images, network
+
+Batch = list[Tensor]
+
+
+class Classifier(lightning.LightningModule):
+    """An ordinary module of Lightning: images to logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.network(inputs)
+        return logits
+
+    def training_step(self, batch: Batch) -> Tensor:
+        """The loss of a batch."""
+        inputs, labels = batch
+        return cross_entropy(self(inputs), labels)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam."""
+        return torch.optim.Adam(self.parameters(), lr=0.003)
+
+
+class Deployed(lightning.LightningModule):
+    """The same classifier, guarded while it adapts to the stream that it is tested on."""
+
+    def __init__(self, model: nn.Module, source: eq.SourceStatistics) -> None:
+        super().__init__()
+        self.adapter = eq.Poise(model, source)  # an nn.Module: moves and is saved with this one
+        self.guarded = eq.Guarded(self.adapter)
+        self.summary = Summary()
+
+    def test_step(self, batch: Batch) -> None:
+        """Prediction, learn and measure; the labels only measure."""
+        inputs, labels = batch
+        self.summary.update(logits=self.guarded(inputs), target=labels)
+
+    def on_test_epoch_end(self) -> None:
+        """Log the scores of the stream."""
+        values = self.summary.compute()
+        self.log_dict({"accuracy": values.accuracy, "ece": values.expected_calibration_error})
+
+
+def trainer(epochs: int = 1) -> lightning.Trainer:
+    """A trainer that writes no files."""
+    return lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=epochs,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def main() -> dict[str, float]:
+    """Train, rehearse, adapt; returns the scores of the stream."""
+    lightning.seed_everything(0, verbose=False)
+    inputs, labels = images("house numbers", 1200)
+    model = Classifier()
+    trained_on = TensorDataset(inputs[:1000], labels[:1000])
+    trainer(epochs=6).fit(model, DataLoader(trained_on, batch_size=50, shuffle=True))
+    model.eval()
+
+    # Leave samples= and shifts= away: a small rehearsal saves time here.
+    source = eq.rehearse(model, [(inputs[1000:], labels[1000:])], samples=200, shifts=8, progress=False)
+
+    stream = TensorDataset(*images("stream", 500))
+    (scores,) = trainer().test(Deployed(model, source), DataLoader(stream, batch_size=50), verbose=False)
+    print({name: round(value, 3) for name, value in scores.items()})
+    return dict(scores)
+
+
+if __name__ == "__main__":
+    main()
