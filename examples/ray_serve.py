@@ -1,6 +1,6 @@
 """Two cameras on two replicas of Ray Serve; the replica of one is killed, and the stream goes on.
 
-Run it with `python examples/ray_serve.py`: it starts a Ray of its own on this machine, and takes about half a
+Run it with `python examples/ray_serve.py`: it starts a Ray of its own on this machine, and takes about a
 minute. On a node of a cluster two things change: `address="auto"`, and a folder that all nodes share.
 """
 

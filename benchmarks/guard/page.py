@@ -45,6 +45,15 @@ def without_collapse(rows: list[Row]) -> str:
     return table(head, lines)
 
 
+def by_classes(row: Row) -> list[str]:
+    """The action that the test on classes alone would have led to."""
+    if math.isnan(row["classes_batch"]):
+        return ["not measured", ""]
+    return (
+        [f"{row['classes_batch']:.0f}", share(row["classes_drop"])] if row["classes_batch"] else ["none", ""]
+    )
+
+
 def broken(rows: list[Row]) -> str:
     """Tent with rates that break it."""
     head = ["target", "rate", "no adaptation", "alone", "guarded", "first action after batch", "trigger"]
@@ -55,9 +64,7 @@ def broken(rows: list[Row]) -> str:
         action = (
             [f"{row['batch']:.0f}", row["trigger"], share(row["drop"])] if row["acted"] else ["none", "", ""]
         )
-        found = not math.isnan(row["classes_batch"])
-        classes = [f"{row['classes_batch']:.0f}", share(row["classes_drop"])] if found else ["none", ""]
-        lines.append([row["target"], f"{row['rate']:g}", *accuracies, *action, *classes])
+        lines.append([row["target"], f"{row['rate']:g}", *accuracies, *action, *by_classes(row)])
     return table(head, lines)
 
 

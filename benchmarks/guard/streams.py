@@ -126,9 +126,12 @@ def largest(log: Path) -> dict[str, float]:
 
 
 def classes_alone(batch: int | None, counts: torch.Tensor, size: int) -> dict[str, Any]:
-    """The batch at which the test on classes would have acted without the others, and the fall by then."""
+    """The batch at which the test on classes would have acted without the others, and the fall by then.
+
+    Batch 0 stands for none.
+    """
     if batch is None:
-        return {"classes_batch": None, "classes_drop": None}
+        return {"classes_batch": 0, "classes_drop": 0.0}
     behind = float(counts[batch - 1, 1] - counts[batch - 1, 0])
     return {"classes_batch": batch, "classes_drop": behind / (batch * size)}
 

@@ -143,6 +143,12 @@ def test_a_guard_event_is_marked_and_given_with_its_reason(browser: Browser, liv
         stream.act("release", "20 batches have passed")
         expect(field(shown, "event")).to_have_text(re.compile("release"))
         expect(shown).not_to_have_class(re.compile("troubled"))
+        stream.act("reset", "asked for", "request")  # by a person: the stream goes on to learn
+        expect(field(shown, "event")).to_have_text(re.compile("reset"))
+        expect(shown).not_to_have_class(re.compile("troubled"))
+        expect(field(shown, "events").locator("li").first).to_have_text(re.compile("batch 45, asked for$"))
+        stream.act("rollback", "worse than the source model", "estimates")  # by the guard: held after it
+        expect(shown).to_have_class(re.compile("troubled"))
         assert made.errors == []
 
 

@@ -1,7 +1,7 @@
 // The row of one stream: its numbers in words, and below them the curves when it is open.
 
 import { Curves } from "./curves.js";
-import { ago, clock, count, estimate, grave, plural, share, trigger } from "./words.js";
+import { ago, clock, count, estimate, grave, held, plural, share, trigger } from "./words.js";
 
 const MOST_ROWS = 2000;
 const MOST_EVENTS = 200;
@@ -55,8 +55,7 @@ export class Stream {
     this.#write("evidence", evidence.join("\n"));
     this.#write("event", actions.length ? `${actions.at(-1).action} at ${clock(actions.at(-1).time)}` : "none");
     this.#fields.mode.dataset.mode = status.mode;
-    const troubled = status.mode === "hold" || grave(actions.findLast(each => each.action !== "mode")?.action);
-    this.item.classList.toggle("troubled", troubled);
+    this.item.classList.toggle("troubled", status.mode === "hold" || held(actions));
     this.#showEstimate(status.gauges);
     const { labels, true_accuracy: right } = status.gauges;
     this.#write("facts", [
@@ -120,7 +119,7 @@ export class Stream {
       made.append(
         element("span", "action", event.action),
         element("span", "when", `${clock(event.time)}, batch ${count(event.batch)}, ${trigger(event)}`),
-        element("span", "reason", event.reason),
+        element("span", "reason", event.reason === trigger(event) ? "" : event.reason),
       );
       return made;
     }));

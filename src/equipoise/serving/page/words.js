@@ -27,3 +27,10 @@ export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 
 export const grave = action => ["hold", "rollback", "reset"].includes(action);
 
 export const trigger = ({ trigger }) => trigger === "request" ? "asked for" : trigger;
+
+// Whether the last of these events keeps a stream from learning: a guard that goes back also holds, a person does not.
+export function held(events) {
+  const last = events.findLast(({ action, trigger }) =>
+    ["hold", "release"].includes(action) || grave(action) && trigger !== "request");
+  return last !== undefined && last.action !== "release";
+}
