@@ -210,8 +210,8 @@ class Learner:
         if live is not None:
             fresh = live.fresh_events()
             live.monitor.observe(outcome.given, outcome.step, request=by_id, events=fresh)
-        if stream.unsaved >= self._limits.save_every:
-            self._residents.try_save(stream)
+            if stream.unsaved >= self._limits.save_every or live.newest != live.saved:
+                self._residents.try_save(stream)
 
 
 def _split(stream: str, outcome: Learned, sizes: list[int]) -> list[Answered]:

@@ -143,7 +143,7 @@ class Residents:
             stream.journal.set_aside()
         except OSError as error:
             raise StorageError(f"the state of {stream.name!r} was not written: {error}") from error
-        stream.unsaved = 0
+        stream.unsaved, live.saved = 0, live.newest
 
     def try_save(self, stream: Stream) -> bool:
         """Write the state of a stream; an event says so if that fails."""
@@ -168,6 +168,7 @@ class Residents:
         found = "an older one is used"
         if live is None:
             self._adapter.restore(self._fresh)
+            stream.folder.remove_snapshots()  # of a course that is lost: a rollback to them would go forward
             live, found = self._new(stream), "the stream starts anew"
             stream.labels = max((entry.number for entry in stream.journal.entries()), default=0)
         stream.live, self._current = live, stream
@@ -203,6 +204,7 @@ class Residents:
             live.guard.load(facts["guard"])
             live.monitor.load({"numbers": facts["monitor"], "tensors": part(state.tensors, "monitor.")})
             live.events.extend(GuardEvent(**event) for event in facts["events"])
+            live.saved = live.newest
             live.reported = live.guard.events[-1] if live.guard.events else None
             read = Stream.from_facts(stream.folder, light)
         except (KeyError, TypeError, ValueError) as error:

@@ -133,6 +133,10 @@ class StreamFolder:
         """Delete the folder with everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def remove_snapshots(self) -> None:
+        """Delete the guard's snapshots."""
+        shutil.rmtree(self.snapshots, ignore_errors=True)
+
     def _states(self) -> list[tuple[int, Path]]:
         """The states, newest first."""
         numbered = ((re.fullmatch(r"state-(\d+)\.safetensors", path.name), path) for path in self._files())

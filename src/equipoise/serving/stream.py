@@ -33,6 +33,7 @@ class Live:
         events: those that the service itself has to report.
         parked: the adapter's state; None while it is in the adapter.
         reported: the last event of the guard that the monitor has counted.
+        saved: the newest snapshot of the guard when the state was last written; empty where there was none.
         gauges: the monitor's, with the numbers of batches and labels that they were computed for.
     """
 
@@ -41,7 +42,13 @@ class Live:
     events: deque[GuardEvent] = field(default_factory=lambda: deque(maxlen=_EVENTS))
     parked: Snapshot | None = None
     reported: Any = None
+    saved: str = ""
     gauges: tuple[tuple[int, int], dict[str, float]] = ((-1, -1), {})
+
+    @property
+    def newest(self) -> str:
+        """The name of the guard's newest snapshot; empty where there is none."""
+        return next(reversed(self.guard.snapshots), "")
 
     def fresh_events(self) -> list[Any]:
         """The guard's events that the monitor has not counted; from now on it has."""

@@ -1,0 +1,60 @@
+"""A service that is opened on the folder of a killed one: at most the batches since a snapshot are lost."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.serving.support import ask, batch, same, service
+
+
+def killed(folder: Path, batches: int, **options: object) -> Path:
+    """The folder of a service that was killed after a number of batches of the stream "a"."""
+    left = folder.with_name(f"{folder.name}-killed")
+    with service(folder, **options) as own:
+        for seed in range(batches):
+            ask(own, "a", batch(seed))
+        own._do(lambda: shutil.copytree(folder, left))  # between two batches
+    return left
+
+
+def states(folder: Path) -> list[Path]:
+    """The states of all streams, oldest first."""
+    found = folder.glob("streams/*/state-*.safetensors")
+    return sorted(found, key=lambda path: int(path.stem.split("-")[1]))
+
+
+@pytest.mark.parametrize("save_every", [10, 1000])
+def test_a_killed_stream_goes_on_from_its_last_snapshot(tmp_path: Path, save_every: int) -> None:
+    left = killed(tmp_path / "one", 23, save_every=save_every)
+    with service(left) as own, service(tmp_path / "two") as other:
+        assert own.status("a").batches == 20
+        assert [name.split("-", 1)[1] for name in own.status("a").snapshots] == ["batch-10", "batch-20"]
+        for seed in range(20):
+            ask(other, "a", batch(seed))
+        assert same(ask(own, "a", batch(30)), ask(other, "a", batch(30)))
+
+
+def test_the_states_of_an_unguarded_stream_are_as_close_as_snapshots(tmp_path: Path) -> None:
+    with service(killed(tmp_path / "one", 12, guarded=False), guarded=False) as own:
+        assert own.status("a").batches == 10
+
+
+def test_snapshots_newer_than_the_state_are_dropped(tmp_path: Path) -> None:
+    left = killed(tmp_path / "one", 23)
+    states(left)[-1].unlink()  # as if killed between the snapshot and the state of batch 20
+    with service(left) as own:
+        assert own.status("a").batches == 10
+        assert own.rollback("a").endswith("batch-10")
+        assert len(own.status("a").snapshots) == 1
+    assert len(list(left.rglob("*-batch-*"))) == 1
+
+
+def test_snapshots_of_a_stream_without_a_state_are_dropped(tmp_path: Path) -> None:
+    left = killed(tmp_path / "one", 13)
+    for path in states(left):
+        path.unlink()
+    with service(left) as own:
+        assert own.status("a").snapshots == ()
+        ask(own, "a", batch(0))
+        assert own.snapshot("a").endswith("batch-1")
