@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.support import ask, batch, same, service
+from equipoise.serving.service import Service
+from tests.serving.support import ask, batch, labels, same, service
 
 
 def killed(folder: Path, batches: int, **options: object) -> Path:
@@ -16,6 +17,24 @@ def killed(folder: Path, batches: int, **options: object) -> Path:
             ask(own, "a", batch(seed))
         own._do(lambda: shutil.copytree(folder, left))  # between two batches
     return left
+
+
+def labelled_and_killed(folder: Path) -> Path:
+    """The folder of a service that was killed after two batches, one of them labelled."""
+    left = folder.with_name(f"{folder.name}-killed")
+    with service(folder) as own:
+        answers = [ask(own, "a", batch(seed)) for seed in range(2)]
+        own.label("a", answers[0].request, labels(0))
+        own._do(lambda: shutil.copytree(folder, left))
+    return left
+
+
+def judged(own: Service) -> float:
+    """The weight of the labels in the guard's test."""
+    live = own._residents.streams["a"].live
+    assert live is not None
+    weight: float = live.guard.state()["watch"]["labels"]["process"]["weight"]
+    return weight
 
 
 def states(folder: Path) -> list[Path]:
@@ -58,3 +77,28 @@ def test_snapshots_of_a_stream_without_a_state_are_dropped(tmp_path: Path) -> No
         assert own.status("a").snapshots == ()
         ask(own, "a", batch(0))
         assert own.snapshot("a").endswith("batch-1")
+
+
+def test_labels_acknowledged_before_the_first_state_count_after_a_kill(tmp_path: Path) -> None:
+    left = labelled_and_killed(tmp_path / "one")
+    assert not states(left)
+    with service(left) as own, service(tmp_path / "two") as other:
+        answer = ask(other, "a", batch(0))
+        other.label("a", answer.request, labels(0))
+        ours, theirs = (each.status("a") for each in (own, other))
+        assert ours.gauges["labels"] == theirs.gauges["labels"] == 8
+        assert ours.gauges["true_accuracy"] == theirs.gauges["true_accuracy"]
+        assert judged(own) == judged(other) > 0
+    with service(left) as again:
+        assert again.status("a").gauges["labels"] == 8  # once
+
+
+def test_labels_count_in_the_monitor_of_a_stream_whose_states_are_all_damaged(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        answer = ask(own, "a", batch(0))
+        own.label("a", answer.request, labels(0))
+    for path in states(tmp_path):
+        path.write_bytes(path.read_bytes()[:-1])
+    with service(tmp_path) as again:
+        assert again.status("a").gauges["labels"] == 8
+        assert judged(again) == 0  # they are of a model that is lost

@@ -165,17 +165,17 @@ class Residents:
         self._park()
         damage: list[str] = []
         live = self._newest(stream, damage)
-        found = "an older one is used"
+        found, judges = "an older one is used", True
         if live is None:
             self._adapter.restore(self._fresh)
             stream.folder.remove_snapshots()  # of a course that is lost: a rollback to them would go forward
             live, found = self._new(stream), "the stream starts anew"
-            stream.labels = max((entry.number for entry in stream.journal.entries()), default=0)
+            stream.labels, judges = 0, not damage
         stream.live, self._current = live, stream
         if damage:
             stream.event("storage", "disk", f"a saved state cannot be read, {found}: {damage[0]}")
             stream.unsaved += 1
-        self._replay(stream)
+        self._replay(stream, judges=judges)
         return live
 
     def _newest(self, stream: Stream, damage: list[str]) -> Live | None:
@@ -213,21 +213,26 @@ class Residents:
             setattr(stream, name, getattr(read, name))
         return live
 
-    def _replay(self, stream: Stream) -> None:
-        """Take the labels that were acknowledged after the state was written."""
+    def _replay(self, stream: Stream, *, judges: bool) -> None:
+        """Take the labels that were acknowledged after the state was written, or all where there is none.
+
+        Args:
+            stream: that was read.
+            judges: whether the guard gets them: not those of a model that was lost by damage.
+        """
         for entry in list(stream.journal.entries(stream.labels)):
             if stream.live is not None:
                 stream.live.monitor.observe(entry.answered.given, None, request=entry.request)
-            self.learn_labels(stream, entry)
+            self.learn_labels(stream, entry, judges=judges)
 
-    def learn_labels(self, stream: Stream, entry: LabelEntry) -> None:
-        """Give labels that are in the journal to guard and monitor."""
+    def learn_labels(self, stream: Stream, entry: LabelEntry, *, judges: bool = True) -> None:
+        """Give labels that are in the journal to the monitor and, where it judges by them, to the guard."""
         stream.labels = entry.number
         stream.unsaved += 1
         live, answered = stream.live, entry.answered
         if live is None:
             return
-        if answered.adapted is not None and answered.source is not None:
+        if judges and answered.adapted is not None and answered.source is not None:
             target = torch.tensor(entry.labels)
             live.guard.label(target, logits=answered.adapted, source_logits=answered.source)
         try:
