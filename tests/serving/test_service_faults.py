@@ -1,6 +1,7 @@
 """Faults: bad samples, a full disk, damaged files, clocks that jump. The service answers, and says so."""
 
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from equipoise.errors import StateError
-from equipoise.serving.errors import StorageError
+from equipoise.serving.errors import ClosedError, InputError, StorageError
 from equipoise.serving.service import Service
 from tests.serving.support import adapter, ask, batch, labels, same, service
 
@@ -191,3 +192,62 @@ def test_a_full_disk_at_the_start_is_an_error_that_says_so(tmp_path: Path) -> No
         Service(own, tmp_path)
     with Service(own, tmp_path) as fine:
         assert fine.ready
+
+
+def test_the_learner_goes_on_after_an_error_of_an_eviction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equipoise.serving.learner._TICK", 0.01)
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise RuntimeError("out of memory")
+
+    with service(tmp_path, idle_seconds=1) as own:
+        ask(own, "a", batch(0))
+        live = own._residents.streams["a"].live
+        assert live is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(live.monitor, "state", fail)
+            clock = time.monotonic
+            patch.setattr("equipoise.serving.residents.time.monotonic", lambda: clock() + 100)
+            assert failed.wait(10)
+        assert ask(own, "a", batch(1)).learned
+        assert own.ready
+        assert "out of memory" in own.status("a").events[-1].reason
+
+
+def test_the_learner_goes_on_after_an_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(own._learner, "_answer", fail)
+            with pytest.raises(InputError, match="out of memory"):
+                ask(own, "a", batch(1))
+        assert "out of memory" in caplog.text
+        assert ask(own, "a", batch(1)).learned
+        assert own.ready
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_service_whose_learner_has_ended_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    own = service(tmp_path, latency_ms=50)
+    ask(own, "a", batch(0))
+    monkeypatch.setattr(own._learner, "_answer", end)
+    assert ask(own, "a", batch(1)).answered_by == "source"
+    own._threads[0].join(10)
+    assert not own.ready
+    with pytest.raises(ClosedError, match="stopp"):
+        own.snapshot("a")
+    own.close()

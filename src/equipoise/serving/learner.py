@@ -1,5 +1,6 @@
 """The learner: the one thread that owns the adapter, answers batches with it and lets it learn."""
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from equipoise.serving.replies import refusal_of, reply
 from equipoise.serving.residents import Residents
 from equipoise.serving.source_model import SourceAnswers, masked
 from equipoise.serving.stream import Live, Stream
+
+_LOG = logging.getLogger(__name__)
 
 _TICK = 1.0
 """Seconds after which a learner without work looks for idle streams."""
@@ -92,10 +95,19 @@ class Learner:
         while (job := self._queue.take(_TICK)) is not None:
             if isinstance(job, Task):
                 _perform(job)
-            elif job:
-                self._answer(job)
+            else:
+                self._work(job)
+
+    def _work(self, requests: list[Request]) -> None:
+        """Answer a batch; without one, evict the streams that are idle."""
+        try:
+            if requests:
+                self._answer(requests)
             else:
                 self._residents.evict_idle()
+        except Exception as error:  # the thread must not end: without it nothing would be learned again
+            _LOG.exception("the learner goes on after an error")
+            _fail(requests, error)
 
     def _answer(self, requests: list[Request]) -> None:
         """Answer a batch; if the model fails on it, each request on its own."""

@@ -146,11 +146,14 @@ class Residents:
         stream.unsaved, live.saved = 0, live.newest
 
     def try_save(self, stream: Stream) -> bool:
-        """Write the state of a stream; an event says so if that fails."""
+        """Write the state of a stream; an event says so if that fails, for lack of memory too."""
         try:
             self.save(stream)
         except StorageError as error:
             stream.event("storage", "disk", str(error))
+            return False
+        except Exception as error:
+            stream.event("storage", "error", f"the state was not written: {type(error).__name__}: {error}")
             return False
         return True
 

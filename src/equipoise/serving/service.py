@@ -110,8 +110,8 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken."""
-        return self._ready
+        """Whether requests are taken and learned from."""
+        return self._ready and all(thread.is_alive() for thread in self._threads)
 
     # ------------------------------------------------------------------ requests
 
@@ -245,8 +245,10 @@ class Service:
         return self._with(stream, lambda _, live: live.monitor.rows(since))
 
     def _check_open(self) -> None:
-        if not self._ready:
-            raise ClosedError("the service is stopping and takes no more requests")
+        if not self.ready:
+            raise ClosedError(
+                "the service is stopping, or has stopped by an error, and takes no more requests"
+            )
 
     def _known(self, name: str) -> Stream:
         self._check_open()
