@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from equipoise.guard.guarded import Guarded
-from equipoise.serving.answers import Answered, AnswerLog
+from equipoise.serving.answers import Answered, AnswerLog, labels_hash
 from equipoise.serving.errors import InputError, UnknownRequestError, UnknownStreamError
 from equipoise.serving.journal import Journal, LabelEntry
 from tests.serving.support import adapter, ask, batch, labels, service
@@ -108,6 +108,36 @@ def test_the_log_of_answers_is_bounded_and_gives_back_what_it_got(tmp_path: Path
     assert torch.equal(again.find(ids[-1])[0].given, found.given)
     assert again.add([answered()])[0] not in ids
     again.close()
+
+
+def test_restarts_forget_no_answers_below_the_limit(tmp_path: Path) -> None:
+    ids = []
+    for value in range(12):
+        log = AnswerLog(tmp_path, limit=8000)
+        ids.append(log.add([answered(value)])[0])
+        log.close()
+    log = AnswerLog(tmp_path, limit=8000)
+    for value, name in enumerate(ids):
+        assert torch.equal(log.find(name)[0].given, answered(value).given)
+    log.close()
+    assert len(list(tmp_path.iterdir())) < 4
+
+
+def test_a_torn_last_answer_is_written_over_at_a_restart(tmp_path: Path) -> None:
+    log = AnswerLog(tmp_path, limit=8000)
+    first, torn = (log.add([answered(value)])[0] for value in range(2))
+    log.close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-20])
+    log = AnswerLog(tmp_path, limit=8000)
+    third = log.add([answered(2)])[0]
+    log.mark(third, [0, 1, 0])
+    assert torch.equal(log.find(first)[0].given, answered(0).given)
+    assert log.find(third)[1] == labels_hash([0, 1, 0])
+    with pytest.raises(UnknownRequestError):
+        log.find(torn)
+    log.close()
+    assert path.read_bytes().count(b"\n") == 2
 
 
 def test_a_torn_last_line_of_the_journal_is_left_out_and_written_over(tmp_path: Path) -> None:

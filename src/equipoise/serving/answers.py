@@ -99,7 +99,10 @@ class AnswerLog:
         folder.mkdir(exist_ok=True)
         self._folder, self._limit, self._lock = folder, max(limit // _SEGMENTS, 1), threading.Lock()
         self._file, self._number, self._end = -1, max(self._numbers(), default=0), 0
-        self._begin()
+        if self._number:
+            self._go_on()
+        else:
+            self._begin()
 
     def _numbers(self) -> list[int]:
         found = (path.stem for path in self._folder.glob("*.jsonl"))
@@ -107,6 +110,13 @@ class AnswerLog:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08x}.jsonl"
+
+    def _go_on(self) -> None:
+        """Go on with the newest file, after its last whole line."""
+        path = self._path(self._number)
+        self._end = path.read_bytes().rfind(b"\n") + 1
+        self._file = os.open(path, os.O_RDWR)
+        os.ftruncate(self._file, self._end)
 
     def _begin(self) -> None:
         """Begin a new file, and delete the oldest one."""
