@@ -202,26 +202,26 @@ class Learner:
         """Give each request its rows, and count the batch."""
         sizes, self.classes = [request.rows for request in requests], outcome.given.shape[1]
         parts = _split(stream.name, outcome, sizes)
-        by_id: dict[str, int] = {}
-        for request, name, part in zip(requests, self._answers.add(parts), parts, strict=True):
+        tokens = [request.token for request in requests]
+        names = self._answers.add(dict(zip(tokens, parts, strict=True)))
+        for request, name, part in zip(requests, names, parts, strict=True):
             if request.claim():
-                request.id = name
                 request.future.set_result(_reply(stream, name, part.given, outcome))
-            by_id[request.id or name] = request.rows
-        self._count(stream, outcome, by_id, sum(sizes))
+        self._count(stream, outcome, dict(zip(tokens, sizes, strict=True)))
 
-    def _count(self, stream: Stream, outcome: Learned, by_id: dict[str, int], rows: int) -> None:
+    def _count(self, stream: Stream, outcome: Learned, sizes: dict[str, int]) -> None:
+        """Count a batch, whose requests have so many rows by their tokens, and perhaps write the stream."""
         live = stream.live
         stream.batches, stream.samples, stream.last_seen = (
             stream.batches + 1,
-            stream.samples + rows,
+            stream.samples + sum(sizes.values()),
             time.time(),
         )
         stream.unlearned = 0 if outcome.step is not None else stream.unlearned + 1
         stream.unsaved += 1
         if live is not None:
             fresh = live.fresh_events()
-            live.monitor.observe(outcome.given, outcome.step, request=by_id, events=fresh)
+            live.monitor.observe(outcome.given, outcome.step, request=sizes, events=fresh)
             if stream.unsaved >= self._limits.save_every or live.newest != live.saved:
                 self._residents.try_save(stream)
 

@@ -13,6 +13,7 @@ from equipoise.errors import EquipoiseError, ForgottenRequestError, StateError
 from equipoise.guard.guarded import Guarded
 from equipoise.monitor import Monitor
 from equipoise.network.named_tensors import part, prefixed
+from equipoise.serving.answers import token_of
 from equipoise.serving.errors import StorageError, TooManyStreamsError
 from equipoise.serving.interface import GuardEvent
 from equipoise.serving.journal import LabelEntry
@@ -225,7 +226,7 @@ class Residents:
         """
         for entry in list(stream.journal.entries(stream.labels)):
             if stream.live is not None:
-                stream.live.monitor.observe(entry.answered.given, None, request=entry.request)
+                stream.live.monitor.observe(entry.answered.given, None, request=token_of(entry.request))
             self.learn_labels(stream, entry, judges=judges)
 
     def learn_labels(self, stream: Stream, entry: LabelEntry, *, judges: bool = True) -> None:
@@ -239,7 +240,7 @@ class Residents:
             target = torch.tensor(entry.labels)
             live.guard.label(target, logits=answered.adapted, source_logits=answered.source)
         try:
-            live.monitor.label(entry.request, entry.labels)
+            live.monitor.label(token_of(entry.request), entry.labels)
         except ForgottenRequestError:
             return  # an answer older than the monitor's window, or one that it was not shown
 
