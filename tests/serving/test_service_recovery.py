@@ -102,3 +102,20 @@ def test_labels_count_in_the_monitor_of_a_stream_whose_states_are_all_damaged(tm
     with service(tmp_path) as again:
         assert again.status("a").gauges["labels"] == 8
         assert judged(again) == 0  # they are of a model that is lost
+
+
+def test_labels_sent_again_after_a_kill_before_their_mark_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "killed"
+    with service(tmp_path / "one") as own:
+        answer = ask(own, "a", batch(0))
+        own.snapshot("a")
+        with monkeypatch.context() as patch:
+            patch.setattr(own._answers, "mark", lambda *_: None)  # killed between the journal and the mark
+            own.label("a", answer.request, labels(0))
+        own._do(lambda: shutil.copytree(tmp_path / "one", left))
+    with service(left) as again:
+        assert again.label("a", answer.request, labels(0)).rows == 8
+        assert len(list(again._residents.streams["a"].journal.entries())) == 1
+        assert again.status("a").gauges["labels"] == 8

@@ -13,7 +13,7 @@ from equipoise.errors import EquipoiseError, ForgottenRequestError, StateError
 from equipoise.guard.guarded import Guarded
 from equipoise.monitor import Monitor
 from equipoise.network.named_tensors import part, prefixed
-from equipoise.serving.answers import token_of
+from equipoise.serving.answers import AnswerLog, token_of
 from equipoise.serving.errors import StorageError, TooManyStreamsError
 from equipoise.serving.interface import GuardEvent
 from equipoise.serving.journal import LabelEntry
@@ -36,8 +36,11 @@ class Residents:
         streams: by name, in memory or not.
     """
 
-    def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, *, guarded: bool) -> None:
+    def __init__(
+        self, adapter: Adapter, folder: StateFolder, answers: AnswerLog, limits: Limits, *, guarded: bool
+    ) -> None:
         self._adapter, self._folder, self._limits, self._guarded = adapter, folder, limits, guarded
+        self._answers = answers
         adapter.reset()
         self._fresh = adapter.snapshot()
         self._heat, self._accuracy = adapter.source_temperature, adapter.source_accuracy
@@ -227,6 +230,7 @@ class Residents:
         for entry in list(stream.journal.entries(stream.labels)):
             if stream.live is not None:
                 stream.live.monitor.observe(entry.answered.given, None, request=token_of(entry.request))
+            self._answers.mark(entry.request, entry.labels)  # they may come again: never acknowledged
             self.learn_labels(stream, entry, judges=judges)
 
     def learn_labels(self, stream: Stream, entry: LabelEntry, *, judges: bool = True) -> None:

@@ -75,8 +75,8 @@ class Service:
         self._indices = takes_indices(adapter.student)
         self._folder = StateFolder(state_folder, adapter)
         try:
-            self._residents = Residents(adapter, self._folder, limits, guarded=guarded)
             self._answers = AnswerLog(self._folder.path / "answers", limits.remembered_bytes)
+            self._residents = Residents(adapter, self._folder, self._answers, limits, guarded=guarded)
         except OSError as error:
             self._folder.close()
             raise StorageError(f"{self._folder.path}: the state folder cannot be used: {error}") from error
