@@ -152,6 +152,58 @@ def test_a_stream_whose_states_are_all_damaged_starts_anew(tmp_path: Path, conte
         assert again.status("a").batches >= 1
 
 
+def in_header(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data
+    assert len(old) == len(new)
+    path.write_bytes(data.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_shape_in_a_header_is_found(tmp_path: Path, damaged: int) -> None:
+    saved_twice(tmp_path)
+    for path in states(tmp_path)[-damaged:]:
+        in_header(path, b"[3, 8, 8]", b"[3, 9, 8]")
+    with service(tmp_path) as own:
+        assert ask(own, "a", batch(9)).learned
+        assert "cannot be read" in own.status("a").events[-1].reason
+        with pytest.raises(InputError, match=r"\(3, 8, 8\)"):
+            own.submit("a", np.zeros((2, 3, 9, 8), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"[3, 8, 8]", b"3        "),
+        (b"[3, 8, 8]", b'"3, 8, 8"'),
+        (b'\\"mode\\": \\"adapted', b'\\"mode\\": \\"adopted'),
+        (b'\\"batches\\": 4', b'\\"batches\\":[]'),
+        (b", true]", b"      ]"),
+    ],
+)
+def test_a_header_of_wrong_types_harms_one_stream_only(tmp_path: Path, old: bytes, new: bytes) -> None:
+    saved_twice(tmp_path)
+    with service(tmp_path) as own:
+        ask(own, "b", batch(0))
+    in_header(next(path for path in states(tmp_path)[::-1] if "/a-" in str(path)), old, new)
+    with service(tmp_path) as again:
+        assert [status.mode for status in again.streams()] == ["adapted", "adapted"]
+        assert all(isinstance(status.batches, int) for status in again.streams())
+        assert ask(again, "b", batch(1)).learned
+        assert ask(again, "a", batch(1)).learned
+        assert again.status("a").batches == 3
+
+
+def test_a_sample_that_the_model_cannot_take_does_not_set_the_shape_of_a_stream(tmp_path: Path) -> None:
+    saved_twice(tmp_path)
+    for path in states(tmp_path):
+        path.unlink()
+    with service(tmp_path) as own:
+        with pytest.raises(InputError):
+            ask(own, "a", np.zeros((2, 1, 8, 8), np.float32))
+        assert ask(own, "a", batch(0)).learned
+
+
 def test_damaged_facts_of_a_service_are_refused(tmp_path: Path) -> None:
     saved_twice(tmp_path)
     (tmp_path / "service.json").write_text("{}")

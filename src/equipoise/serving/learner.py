@@ -151,8 +151,8 @@ class Learner:
                 self._source(request.inputs)
                 self._taken.add((shape, request.inputs.dtype))
             stream = self._residents.create(request.stream, shape)
-        stream.shape = stream.shape or shape
-        check_sample(request.inputs, stream.shape, stream.name)
+        self._residents.bring(stream)  # from disk only then is its shape known
+        check_sample(request.inputs, stream.shape or shape, stream.name)
         return stream
 
     def _outcome(self, stream: Stream, requests: Sequence[Request], *, learns: bool) -> Learned:
@@ -202,6 +202,7 @@ class Learner:
         """Give each request its rows, and count the batch."""
         sizes, self.classes = [request.rows for request in requests], outcome.given.shape[1]
         parts = _split(stream.name, outcome, sizes)
+        stream.shape = stream.shape or tuple(requests[0].inputs.shape[1:])
         tokens = [request.token for request in requests]
         names = self._answers.add(dict(zip(tokens, parts, strict=True)))
         for request, name, part in zip(requests, names, parts, strict=True):

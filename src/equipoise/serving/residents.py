@@ -18,7 +18,7 @@ from equipoise.serving.errors import StorageError, TooManyStreamsError
 from equipoise.serving.interface import GuardEvent
 from equipoise.serving.journal import LabelEntry
 from equipoise.serving.limits import Limits
-from equipoise.serving.store import StateFolder, StoredState
+from equipoise.serving.store import StateFolder, StoredState, StreamFolder
 from equipoise.serving.stream import Guard, Live, Stream
 from equipoise.serving.unguarded import Unguarded
 
@@ -46,9 +46,7 @@ class Residents:
         self._heat, self._accuracy = adapter.source_temperature, adapter.source_accuracy
         self._live: OrderedDict[str, Stream] = OrderedDict()
         self._current: Stream | None = None
-        self.streams: dict[str, Stream] = {
-            each.name: Stream.from_facts(each, each.facts()) for each in folder.streams()
-        }
+        self.streams: dict[str, Stream] = {each.name: _listed(each) for each in folder.streams()}
 
     # ------------------------------------------------------------------ memory
 
@@ -177,7 +175,7 @@ class Residents:
             self._adapter.restore(self._fresh)
             stream.folder.remove_snapshots()  # of a course that is lost: a rollback to them would go forward
             live, found = self._new(stream), "the stream starts anew"
-            stream.labels, judges = 0, not damage
+            stream.labels, stream.shape, judges = 0, (), not damage
         stream.live, self._current = live, stream
         if damage:
             stream.event("storage", "disk", f"a saved state cannot be read, {found}: {damage[0]}")
@@ -247,6 +245,14 @@ class Residents:
             live.monitor.label(token_of(entry.request), entry.labels)
         except ForgottenRequestError:
             return  # an answer older than the monitor's window, or one that it was not shown
+
+
+def _listed(folder: StreamFolder) -> Stream:
+    """A stream on disk, with the numbers in the header of its newest state; the checksum is not read."""
+    try:
+        return Stream.from_facts(folder, folder.facts())
+    except TypeError:
+        return Stream.from_facts(folder, {})  # it is reported when the stream is read
 
 
 def named(method: str, snapshot: Snapshot) -> dict[str, Tensor]:

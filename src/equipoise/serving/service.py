@@ -125,7 +125,7 @@ class Service:
         known = self._residents.streams.get(name)
         if known is None and len(self._residents.streams) >= self._limits.streams:
             raise TooManyStreamsError(f"there are {self._limits.streams} streams, and no more are taken")
-        if known is not None and known.shape:
+        if known is not None and known.live is not None and known.shape:  # else not read with its checksum
             check_sample(checked, known.shape, name)
         request = Request(name, checked, time.monotonic() + self._limits.latency_ms / 1000)
         self._queue.put(request)
