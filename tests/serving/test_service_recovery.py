@@ -119,3 +119,15 @@ def test_labels_sent_again_after_a_kill_before_their_mark_count_once(
         assert again.label("a", answer.request, labels(0)).rows == 8
         assert len(list(again._residents.streams["a"].journal.entries())) == 1
         assert again.status("a").gauges["labels"] == 8
+
+
+def test_partial_files_of_killed_writes_are_removed(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        folder = own._residents.streams["a"].folder.path
+    (tmp_path / ".service.json.1.ab.partial").write_bytes(b"x")
+    (folder / ".state-2.safetensors.1.ab.partial").write_bytes(b"x")
+    with service(tmp_path) as again:
+        ask(again, "a", batch(1))
+    assert not list(tmp_path.rglob(".*.partial"))
+    assert len(states(tmp_path)) == 2
