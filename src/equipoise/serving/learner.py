@@ -14,6 +14,7 @@ from equipoise.calibration.rehearsal import Estimate
 from equipoise.core.record import Step
 from equipoise.serving.answers import Answered, AnswerLog
 from equipoise.serving.batching import Request, RequestQueue, Task
+from equipoise.serving.busy_share import BusyShare
 from equipoise.serving.inputs import check_sample
 from equipoise.serving.interface import Mode, Prediction
 from equipoise.serving.limits import Limits
@@ -26,6 +27,9 @@ _LOG = logging.getLogger(__name__)
 
 _TICK = 1.0
 """Seconds after which a learner without work looks for idle streams."""
+
+_BUSY = 2 / 3
+"""The share of its time that the learner works, from which on several clients at once count as load."""
 
 _REFRESH = 8
 """Batches of a stream between two readings of the source model's temperature, for answers without a step."""
@@ -88,6 +92,7 @@ class Learner:
         self._adapter, self._residents, self._queue = adapter, residents, queue
         self._answers, self._source, self._limits = answers, source, limits
         self._taken: set[tuple[tuple[int, ...], torch.dtype]] = set()
+        self._busy = BusyShare()
         self.classes = 0
 
     def run(self) -> None:
@@ -114,7 +119,7 @@ class Learner:
         known = self._residents.streams.get(requests[0].stream)
         try:
             stream = self._stream(requests[0])
-            learns = stream.mode != "hold" and (self._is_due(stream) or not self._queue.pressing)
+            learns = stream.mode != "hold" and (self._is_due(stream) or not self._is_pressed(requests))
             if not learns:  # those that the source model has answered were only for learning
                 requests = [request for request in requests if not request.claimed]
             outcome = self._outcome(stream, requests, learns=learns) if requests else None
@@ -138,6 +143,10 @@ class Learner:
         else:
             for request in requests:
                 self._answer([request])
+
+    def _is_pressed(self, requests: Sequence[Request]) -> bool:
+        """Whether other clients wait, or several at once keep the thread busy."""
+        return self._queue.pressing or (len(requests) > 1 and self._busy.value > _BUSY)
 
     def _is_due(self, stream: Stream) -> bool:
         return stream.unlearned >= self._limits.unlearned
