@@ -7,6 +7,7 @@ The other examples take their images from here. They are drawn, not downloaded.
 """
 
 import os
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ FOLDER = Path(os.environ.get("HOUSE_NUMBERS", "house-numbers"))
 TRAINED_ON, HELD_OUT = 1000, 500
 
 
+@cache
 def images(part: str, count: int) -> tuple[Tensor, Tensor]:
     """Images (N, 1, 32, 32) from 0 to 1, and labels: "house numbers" by day, or a "stream" that drifts."""
     drawn = open_data_set("drift", Path()).read(part, count, Reader(workers=1))

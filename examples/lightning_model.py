@@ -70,16 +70,16 @@ def trainer(epochs: int = 1) -> lightning.Trainer:
 def main() -> dict[str, float]:
     """Train, rehearse, adapt; returns the scores of the stream."""
     lightning.seed_everything(0, verbose=False)
-    inputs, labels = images("house numbers", 1200)
+    inputs, labels = images("house numbers", 1000)
     model = Classifier()
-    trained_on = TensorDataset(inputs[:1000], labels[:1000])
+    trained_on = TensorDataset(inputs[:800], labels[:800])
     trainer(epochs=6).fit(model, DataLoader(trained_on, batch_size=50, shuffle=True))
     model.eval()
 
     # Leave samples= and shifts= away: a small rehearsal saves time here.
-    source = eq.rehearse(model, [(inputs[1000:], labels[1000:])], samples=200, shifts=8, progress=False)
+    source = eq.rehearse(model, [(inputs[800:], labels[800:])], samples=200, shifts=8, progress=False)
 
-    stream = TensorDataset(*images("stream", 500))
+    stream = TensorDataset(*images("stream", 400))
     (scores,) = trainer().test(Deployed(model, source), DataLoader(stream, batch_size=50), verbose=False)
     print({name: round(value, 3) for name, value in scores.items()})
     return dict(scores)

@@ -13,10 +13,10 @@ def main(path: Path = Path("house-numbers.onnx")) -> float:
     """Adapt, detach, export, compare; returns the largest difference of a logit."""
     torch.manual_seed(0)
     model = network()
-    inputs, labels = images("house numbers", 800)
-    fit(model, inputs[:600], labels[:600])
+    inputs, labels = images("house numbers", 1000)
+    fit(model, inputs[:800], labels[:800])
     # Leave samples= and shifts= away: a small rehearsal saves time here.
-    source = eq.rehearse(model, [(inputs[600:], labels[600:])], samples=200, shifts=8, progress=False)
+    source = eq.rehearse(model, [(inputs[800:], labels[800:])], samples=200, shifts=8, progress=False)
     adapter = eq.Poise(model, source)
     stream, _ = images("stream", 400)
     for batch in stream.split(50):

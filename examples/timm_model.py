@@ -16,7 +16,7 @@ def main() -> eq.Adapter:
     torch.manual_seed(0)
     model = timm.create_model("test_resnet", pretrained=False, in_chans=1, num_classes=10)
     inputs, labels = images("house numbers", 1000)
-    fit(model, inputs[:800], labels[:800], epochs=5)
+    fit(model, inputs[:800], labels[:800], epochs=4)
 
     # Leave samples= and shifts= away: a small rehearsal saves time here.
     source = eq.rehearse(model, [(inputs[800:], labels[800:])], samples=200, shifts=8, progress=False)

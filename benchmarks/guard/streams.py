@@ -158,13 +158,18 @@ def first_action(event: eq.Event, counts: torch.Tensor, size: int, images: int) 
     }
 
 
+def _key(rows: pd.DataFrame) -> "pd.Series[str]":
+    """The key of each row as text; an empty field is the same as none."""
+    return rows[KEY].astype(object).where(rows[KEY].notna(), "").astype(str).agg("|".join, axis=1)
+
+
 def add(path: Path, row: Mapping[str, Any]) -> None:
     """Add a row to a CSV file, in place of one with the same key."""
-    rows = [row]
+    rows = pd.DataFrame([row])
     if path.exists():
-        old = pd.read_csv(path, keep_default_na=False, na_values=[""]).to_dict("records")
-        rows = [*(r for r in old if any(str(r[k]) != str(row[k]) for k in KEY)), row]
-    pd.DataFrame(rows).round(5).to_csv(path, index=False)
+        old = pd.read_csv(path, keep_default_na=False, na_values=[""])
+        rows = pd.concat([old[_key(old) != _key(rows).iloc[0]], rows])
+    rows.round(5).to_csv(path, index=False)
 
 
 def main() -> None:

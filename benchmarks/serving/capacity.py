@@ -12,8 +12,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -122,7 +123,7 @@ def switching(adapter: eq.Adapter) -> list[Figure]:
     figures.append(Figure("switching", "a switch between two streams", 1000 * cost, "ms"))
     for rows in (1, 8, 50):
         x = images(rows, 8)[0]
-        step = cpu_times(lambda x=x: adapter(x), 30)
+        step = cpu_times(partial(adapter, x), 30)
         figures += [
             Figure("switching", f"a step with {rows} images", 1000 * step, "ms"),
             Figure("switching", f"a switch as a share of a step with {rows} images", cost / step, ""),
@@ -164,6 +165,11 @@ def eviction(adapter: eq.Adapter, streams: int, resident: int) -> list[Figure]:
     ]
 
 
+def answered(service: Service, inputs: np.ndarray[Any, Any]) -> object:
+    """The answer to a request."""
+    return service.submit("camera", inputs).result()
+
+
 def throughput(adapter: eq.Adapter, model: nn.Module) -> list[Figure]:
     """Images a second and core, one stream, for the model alone and for a service."""
     figures = []
@@ -174,9 +180,8 @@ def throughput(adapter: eq.Adapter, model: nn.Module) -> list[Figure]:
         for rows in (1, 8, 50):
             x = images(rows, 11)[0]
             with torch.inference_mode():
-                bare = cpu_times(lambda x=x: model(x), 30)
-            array = x.numpy()
-            served = cpu_times(lambda a=array: service.submit("camera", a).result(), 30)
+                bare = cpu_times(partial(model, x), 30)
+            served = cpu_times(partial(answered, service, x.numpy()), 30)
             for name, seconds in (("the model alone", bare), ("the service", served)):
                 quantity = f"{name}, batches of {rows}"
                 figures.append(Figure("throughput", quantity, rows / seconds, "images/s a core"))

@@ -262,3 +262,26 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
 def test_anything_but_an_adapter_is_refused() -> None:
     with pytest.raises(OptionError, match="Sequential"):
         eq.Guarded(trained())  # type: ignore[arg-type]
+
+
+def test_the_status_counts_one_snapshot_and_several() -> None:
+    guarded = eq.Guarded(small())
+    lines = []
+    for _ in range(2):
+        guarded.snapshot()
+        lines.append(guarded.status().split("\n")[2])
+    assert lines[0].startswith("1 snapshot, the newest")
+    assert lines[1].startswith("2 snapshots, the newest")
+
+
+def test_a_state_that_is_loaded_drops_the_snapshots_taken_after_it() -> None:
+    guarded = eq.Guarded(adapter("tent"), every=2)
+    batches = [x for x, _ in clean(6)]
+    for x in batches[:3]:
+        guarded(x)
+    early = guarded.state()
+    for x in batches[3:]:
+        guarded(x)
+    assert len(guarded.snapshots) == 3
+    guarded.load(early)
+    assert guarded.snapshots == ("000001-batch-2",)

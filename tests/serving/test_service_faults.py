@@ -1,6 +1,7 @@
 """Faults: bad samples, a full disk, damaged files, clocks that jump. The service answers, and says so."""
 
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from equipoise.errors import StateError
-from equipoise.serving.errors import StorageError
+from equipoise.serving.errors import ClosedError, InputError, StorageError
 from equipoise.serving.service import Service
 from tests.serving.support import adapter, ask, batch, labels, same, service
 
@@ -151,6 +152,58 @@ def test_a_stream_whose_states_are_all_damaged_starts_anew(tmp_path: Path, conte
         assert again.status("a").batches >= 1
 
 
+def in_header(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data
+    assert len(old) == len(new)
+    path.write_bytes(data.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_shape_in_a_header_is_found(tmp_path: Path, damaged: int) -> None:
+    saved_twice(tmp_path)
+    for path in states(tmp_path)[-damaged:]:
+        in_header(path, b"[3, 8, 8]", b"[3, 9, 8]")
+    with service(tmp_path) as own:
+        assert ask(own, "a", batch(9)).learned
+        assert "cannot be read" in own.status("a").events[-1].reason
+        with pytest.raises(InputError, match=r"\(3, 8, 8\)"):
+            own.submit("a", np.zeros((2, 3, 9, 8), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"[3, 8, 8]", b"3        "),
+        (b"[3, 8, 8]", b'"3, 8, 8"'),
+        (b'\\"mode\\": \\"adapted', b'\\"mode\\": \\"adopted'),
+        (b'\\"batches\\": 4', b'\\"batches\\":[]'),
+        (b", true]", b"      ]"),
+    ],
+)
+def test_a_header_of_wrong_types_harms_one_stream_only(tmp_path: Path, old: bytes, new: bytes) -> None:
+    saved_twice(tmp_path)
+    with service(tmp_path) as own:
+        ask(own, "b", batch(0))
+    in_header(next(path for path in states(tmp_path)[::-1] if "/a-" in str(path)), old, new)
+    with service(tmp_path) as again:
+        assert [status.mode for status in again.streams()] == ["adapted", "adapted"]
+        assert all(isinstance(status.batches, int) for status in again.streams())
+        assert ask(again, "b", batch(1)).learned
+        assert ask(again, "a", batch(1)).learned
+        assert again.status("a").batches == 3
+
+
+def test_a_sample_that_the_model_cannot_take_does_not_set_the_shape_of_a_stream(tmp_path: Path) -> None:
+    saved_twice(tmp_path)
+    for path in states(tmp_path):
+        path.unlink()
+    with service(tmp_path) as own:
+        with pytest.raises(InputError):
+            ask(own, "a", np.zeros((2, 1, 8, 8), np.float32))
+        assert ask(own, "a", batch(0)).learned
+
+
 def test_damaged_facts_of_a_service_are_refused(tmp_path: Path) -> None:
     saved_twice(tmp_path)
     (tmp_path / "service.json").write_text("{}")
@@ -191,3 +244,62 @@ def test_a_full_disk_at_the_start_is_an_error_that_says_so(tmp_path: Path) -> No
         Service(own, tmp_path)
     with Service(own, tmp_path) as fine:
         assert fine.ready
+
+
+def test_the_learner_goes_on_after_an_error_of_an_eviction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equipoise.serving.learner._TICK", 0.01)
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise RuntimeError("out of memory")
+
+    with service(tmp_path, idle_seconds=1) as own:
+        ask(own, "a", batch(0))
+        live = own._residents.streams["a"].live
+        assert live is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(live.monitor, "state", fail)
+            clock = time.monotonic
+            patch.setattr("equipoise.serving.residents.time.monotonic", lambda: clock() + 100)
+            assert failed.wait(10)
+        assert ask(own, "a", batch(1)).learned
+        assert own.ready
+        assert "out of memory" in own.status("a").events[-1].reason
+
+
+def test_the_learner_goes_on_after_an_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(own._learner, "_answer", fail)
+            with pytest.raises(InputError, match="out of memory"):
+                ask(own, "a", batch(1))
+        assert "out of memory" in caplog.text
+        assert ask(own, "a", batch(1)).learned
+        assert own.ready
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_service_whose_learner_has_ended_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    own = service(tmp_path, latency_ms=50)
+    ask(own, "a", batch(0))
+    monkeypatch.setattr(own._learner, "_answer", end)
+    assert ask(own, "a", batch(1)).answered_by == "source"
+    own._threads[0].join(10)
+    assert not own.ready
+    with pytest.raises(ClosedError, match="stopp"):
+        own.snapshot("a")
+    own.close()

@@ -1,15 +1,20 @@
 """Labels that come late: on disk before they are acknowledged, counted once, and not lost by a restart."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from equipoise.guard.guarded import Guarded
-from equipoise.serving.answers import Answered, AnswerLog
+from equipoise.monitor import Monitor
+from equipoise.serving.answers import Answered, AnswerLog, labels_hash, new_token
 from equipoise.serving.errors import InputError, UnknownRequestError, UnknownStreamError
 from equipoise.serving.journal import Journal, LabelEntry
+from equipoise.serving.late import LateAnswers
+from equipoise.serving.stream import Live, Stream
 from tests.serving.support import adapter, ask, batch, labels, service
 
 
@@ -76,7 +81,7 @@ def test_unknown_requests_and_streams_are_refused(tmp_path: Path) -> None:
     with service(tmp_path) as own:
         answer = ask(own, "a", batch(0))
         ask(own, "b", batch(0))
-        for request in ("", "x", "1-0-00000000", "../../lock", answer.request + "0", "ff-0-00000000"):
+        for request in ("", "x", "1-0-000000000000", "../../lock", answer.request + "0", "ff-0-000000000000"):
             with pytest.raises(UnknownRequestError):
                 own.label("a", request, labels(0))
         with pytest.raises(UnknownRequestError, match="not one of the stream"):
@@ -92,7 +97,7 @@ def answered(value: float = 0.5) -> Answered:
 
 def test_the_log_of_answers_is_bounded_and_gives_back_what_it_got(tmp_path: Path) -> None:
     log = AnswerLog(tmp_path, limit=4000)
-    ids = [log.add([answered(value)])[0] for value in range(200)]
+    ids = [log.add({new_token(): answered(value)})[0] for value in range(200)]
     assert len(set(ids)) == 200
     found, mark = log.find(ids[-1])
     assert mark is None
@@ -106,8 +111,38 @@ def test_the_log_of_answers_is_bounded_and_gives_back_what_it_got(tmp_path: Path
     log.close()
     again = AnswerLog(tmp_path, limit=4000)
     assert torch.equal(again.find(ids[-1])[0].given, found.given)
-    assert again.add([answered()])[0] not in ids
+    assert again.add({new_token(): answered()})[0] not in ids
     again.close()
+
+
+def test_restarts_forget_no_answers_below_the_limit(tmp_path: Path) -> None:
+    ids = []
+    for value in range(12):
+        log = AnswerLog(tmp_path, limit=8000)
+        ids.append(log.add({new_token(): answered(value)})[0])
+        log.close()
+    log = AnswerLog(tmp_path, limit=8000)
+    for value, name in enumerate(ids):
+        assert torch.equal(log.find(name)[0].given, answered(value).given)
+    log.close()
+    assert len(list(tmp_path.iterdir())) < 4
+
+
+def test_a_torn_last_answer_is_written_over_at_a_restart(tmp_path: Path) -> None:
+    log = AnswerLog(tmp_path, limit=8000)
+    first, torn = (log.add({new_token(): answered(value)})[0] for value in range(2))
+    log.close()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-20])
+    log = AnswerLog(tmp_path, limit=8000)
+    third = log.add({new_token(): answered(2)})[0]
+    log.mark(third, [0, 1, 0])
+    assert torch.equal(log.find(first)[0].given, answered(0).given)
+    assert log.find(third)[1] == labels_hash([0, 1, 0])
+    with pytest.raises(UnknownRequestError):
+        log.find(torn)
+    log.close()
+    assert path.read_bytes().count(b"\n") == 2
 
 
 def test_a_torn_last_line_of_the_journal_is_left_out_and_written_over(tmp_path: Path) -> None:
@@ -136,3 +171,36 @@ def test_answers_are_calibrated_probabilities(tmp_path: Path) -> None:
         assert own.method == "poise"
         assert own.ready
     assert not own.ready
+
+
+def test_labels_of_a_late_answer_count_whoever_is_first_to_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = service(tmp_path, latency_ms=30)
+    ask(own, "a", batch(0))
+    own._do(lambda: None)  # the learner has finished
+    claimed, learned = threading.Event(), threading.Event()
+    reply, bring, observe = LateAnswers._reply, own._residents.bring, Monitor.observe
+
+    def late_reply(*args: Any) -> None:
+        claimed.set()
+        assert learned.wait(10)
+        reply(*args)
+
+    def late_bring(stream: Stream) -> Live:
+        assert claimed.wait(10)
+        return bring(stream)
+
+    def seen(*args: Any, **kwargs: Any) -> None:
+        observe(*args, **kwargs)
+        learned.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LateAnswers, "_reply", late_reply)
+        patch.setattr(own._residents, "bring", late_bring)
+        patch.setattr(Monitor, "observe", seen)
+        answer = ask(own, "a", batch(1))
+    assert answer.answered_by == "source"
+    own.label("a", answer.request, labels(1))
+    assert own.status("a").gauges["labels"] == 8
+    own.close()

@@ -282,10 +282,11 @@ class Guarded:
         else:
             mode = f"held until batch {watch.until}: {watch.held}"
         evidence = ", ".join(f"{name} {max(p.evidence, 0.0):.0%}" for name, p in watch.processes.items())
+        count = len(self.snapshots)
         lines = [
             f"batch {watch.batch}: {mode}",
             f"evidence against the adapted model, of what an alarm takes: {evidence}",
-            f"{len(self.snapshots)} snapshots"
+            f"{count} snapshot{'' if count == 1 else 's'}"
             + (f", the newest {self.snapshots[-1]}" if self.snapshots else ""),
         ]
         lines += [f"last action: {self._events[-1]}"] if self._events else []
@@ -301,13 +302,17 @@ class Guarded:
 
     @one_at_a_time
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned; decisions go on as if there had been no break."""
+        """Take over what `state` returned; decisions go on as if there had been no break.
+
+        Snapshots taken after a later batch than that of the state are dropped: a rollback goes back only.
+        """
         try:
             watch, events = state["watch"], [Event(**event) for event in state["events"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"expected the state of a guard, got another: {error!r}") from error
         self._watch = Watch.from_json(watch)
         self._events = deque(events, maxlen=EVENTS)
+        self._snapshots.drop_after(self._watch.batch)
         self._begin_log()
 
     def _begin_log(self) -> None:

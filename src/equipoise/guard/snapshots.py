@@ -105,6 +105,11 @@ class Snapshots:
             except OSError as error:
                 self.trouble = f"{kept.name} cannot be removed: {error}"
 
+    def drop_after(self, batch: int) -> None:
+        """Drop the snapshots taken after a batch: those of a course of the stream that was lost."""
+        for kept in [kept for kept in self._kept if kept.batch > batch]:
+            self._drop(kept)
+
     def between(self, after: int, until: int) -> list[Kept]:
         """Snapshots taken after one batch and no later than another, newest first."""
         return [kept for kept in reversed(self._kept) if after < kept.batch <= until]

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ _SEGMENTS = 4
 """The number of files that the answers are spread over; the oldest is deleted when there are more."""
 
 _UNLABELLED = b"0" * 16
-_ID = re.compile(r"([0-9a-f]{1,12})-([0-9a-f]{1,12})-[0-9a-f]{8}")
+_ID = re.compile(r"([0-9a-f]{1,12})-([0-9a-f]{1,12})-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,16 @@ def labels_hash(labels: Sequence[int]) -> bytes:
     return digest.hexdigest().encode()
 
 
+def new_token() -> str:
+    """Letters that no other request has: the end of the ids of all answers to a request."""
+    return secrets.token_hex(6)
+
+
+def token_of(request: str) -> str:
+    """The token of a request by the id of an answer to it."""
+    return request.rpartition("-")[2]
+
+
 class AnswerLog:
     """A bounded log of answers in a few files; a request's id says where its answer is.
 
@@ -99,7 +109,10 @@ class AnswerLog:
         folder.mkdir(exist_ok=True)
         self._folder, self._limit, self._lock = folder, max(limit // _SEGMENTS, 1), threading.Lock()
         self._file, self._number, self._end = -1, max(self._numbers(), default=0), 0
-        self._begin()
+        if self._number:
+            self._go_on()
+        else:
+            self._begin()
 
     def _numbers(self) -> list[int]:
         found = (path.stem for path in self._folder.glob("*.jsonl"))
@@ -107,6 +120,13 @@ class AnswerLog:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08x}.jsonl"
+
+    def _go_on(self) -> None:
+        """Go on with the newest file, after its last whole line."""
+        path = self._path(self._number)
+        self._end = path.read_bytes().rfind(b"\n") + 1
+        self._file = os.open(path, os.O_RDWR)
+        os.ftruncate(self._file, self._end)
 
     def _begin(self) -> None:
         """Begin a new file, and delete the oldest one."""
@@ -118,26 +138,27 @@ class AnswerLog:
         for number in self._numbers()[:-_SEGMENTS]:
             self._path(number).unlink(missing_ok=True)
 
-    def add(self, answers: Sequence[Answered]) -> list[str]:
-        """Write answers; returns the ids of their requests.
+    def add(self, answers: Mapping[str, Answered]) -> list[str]:
+        """Write answers, by the tokens of their requests; returns the ids of the answers.
 
         On a full disk the ids are given all the same, and are unknown when labels come: OSError has them
         in no case, as an answer is worth more than its label.
         """
         with self._lock:
-            return [self._add(json.dumps(answer.to_json()).encode()) for answer in answers]
+            lines = {token: json.dumps(answer.to_json()).encode() for token, answer in answers.items()}
+            return [self._add(token, line) for token, line in lines.items()]
 
-    def _add(self, line: bytes) -> str:
+    def _add(self, token: str, line: bytes) -> str:
         try:
             if self._file < 0 or (self._end and self._end + len(line) > self._limit):
                 self._begin()
-            request = f"{self._number:x}-{self._end:x}-{secrets.token_hex(4)}"
+            request = f"{self._number:x}-{self._end:x}-{token}"
             whole = b"%s %s %s\n" % (_UNLABELLED, request.encode(), line)
             written = os.pwrite(self._file, whole, self._end)
             if written == len(whole):
                 self._end += written
         except OSError:
-            return f"{self._number:x}-{self._end:x}-{secrets.token_hex(4)}"
+            return f"{self._number:x}-{self._end:x}-{token}"
         return request
 
     def find(self, request: str) -> tuple[Answered, bytes | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from equipoise.serving.answers import new_token
 from equipoise.serving.errors import BusyError, ClosedError
 from equipoise.serving.interface import Prediction
 
@@ -23,14 +24,14 @@ class Request:
         inputs: the samples.
         deadline: when the source model answers in place of the learner; of `time.monotonic`.
         future: gets the answer.
-        id: by which labels can be sent; empty until it is answered.
+        token: that ids of answers to it end in, whichever thread answers.
     """
 
     stream: str
     inputs: Tensor
     deadline: float
     future: Future[Prediction] = field(default_factory=Future)
-    id: str = ""
+    token: str = field(default_factory=new_token)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _claimed: bool = False
 

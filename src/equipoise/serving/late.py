@@ -56,10 +56,10 @@ class LateAnswers:
         stream = self._streams.get(request.stream)
         temperature = None if stream is None else stream.source_temperature
         given = logits if temperature is None else logits / temperature
-        (request.id,) = self._answers.add([Answered(request.stream, given, None, logits)])
+        (name,) = self._answers.add({request.token: Answered(request.stream, given, None, logits)})
         request.future.set_result(
             reply(
-                request.id,
+                name,
                 request.stream,
                 given,
                 temperature=temperature,

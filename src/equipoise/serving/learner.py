@@ -1,5 +1,6 @@
 """The learner: the one thread that owns the adapter, answers batches with it and lets it learn."""
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from equipoise.calibration.rehearsal import Estimate
 from equipoise.core.record import Step
 from equipoise.serving.answers import Answered, AnswerLog
 from equipoise.serving.batching import Request, RequestQueue, Task
+from equipoise.serving.busy_share import BusyShare
 from equipoise.serving.inputs import check_sample
 from equipoise.serving.interface import Mode, Prediction
 from equipoise.serving.limits import Limits
@@ -21,8 +23,13 @@ from equipoise.serving.residents import Residents
 from equipoise.serving.source_model import SourceAnswers, masked
 from equipoise.serving.stream import Live, Stream
 
+_LOG = logging.getLogger(__name__)
+
 _TICK = 1.0
 """Seconds after which a learner without work looks for idle streams."""
+
+_BUSY = 2 / 3
+"""The share of its time that the learner works, from which on several clients at once count as load."""
 
 _REFRESH = 8
 """Batches of a stream between two readings of the source model's temperature, for answers without a step."""
@@ -85,6 +92,7 @@ class Learner:
         self._adapter, self._residents, self._queue = adapter, residents, queue
         self._answers, self._source, self._limits = answers, source, limits
         self._taken: set[tuple[tuple[int, ...], torch.dtype]] = set()
+        self._busy = BusyShare()
         self.classes = 0
 
     def run(self) -> None:
@@ -92,17 +100,26 @@ class Learner:
         while (job := self._queue.take(_TICK)) is not None:
             if isinstance(job, Task):
                 _perform(job)
-            elif job:
-                self._answer(job)
+            else:
+                self._work(job)
+
+    def _work(self, requests: list[Request]) -> None:
+        """Answer a batch; without one, evict the streams that are idle."""
+        try:
+            if requests:
+                self._answer(requests)
             else:
                 self._residents.evict_idle()
+        except Exception as error:  # the thread must not end: without it nothing would be learned again
+            _LOG.exception("the learner goes on after an error")
+            _fail(requests, error)
 
     def _answer(self, requests: list[Request]) -> None:
         """Answer a batch; if the model fails on it, each request on its own."""
         known = self._residents.streams.get(requests[0].stream)
         try:
             stream = self._stream(requests[0])
-            learns = stream.mode != "hold" and (self._is_due(stream) or not self._queue.pressing)
+            learns = stream.mode != "hold" and (self._is_due(stream) or not self._is_pressed(requests))
             if not learns:  # those that the source model has answered were only for learning
                 requests = [request for request in requests if not request.claimed]
             outcome = self._outcome(stream, requests, learns=learns) if requests else None
@@ -127,6 +144,10 @@ class Learner:
             for request in requests:
                 self._answer([request])
 
+    def _is_pressed(self, requests: Sequence[Request]) -> bool:
+        """Whether other clients wait, or several at once keep the thread busy."""
+        return self._queue.pressing or (len(requests) > 1 and self._busy.value > _BUSY)
+
     def _is_due(self, stream: Stream) -> bool:
         return stream.unlearned >= self._limits.unlearned
 
@@ -139,8 +160,8 @@ class Learner:
                 self._source(request.inputs)
                 self._taken.add((shape, request.inputs.dtype))
             stream = self._residents.create(request.stream, shape)
-        stream.shape = stream.shape or shape
-        check_sample(request.inputs, stream.shape, stream.name)
+        self._residents.bring(stream)  # from disk only then is its shape known
+        check_sample(request.inputs, stream.shape or shape, stream.name)
         return stream
 
     def _outcome(self, stream: Stream, requests: Sequence[Request], *, learns: bool) -> Learned:
@@ -190,28 +211,29 @@ class Learner:
         """Give each request its rows, and count the batch."""
         sizes, self.classes = [request.rows for request in requests], outcome.given.shape[1]
         parts = _split(stream.name, outcome, sizes)
-        by_id: dict[str, int] = {}
-        for request, name, part in zip(requests, self._answers.add(parts), parts, strict=True):
+        stream.shape = stream.shape or tuple(requests[0].inputs.shape[1:])
+        tokens = [request.token for request in requests]
+        names = self._answers.add(dict(zip(tokens, parts, strict=True)))
+        for request, name, part in zip(requests, names, parts, strict=True):
             if request.claim():
-                request.id = name
                 request.future.set_result(_reply(stream, name, part.given, outcome))
-            by_id[request.id or name] = request.rows
-        self._count(stream, outcome, by_id, sum(sizes))
+        self._count(stream, outcome, dict(zip(tokens, sizes, strict=True)))
 
-    def _count(self, stream: Stream, outcome: Learned, by_id: dict[str, int], rows: int) -> None:
+    def _count(self, stream: Stream, outcome: Learned, sizes: dict[str, int]) -> None:
+        """Count a batch, whose requests have so many rows by their tokens, and perhaps write the stream."""
         live = stream.live
         stream.batches, stream.samples, stream.last_seen = (
             stream.batches + 1,
-            stream.samples + rows,
+            stream.samples + sum(sizes.values()),
             time.time(),
         )
         stream.unlearned = 0 if outcome.step is not None else stream.unlearned + 1
         stream.unsaved += 1
         if live is not None:
             fresh = live.fresh_events()
-            live.monitor.observe(outcome.given, outcome.step, request=by_id, events=fresh)
-        if stream.unsaved >= self._limits.save_every:
-            self._residents.try_save(stream)
+            live.monitor.observe(outcome.given, outcome.step, request=sizes, events=fresh)
+            if stream.unsaved >= self._limits.save_every or live.newest != live.saved:
+                self._residents.try_save(stream)
 
 
 def _split(stream: str, outcome: Learned, sizes: list[int]) -> list[Answered]:

@@ -13,12 +13,14 @@ class Limits:
         rows: the most samples in a request, and in a batch that requests are joined to.
         waiting: the most requests in the queue; one more is refused with `BusyError`.
         latency_ms: milliseconds after which the source model answers a request that the learner has not.
-        unlearned: the most batches of a stream in a row that are answered without learning while other
-            requests wait: under load the adapter learns from one batch in `unlearned` + 1.
+        unlearned: the most batches of a stream in a row that are answered without learning under load, which
+            is when requests wait or several clients at once keep the learner busy: the adapter then learns
+            from one batch in `unlearned` + 1.
         streams: the most streams, in memory and on disk; one more is refused with `TooManyStreamsError`.
         resident: the most streams in memory; the one that was used least recently is evicted to disk.
         idle_seconds: seconds without a request after which a stream is evicted.
-        save_every: batches of a stream between two states on disk: so many are lost if the process is killed.
+        save_every: the most batches of a stream between two states on disk: at most so many are lost if the
+            process is killed. A guarded stream is also written with each snapshot of its guard.
         remembered_bytes: bytes of answers kept on disk, for all streams together, for labels that come later.
     """
 
@@ -29,7 +31,7 @@ class Limits:
     streams: int = 100_000
     resident: int = 1_000
     idle_seconds: float = 900.0
-    save_every: int = 50
+    save_every: int = 10
     remembered_bytes: int = 2**28
 
     def __post_init__(self) -> None:

@@ -13,11 +13,12 @@ from equipoise.errors import EquipoiseError, ForgottenRequestError, StateError
 from equipoise.guard.guarded import Guarded
 from equipoise.monitor import Monitor
 from equipoise.network.named_tensors import part, prefixed
+from equipoise.serving.answers import AnswerLog, token_of
 from equipoise.serving.errors import StorageError, TooManyStreamsError
 from equipoise.serving.interface import GuardEvent
 from equipoise.serving.journal import LabelEntry
 from equipoise.serving.limits import Limits
-from equipoise.serving.store import StateFolder, StoredState
+from equipoise.serving.store import StateFolder, StoredState, StreamFolder
 from equipoise.serving.stream import Guard, Live, Stream
 from equipoise.serving.unguarded import Unguarded
 
@@ -35,16 +36,17 @@ class Residents:
         streams: by name, in memory or not.
     """
 
-    def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, *, guarded: bool) -> None:
+    def __init__(
+        self, adapter: Adapter, folder: StateFolder, answers: AnswerLog, limits: Limits, *, guarded: bool
+    ) -> None:
         self._adapter, self._folder, self._limits, self._guarded = adapter, folder, limits, guarded
+        self._answers = answers
         adapter.reset()
         self._fresh = adapter.snapshot()
         self._heat, self._accuracy = adapter.source_temperature, adapter.source_accuracy
         self._live: OrderedDict[str, Stream] = OrderedDict()
         self._current: Stream | None = None
-        self.streams: dict[str, Stream] = {
-            each.name: Stream.from_facts(each, each.facts()) for each in folder.streams()
-        }
+        self.streams: dict[str, Stream] = {each.name: _listed(each) for each in folder.streams()}
 
     # ------------------------------------------------------------------ memory
 
@@ -143,14 +145,17 @@ class Residents:
             stream.journal.set_aside()
         except OSError as error:
             raise StorageError(f"the state of {stream.name!r} was not written: {error}") from error
-        stream.unsaved = 0
+        stream.unsaved, live.saved = 0, live.newest
 
     def try_save(self, stream: Stream) -> bool:
-        """Write the state of a stream; an event says so if that fails."""
+        """Write the state of a stream; an event says so if that fails, for lack of memory too."""
         try:
             self.save(stream)
         except StorageError as error:
             stream.event("storage", "disk", str(error))
+            return False
+        except Exception as error:
+            stream.event("storage", "error", f"the state was not written: {type(error).__name__}: {error}")
             return False
         return True
 
@@ -165,16 +170,17 @@ class Residents:
         self._park()
         damage: list[str] = []
         live = self._newest(stream, damage)
-        found = "an older one is used"
+        found, judges = "an older one is used", True
         if live is None:
             self._adapter.restore(self._fresh)
+            stream.folder.remove_snapshots()  # of a course that is lost: a rollback to them would go forward
             live, found = self._new(stream), "the stream starts anew"
-            stream.labels = max((entry.number for entry in stream.journal.entries()), default=0)
+            stream.labels, stream.shape, judges = 0, (), not damage
         stream.live, self._current = live, stream
         if damage:
             stream.event("storage", "disk", f"a saved state cannot be read, {found}: {damage[0]}")
             stream.unsaved += 1
-        self._replay(stream)
+        self._replay(stream, judges=judges)
         return live
 
     def _newest(self, stream: Stream, damage: list[str]) -> Live | None:
@@ -203,6 +209,7 @@ class Residents:
             live.guard.load(facts["guard"])
             live.monitor.load({"numbers": facts["monitor"], "tensors": part(state.tensors, "monitor.")})
             live.events.extend(GuardEvent(**event) for event in facts["events"])
+            live.saved = live.newest
             live.reported = live.guard.events[-1] if live.guard.events else None
             read = Stream.from_facts(stream.folder, light)
         except (KeyError, TypeError, ValueError) as error:
@@ -211,27 +218,41 @@ class Residents:
             setattr(stream, name, getattr(read, name))
         return live
 
-    def _replay(self, stream: Stream) -> None:
-        """Take the labels that were acknowledged after the state was written."""
+    def _replay(self, stream: Stream, *, judges: bool) -> None:
+        """Take the labels that were acknowledged after the state was written, or all where there is none.
+
+        Args:
+            stream: that was read.
+            judges: whether the guard gets them: not those of a model that was lost by damage.
+        """
         for entry in list(stream.journal.entries(stream.labels)):
             if stream.live is not None:
-                stream.live.monitor.observe(entry.answered.given, None, request=entry.request)
-            self.learn_labels(stream, entry)
+                stream.live.monitor.observe(entry.answered.given, None, request=token_of(entry.request))
+            self._answers.mark(entry.request, entry.labels)  # they may come again: never acknowledged
+            self.learn_labels(stream, entry, judges=judges)
 
-    def learn_labels(self, stream: Stream, entry: LabelEntry) -> None:
-        """Give labels that are in the journal to guard and monitor."""
+    def learn_labels(self, stream: Stream, entry: LabelEntry, *, judges: bool = True) -> None:
+        """Give labels that are in the journal to the monitor and, where it judges by them, to the guard."""
         stream.labels = entry.number
         stream.unsaved += 1
         live, answered = stream.live, entry.answered
         if live is None:
             return
-        if answered.adapted is not None and answered.source is not None:
+        if judges and answered.adapted is not None and answered.source is not None:
             target = torch.tensor(entry.labels)
             live.guard.label(target, logits=answered.adapted, source_logits=answered.source)
         try:
-            live.monitor.label(entry.request, entry.labels)
+            live.monitor.label(token_of(entry.request), entry.labels)
         except ForgottenRequestError:
             return  # an answer older than the monitor's window, or one that it was not shown
+
+
+def _listed(folder: StreamFolder) -> Stream:
+    """A stream on disk, with the numbers in the header of its newest state; the checksum is not read."""
+    try:
+        return Stream.from_facts(folder, folder.facts())
+    except TypeError:
+        return Stream.from_facts(folder, {})  # it is reported when the stream is read
 
 
 def named(method: str, snapshot: Snapshot) -> dict[str, Tensor]:

@@ -75,8 +75,8 @@ class Service:
         self._indices = takes_indices(adapter.student)
         self._folder = StateFolder(state_folder, adapter)
         try:
-            self._residents = Residents(adapter, self._folder, limits, guarded=guarded)
             self._answers = AnswerLog(self._folder.path / "answers", limits.remembered_bytes)
+            self._residents = Residents(adapter, self._folder, self._answers, limits, guarded=guarded)
         except OSError as error:
             self._folder.close()
             raise StorageError(f"{self._folder.path}: the state folder cannot be used: {error}") from error
@@ -110,8 +110,8 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken."""
-        return self._ready
+        """Whether requests are taken and learned from."""
+        return self._ready and all(thread.is_alive() for thread in self._threads)
 
     # ------------------------------------------------------------------ requests
 
@@ -125,7 +125,7 @@ class Service:
         known = self._residents.streams.get(name)
         if known is None and len(self._residents.streams) >= self._limits.streams:
             raise TooManyStreamsError(f"there are {self._limits.streams} streams, and no more are taken")
-        if known is not None and known.shape:
+        if known is not None and known.live is not None and known.shape:  # else not read with its checksum
             check_sample(checked, known.shape, name)
         request = Request(name, checked, time.monotonic() + self._limits.latency_ms / 1000)
         self._queue.put(request)
@@ -245,8 +245,10 @@ class Service:
         return self._with(stream, lambda _, live: live.monitor.rows(since))
 
     def _check_open(self) -> None:
-        if not self._ready:
-            raise ClosedError("the service is stopping and takes no more requests")
+        if not self.ready:
+            raise ClosedError(
+                "the service is stopping, or has stopped by an error, and takes no more requests"
+            )
 
     def _known(self, name: str) -> Stream:
         self._check_open()

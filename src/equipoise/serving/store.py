@@ -56,6 +56,7 @@ class StateFolder:
         except OSError as error:
             raise StorageError(f"{self.path}: the state folder cannot be used: {error}") from error
         try:
+            _remove_partial(self.path)
             self.facts = self._opened(adapter)
         except BaseException:
             self.close()
@@ -133,6 +134,10 @@ class StreamFolder:
         """Delete the folder with everything in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def remove_snapshots(self) -> None:
+        """Delete the guard's snapshots."""
+        shutil.rmtree(self.snapshots, ignore_errors=True)
+
     def _states(self) -> list[tuple[int, Path]]:
         """The states, newest first."""
         numbered = ((re.fullmatch(r"state-(\d+)\.safetensors", path.name), path) for path in self._files())
@@ -144,6 +149,7 @@ class StreamFolder:
     def write(self, state: StoredState) -> None:
         """Write a state; OSError if that fails, and the older ones are as they were."""
         self.make()
+        _remove_partial(self.path)
         states = self._states()
         newest = self.path / f"state-{states[0][0] + 1 if states else 1}.safetensors"
         write_tensors(
@@ -160,6 +166,12 @@ class StreamFolder:
     def facts(self) -> dict[str, Any]:
         """The few numbers of the newest state, without a check of the rest; empty where there are none."""
         return next(filter(None, (_facts(path) for _, path in self._states())), {})
+
+
+def _remove_partial(folder: Path) -> None:
+    """Delete the files that a killed process has written in part; nobody else writes to the folder."""
+    for path in folder.glob(".*.partial"):
+        path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> StoredState | StateError:

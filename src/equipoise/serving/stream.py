@@ -4,7 +4,8 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from types import NoneType
+from typing import Any, TypeAlias, get_args
 
 from equipoise.calibration.rehearsal import Estimate
 from equipoise.core.state import Snapshot
@@ -18,6 +19,19 @@ from equipoise.serving.unguarded import Unguarded
 _EVENTS = 100
 """The last events of the service that a stream keeps, and of all that its status has."""
 
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "shape": (list,),
+    "mode": (str,),
+    "batches": (int,),
+    "samples": (int,),
+    "last_seen": (float, int),
+    "labels": (int,),
+    "source_temperature": (float, int, NoneType),
+    "source_accuracy": (list, NoneType),
+    "unlearned": (int,),
+}
+"""The types of a stream's numbers on disk."""
 
 Guard: TypeAlias = Guarded | Unguarded
 """The guard of a stream, around the adapter that all streams share."""
@@ -33,6 +47,7 @@ class Live:
         events: those that the service itself has to report.
         parked: the adapter's state; None while it is in the adapter.
         reported: the last event of the guard that the monitor has counted.
+        saved: the newest snapshot of the guard when the state was last written; empty where there was none.
         gauges: the monitor's, with the numbers of batches and labels that they were computed for.
     """
 
@@ -41,7 +56,13 @@ class Live:
     events: deque[GuardEvent] = field(default_factory=lambda: deque(maxlen=_EVENTS))
     parked: Snapshot | None = None
     reported: Any = None
+    saved: str = ""
     gauges: tuple[tuple[int, int], dict[str, float]] = ((-1, -1), {})
+
+    @property
+    def newest(self) -> str:
+        """The name of the guard's newest snapshot; empty where there is none."""
+        return next(reversed(self.guard.snapshots), "")
 
     def fresh_events(self) -> list[Any]:
         """The guard's events that the monitor has not counted; from now on it has."""
@@ -112,8 +133,8 @@ class Stream:
 
     @classmethod
     def from_facts(cls, folder: StreamFolder, facts: Mapping[str, Any]) -> "Stream":
-        """A stream that is on disk, from the numbers that were written."""
-        own = {name: facts[name] for name in Stream("", folder, ()).facts() if name in facts}
+        """A stream that is on disk, from the numbers that were written; TypeError for others."""
+        own = {name: _checked(name, facts[name]) for name in _KINDS if name in facts}
         shape, accuracy = tuple(own.pop("shape", ())), own.pop("source_accuracy", None)
         estimate = None if accuracy is None else Estimate(*accuracy)
         return cls(folder.name, folder, shape, source_accuracy=estimate, **own)
@@ -148,6 +169,14 @@ class Stream:
         if live.gauges[0] != now:
             live.gauges = (now, live.monitor.gauges())
         return live.gauges[1]
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A number of a stream as it was written, if it is of the kind that it should be."""
+    whole = name != "shape" or (isinstance(value, list) and all(isinstance(side, int) for side in value))
+    if not isinstance(value, _KINDS[name]) or not whole or (name == "mode" and value not in get_args(Mode)):
+        raise TypeError(f"expected another {name}, got {value!r}")
+    return value
 
 
 def _merged(live: Live) -> tuple[GuardEvent, ...]:

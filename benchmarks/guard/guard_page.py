@@ -1,6 +1,6 @@
 """Write docs/guard.md from its template and the rows that streams.py wrote.
 
-python benchmarks/guard/page.py > docs/guard.md
+python benchmarks/guard/guard_page.py > docs/guard.md
 """
 
 import math
@@ -75,7 +75,7 @@ def main() -> None:
     usual, fast = ([row for row in rows if (row["rate"] > 0) is quick] for quick in (False, True))
     collapsed = [row for row in fast if row["adapted"] < row["source"] - FALL]
     in_time = [row for row in collapsed if row["acted"] and row["drop"] < FALL]
-    text = (HERE / "page.md").read_text()
+    text = (HERE / "guard.template.md").read_text()
     for name, value in {
         "usual": without_collapse(usual),
         "fast": broken(fast),
