@@ -1,6 +1,7 @@
 """The ladder of decisions."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,13 +72,15 @@ def test_there_is_no_action_within_the_cool_down_and_the_next_rung_at_its_end() 
 def test_a_held_model_that_still_collapses_is_reset_at_the_end_of_the_cool_down() -> None:
     collapsed = Observation(50, 3, ((0, 0, 10), (0, 1, 20), (0, 2, 20)), learned=False)
     watch, _ = run(Watch.fresh(OPTIONS), [BROKEN])
-    assert actions([collapsed] * 4, watch) == [(5, "reset", "collapse")]
+    assert actions([collapsed] * 30, replace(watch, until=31)) == [(31, "reset", "collapse")]
 
 
 def test_an_action_clears_the_evidence() -> None:
     collapsed = Observation(50, 3, ((0, 0, 10), (0, 1, 20), (0, 2, 20)))
-    watch, found = run(Watch.fresh(OPTIONS), [collapsed] * 3)
+    watch, found = run(Watch.fresh(OPTIONS), [collapsed] * 20)
     assert found[-1][1].trigger == "collapse"
+    at, _ = found[-1]
+    watch, _ = run(Watch.fresh(OPTIONS), [collapsed] * at)
     assert all(process.log_wealth == 0 for process in watch.processes.values())
     assert watch.collapse.window == ()
 

@@ -28,8 +28,8 @@ from equipoise.guard.triggers import (
 REMEMBERED = 10
 """Cool-downs after which an alarm is forgotten."""
 
-BATCHES_HALF_LIFE, SAMPLES_HALF_LIFE = 10.0, 100.0
-"""Half-lives of the e-processes' windows: of one loss a batch, and of one a sample."""
+HALF_LIFE = 10.0
+"""The losses, one a batch, after which a loss counts half in the bets."""
 
 LAST_RUNG = 3
 """The alarm in a row after which only a person releases the adapter."""
@@ -44,7 +44,7 @@ class Options:
 
     Attributes:
         tolerance: accuracy below the source model's that is tolerated.
-        delta: the chance of ever a false alarm of an e-process, all of them together.
+        delta: the chance that any of the e-processes ever raises a false alarm.
         cool_down: batches for which the adapter is held after an alarm.
     """
 
@@ -58,7 +58,7 @@ class Decision:
     """An action and its cause.
 
     Attributes:
-        action: "none", "hold", "release", "rollback" or "reset".
+        action: "none", "hold", "release", "rollback", "reset" or "snapshot".
         trigger: its trigger.
         reason: in words.
         calm: of a rollback: the last batch before the evidence began; the snapshot is from no later.
@@ -114,9 +114,9 @@ class Watch:
         """A watch without evidence, of an adapter whose weights are so far from the source model's."""
         tolerance, delta = options.tolerance, options.delta / TESTS
         return cls(
-            Estimates(paired_process(tolerance, delta, BATCHES_HALF_LIFE)),
-            Labels(paired_process(tolerance, delta, SAMPLES_HALF_LIFE)),
-            Collapse(paired_process(MOVED_ANSWERS, delta, SAMPLES_HALF_LIFE)),
+            Estimates(paired_process(tolerance, delta, HALF_LIFE)),
+            Labels(paired_process(tolerance, delta, HALF_LIFE)),
+            Collapse(EProcess(MOVED_ANSWERS, delta, HALF_LIFE)),
             BelowSource(tolerance),
             Runaway(weights),
             **kept,
