@@ -193,7 +193,8 @@ def test_another_state_is_refused_and_the_guards_own_stays() -> None:
     another: list[dict[str, Any]] = [
         {},
         {"watch": {}, "events": []},
-        {"watch": before["watch"], "events": [{"when": 1}]},
+        {"watch": before["watch"], "events": [{"when": 1}], "snapshots": []},
+        {"watch": before["watch"], "events": []},
     ]
     for broken in another:
         with pytest.raises(StateError, match="state of a guard"):
@@ -285,3 +286,27 @@ def test_a_state_that_is_loaded_drops_the_snapshots_taken_after_it() -> None:
     assert len(guarded.snapshots) == 3
     guarded.load(early)
     assert guarded.snapshots == ("000001-batch-2",)
+
+
+def test_a_run_in_the_folder_of_an_earlier_one_does_not_go_back_to_its_snapshots(tmp_path: Path) -> None:
+    run_to(eq.Guarded(small("norm"), every=1, folder=tmp_path), 3)
+    guarded = eq.Guarded(small("norm"), folder=tmp_path)
+    run_to(guarded, 4)
+    next(iter(guarded.adapter._respond.student.statistics.values())).fill_(1e6)
+    guarded(drifted(8, 6))
+    (event,) = guarded.events
+    assert event.action == "reset"
+    assert "no snapshot is older than the evidence" in event.reason
+
+
+def test_a_restart_goes_back_to_the_snapshots_that_its_state_names(tmp_path: Path) -> None:
+    first = eq.Guarded(small("norm"), every=2, folder=tmp_path)
+    run_to(first, 5)
+    second = eq.Guarded(small("norm"), folder=tmp_path)
+    second.adapter.load_state_dict(first.adapter.state_dict())
+    second.load(json.loads(json.dumps(first.state())))
+    next(iter(second.adapter._respond.student.statistics.values())).fill_(1e6)
+    second(drifted(8, 6))
+    (event,) = second.events
+    assert event.action == "rollback"
+    assert first.snapshots[-1] in event.reason

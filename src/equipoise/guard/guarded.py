@@ -45,11 +45,13 @@ class Guarded:
     Args:
         adapter: of one process; `equipoise.create` makes one.
         tolerance: accuracy below the source model's that is tolerated.
-        delta: the chance of ever a false alarm by an e-process between two actions.
+        delta: the chance that any of the e-processes ever raises a false alarm between two actions.
         cool_down: batches for which the adapter is held after an alarm.
         every: batches between snapshots.
         keep: snapshots kept.
-        folder: for the snapshots; memory then has the newest only. None: all are in memory.
+        folder: for the snapshots; memory then has the newest only. None: all are in memory. The guard goes
+            back by itself to those that it took, or that a state it loads names; an earlier run's need
+            `rollback`.
         log: path of a file of JSON lines to append to, one a batch, for `equipoise.replay`.
     """
 
@@ -298,7 +300,11 @@ class Guarded:
     @one_at_a_time
     def state(self) -> dict[str, Any]:
         """The guard's own state, for JSON; that of the adapter is `adapter.state_dict()`."""
-        return {"watch": self._watch.to_json(), "events": [asdict(event) for event in self._events]}
+        return {
+            "watch": self._watch.to_json(),
+            "events": [asdict(event) for event in self._events],
+            "snapshots": list(self._snapshots.own),
+        }
 
     @one_at_a_time
     def load(self, state: Mapping[str, Any]) -> None:
@@ -308,11 +314,13 @@ class Guarded:
         """
         try:
             watch, events = state["watch"], [Event(**event) for event in state["events"]]
+            names = [str(name) for name in state["snapshots"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"expected the state of a guard, got another: {error!r}") from error
         self._watch = Watch.from_json(watch)
         self._events = deque(events, maxlen=EVENTS)
         self._snapshots.drop_after(self._watch.batch)
+        self._snapshots.adopt(names)
         self._begin_log()
 
     def _begin_log(self) -> None:

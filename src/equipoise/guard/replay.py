@@ -25,8 +25,11 @@ def replay(log: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
         StateError: a line is damaged, was changed or is missing, or a decision is not the one that was made.
     """
     if isinstance(log, str | os.PathLike):
-        with Path(log).open(encoding="utf-8", newline="\n") as lines:
-            return _replayed(lines)
+        try:
+            with Path(log).open(encoding="utf-8", newline="\n") as lines:
+                return _replayed(lines)
+        except UnicodeDecodeError as error:
+            raise StateError(f"{log}: expected a log of a guard, got a file that is no text") from error
     return _replayed(log)
 
 
