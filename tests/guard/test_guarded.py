@@ -12,6 +12,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.conformance.models import drifted_stream
 from equipoise.errors import BatchError, OptionError, StateError
+from equipoise.guard.triggers import LARGEST_STEP
 from tests.guard.streams import SIZE, adapter, clean
 from tests.support.models import Counting, drifted, make, measured, same
 from tests.support.rehearsals import CLASSES, held_out, trained
@@ -145,6 +146,42 @@ def test_labels_of_a_better_model_and_rows_without_an_answer_lead_to_none() -> N
         guarded.label(target, logits=reversed_logits(50, 45), source_logits=reversed_logits(50, 20))
         guarded.label(target, logits=lost, source_logits=reversed_logits(50, 50))
     assert not guarded.events
+
+
+def test_a_backlog_of_labels_in_one_call_is_evidence(tmp_path: Path) -> None:
+    guarded = eq.Guarded(small(), log=tmp_path / "log")
+    run_to(guarded, 1)
+    target = torch.zeros(1000, dtype=torch.long)
+    guarded.label(target, logits=reversed_logits(1000, 0), source_logits=reversed_logits(1000, 1000))
+    assert [event.trigger for event in guarded.events] == ["labels"]
+    assert eq.replay(tmp_path / "log") == list(guarded.events)
+
+
+def test_late_labels_of_the_model_that_was_left_do_not_count_against_the_one_gone_back_to() -> None:
+    guarded = eq.Guarded(small(), cool_down=3)
+    run_to(guarded, 2)
+    at, target = guarded.batch, torch.zeros(400, dtype=torch.long)
+    late = {"logits": reversed_logits(400, 0), "source_logits": reversed_logits(400, 400)}
+    guarded.label(target, **late, batch=at)
+    run_to(guarded, 4)
+    assert [event.action for event in guarded.events] == ["reset", "release"]
+    guarded.label(target, **late, batch=at)
+    assert len(guarded.events) == 2
+    guarded.label(target, **late, batch=guarded.batch)
+    assert len(guarded.events) == 3
+
+
+def test_a_rollback_after_a_reset_is_no_runaway(tmp_path: Path) -> None:
+    guarded = eq.Guarded(small("tent", learning_rate=0.02), log=tmp_path / "log")
+    run_to(guarded, 8)
+    guarded.snapshot()
+    guarded.reset("a test")
+    run_to(guarded, 1)
+    guarded.rollback()
+    guarded(drifted(8, 9))
+    assert guarded.state()["watch"]["runaway"]["weights"] > LARGEST_STEP
+    assert [event.trigger for event in guarded.events] == ["request"] * 3
+    assert eq.replay(tmp_path / "log") == list(guarded.events)
 
 
 def test_labels_of_other_shapes_are_refused() -> None:

@@ -51,8 +51,8 @@ def _decided(options: Options, watch: Watch, values: Mapping[str, Any]) -> tuple
     if "observation" in values:
         return decide(options, watch, Observation.from_json(values["observation"]))
     if "labels" in values:
-        return take_labels(options, watch, *values["labels"])
-    return request(options, watch, values["request"], values["reason"])
+        return take_labels(options, watch, values["labels"], values["batch"])
+    return request(options, watch, values["request"], values["reason"], values["weights"])
 
 
 def _events(values: Mapping[str, Any], batch: int, decision: Decision) -> list[Event]:
