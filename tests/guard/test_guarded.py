@@ -12,6 +12,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.conformance.models import drifted_stream
 from equipoise.errors import BatchError, OptionError, StateError
+from equipoise.guard.triggers import LARGEST_STEP
 from tests.guard.streams import SIZE, adapter, clean
 from tests.support.models import Counting, drifted, make, measured, same
 from tests.support.rehearsals import CLASSES, held_out, trained
@@ -147,6 +148,42 @@ def test_labels_of_a_better_model_and_rows_without_an_answer_lead_to_none() -> N
     assert not guarded.events
 
 
+def test_a_backlog_of_labels_in_one_call_is_evidence(tmp_path: Path) -> None:
+    guarded = eq.Guarded(small(), log=tmp_path / "log")
+    run_to(guarded, 1)
+    target = torch.zeros(1000, dtype=torch.long)
+    guarded.label(target, logits=reversed_logits(1000, 0), source_logits=reversed_logits(1000, 1000))
+    assert [event.trigger for event in guarded.events] == ["labels"]
+    assert eq.replay(tmp_path / "log") == list(guarded.events)
+
+
+def test_late_labels_of_the_model_that_was_left_do_not_count_against_the_one_gone_back_to() -> None:
+    guarded = eq.Guarded(small(), cool_down=3)
+    run_to(guarded, 2)
+    at, target = guarded.batch, torch.zeros(400, dtype=torch.long)
+    late = {"logits": reversed_logits(400, 0), "source_logits": reversed_logits(400, 400)}
+    guarded.label(target, **late, batch=at)
+    run_to(guarded, 4)
+    assert [event.action for event in guarded.events] == ["reset", "release"]
+    guarded.label(target, **late, batch=at)
+    assert len(guarded.events) == 2
+    guarded.label(target, **late, batch=guarded.batch)
+    assert len(guarded.events) == 3
+
+
+def test_a_rollback_after_a_reset_is_no_runaway(tmp_path: Path) -> None:
+    guarded = eq.Guarded(small("tent", learning_rate=0.02), log=tmp_path / "log")
+    run_to(guarded, 8)
+    guarded.snapshot()
+    guarded.reset("a test")
+    run_to(guarded, 1)
+    guarded.rollback()
+    guarded(drifted(8, 9))
+    assert guarded.state()["watch"]["runaway"]["weights"] > LARGEST_STEP
+    assert [event.trigger for event in guarded.events] == ["request"] * 3
+    assert eq.replay(tmp_path / "log") == list(guarded.events)
+
+
 def test_labels_of_other_shapes_are_refused() -> None:
     with pytest.raises(BatchError, match=r"\(3,\), \(4, 4\), \(4, 4\)"):
         eq.Guarded(small()).label(torch.zeros(3), logits=torch.zeros(4, 4), source_logits=torch.zeros(4, 4))
@@ -193,7 +230,8 @@ def test_another_state_is_refused_and_the_guards_own_stays() -> None:
     another: list[dict[str, Any]] = [
         {},
         {"watch": {}, "events": []},
-        {"watch": before["watch"], "events": [{"when": 1}]},
+        {"watch": before["watch"], "events": [{"when": 1}], "snapshots": []},
+        {"watch": before["watch"], "events": []},
     ]
     for broken in another:
         with pytest.raises(StateError, match="state of a guard"):
@@ -285,3 +323,27 @@ def test_a_state_that_is_loaded_drops_the_snapshots_taken_after_it() -> None:
     assert len(guarded.snapshots) == 3
     guarded.load(early)
     assert guarded.snapshots == ("000001-batch-2",)
+
+
+def test_a_run_in_the_folder_of_an_earlier_one_does_not_go_back_to_its_snapshots(tmp_path: Path) -> None:
+    run_to(eq.Guarded(small("norm"), every=1, folder=tmp_path), 3)
+    guarded = eq.Guarded(small("norm"), folder=tmp_path)
+    run_to(guarded, 4)
+    next(iter(guarded.adapter._respond.student.statistics.values())).fill_(1e6)
+    guarded(drifted(8, 6))
+    (event,) = guarded.events
+    assert event.action == "reset"
+    assert "no snapshot is older than the evidence" in event.reason
+
+
+def test_a_restart_goes_back_to_the_snapshots_that_its_state_names(tmp_path: Path) -> None:
+    first = eq.Guarded(small("norm"), every=2, folder=tmp_path)
+    run_to(first, 5)
+    second = eq.Guarded(small("norm"), folder=tmp_path)
+    second.adapter.load_state_dict(first.adapter.state_dict())
+    second.load(json.loads(json.dumps(first.state())))
+    next(iter(second.adapter._respond.student.statistics.values())).fill_(1e6)
+    second(drifted(8, 6))
+    (event,) = second.events
+    assert event.action == "rollback"
+    assert first.snapshots[-1] in event.reason

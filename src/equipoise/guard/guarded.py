@@ -19,7 +19,7 @@ from equipoise.functional import entropy
 from equipoise.guard.decider import Decision, Options, Watch, decide, request, take_labels
 from equipoise.guard.events import Action, Event
 from equipoise.guard.log import Log
-from equipoise.guard.observation import deviation, observe
+from equipoise.guard.observation import deviation, label_counts, observe
 from equipoise.guard.replay import event_of
 from equipoise.guard.snapshots import Snapshots
 from equipoise.options import integer, number
@@ -45,11 +45,13 @@ class Guarded:
     Args:
         adapter: of one process; `equipoise.create` makes one.
         tolerance: accuracy below the source model's that is tolerated.
-        delta: the chance of ever a false alarm by an e-process between two actions.
+        delta: the chance that any of the e-processes ever raises a false alarm between two actions.
         cool_down: batches for which the adapter is held after an alarm.
         every: batches between snapshots.
         keep: snapshots kept.
-        folder: for the snapshots; memory then has the newest only. None: all are in memory.
+        folder: for the snapshots; memory then has the newest only. None: all are in memory. The guard goes
+            back by itself to those that it took, or that a state it loads names; an earlier run's need
+            `rollback`.
         log: path of a file of JSON lines to append to, one a batch, for `equipoise.replay`.
     """
 
@@ -136,12 +138,21 @@ class Guarded:
     # ------------------------------------------------------------------ labels
 
     @one_at_a_time
-    def label(self, target: Tensor, *, logits: Tensor, source_logits: Tensor) -> None:
+    def label(
+        self, target: Tensor, *, logits: Tensor, source_logits: Tensor, batch: int | None = None
+    ) -> None:
         """Take labels that came late, with the logits that were answered and those of the source model.
 
-        They feed an exact test, and may lead to an action. Rows with logits that are not finite, and labels
-        that come while the adapter is held, do not count. `guarded.last.source_logits` has
-        those of the last batch.
+        They feed an exact test, one loss a call, and may lead to an action. A call with more rows than the
+        largest batch so far is a backlog: each piece of that many rows, in order, is a loss. Rows with logits
+        that are not finite, labels of answers from before the last rollback or reset, and labels that come
+        while the adapter is held do not count.
+
+        Args:
+            target: labels (N).
+            logits: that were answered, (N, C).
+            source_logits: those of the source model, (N, C); `guarded.last` has those of the last batch.
+            batch: `guarded.batch` after the call that answered; None: now.
         """
         target, own, theirs = (torch.as_tensor(t).detach().cpu() for t in (target, logits, source_logits))
         if own.ndim != 2 or own.shape != theirs.shape or target.shape != own.shape[:1]:
@@ -149,12 +160,10 @@ class Guarded:
             raise BatchError(
                 f"expected labels (N), logits (N, C) and the source model's logits (N, C), got {shapes}"
             )
-        rows = own.isfinite().all(1) & theirs.isfinite().all(1)
-        right, source_right = ((z.argmax(1) == target)[rows] for z in (own, theirs))
-        worse, better = int((source_right & ~right).sum()), int((right & ~source_right).sum())
-        counts = (worse, int(rows.sum()) - worse - better, better)
-        self._watch, decision = take_labels(self._options, self._watch, *counts)
-        self._do(decision, {"labels": counts})
+        at = self.batch if batch is None else integer("batch", batch, low=0)
+        counts = label_counts(target, own, theirs, self._watch.largest or len(target))
+        self._watch, decision = take_labels(self._options, self._watch, counts, at)
+        self._do(decision, {"labels": counts, "batch": at})
 
     # ------------------------------------------------------------------ act
 
@@ -170,7 +179,8 @@ class Guarded:
 
     @one_at_a_time
     def reset(self, reason: str = "asked for") -> None:
-        """Go back to the source model; a hold stays."""
+        """Go back to the source model; a hold stays, and so does the count of alarms."""
+        self._adapter.reset()
         self._ask("reset", reason)
 
     @one_at_a_time
@@ -195,9 +205,10 @@ class Guarded:
         return name
 
     def _ask(self, action: Action, reason: str, note: str = "") -> None:
-        """Do what a person asked for."""
-        self._watch, decision = request(self._options, self._watch, action, reason)
-        self._do(decision, {"request": action, "reason": reason}, note or None)
+        """Record an action that a person asked for and that is done."""
+        weights = deviation(self._adapter)[1] if action in ("rollback", "reset") else 0.0
+        self._watch, decision = request(self._options, self._watch, action, reason, weights)
+        self._do(decision, {"request": action, "reason": reason, "weights": weights}, note)
 
     def _do(self, decision: Decision, line: Mapping[str, Any], note: str | None = None) -> None:
         """Carry out a decision, remember it, and write the line that led to it.
@@ -235,6 +246,11 @@ class Guarded:
     def adapter(self) -> Adapter:
         """The adapter."""
         return self._adapter
+
+    @property
+    def batch(self) -> int:
+        """The batches so far; after a call, the number of its batch, for `label`."""
+        return self._watch.batch
 
     @property
     def holding(self) -> bool:
@@ -298,7 +314,11 @@ class Guarded:
     @one_at_a_time
     def state(self) -> dict[str, Any]:
         """The guard's own state, for JSON; that of the adapter is `adapter.state_dict()`."""
-        return {"watch": self._watch.to_json(), "events": [asdict(event) for event in self._events]}
+        return {
+            "watch": self._watch.to_json(),
+            "events": [asdict(event) for event in self._events],
+            "snapshots": list(self._snapshots.own),
+        }
 
     @one_at_a_time
     def load(self, state: Mapping[str, Any]) -> None:
@@ -308,11 +328,13 @@ class Guarded:
         """
         try:
             watch, events = state["watch"], [Event(**event) for event in state["events"]]
+            names = [str(name) for name in state["snapshots"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"expected the state of a guard, got another: {error!r}") from error
         self._watch = Watch.from_json(watch)
         self._events = deque(events, maxlen=EVENTS)
         self._snapshots.drop_after(self._watch.batch)
+        self._snapshots.adopt(names)
         self._begin_log()
 
     def _begin_log(self) -> None:
