@@ -63,6 +63,8 @@ def check_nothing_is_lost(folder: Path, came: list[list[str]], before: int, firs
         for seed, request in labelled.items():
             assert own.label("a", request, labels(seed, ROWS)).rows == ROWS
         assert own.status("a").gauges["labels"] == ROWS * len(written)  # each counts once
+        seeds = {request: str(seed) for seed, request in answers.items()}
+        came += [["label", seeds[request], request] for request in set(written) - set(labelled.values())]
         # an answer that is in the saved state: the monitor has not seen those of batches that were lost
         saved = [seed for seed in fresh[:-3] if seed not in labelled]
         for seed in saved[-1:]:
