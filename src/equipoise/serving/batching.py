@@ -25,7 +25,7 @@ class Request:
         deadline: when the source model answers in place of the learner; of `time.monotonic`.
         future: gets the answer.
         token: that ids of answers to it end in, whichever thread answers.
-        promised: whether the learner is about to answer it without learning, so that the source model need not.
+        promised: whether the learner is answering it without learning, so that the source model need not.
     """
 
     stream: str
