@@ -46,6 +46,17 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def flush_folder(path: Path) -> None:
+    """Force the names of the files in a folder to disk, where the system can (not on Windows)."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _permit(path: Path, mode: int) -> None:
     """Give a file permissions, if it has others: not every file system lets them be set."""
     if S_IMODE(path.stat().st_mode) != mode:

@@ -86,6 +86,15 @@ def test_on_a_full_disk_answers_go_on_and_nothing_is_acknowledged(tmp_path: Path
         )
 
 
+def test_on_a_full_disk_a_new_stream_is_refused_for_the_disk_and_not_for_its_inputs(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        with full_disk(), pytest.raises(StorageError, match="state folder"):
+            ask(own, "b", batch(0))
+        assert ask(own, "a", batch(1)).learned
+        assert ask(own, "b", batch(0)).learned
+
+
 def test_on_a_full_disk_a_stream_is_not_evicted_and_lost(tmp_path: Path) -> None:
     with service(tmp_path / "one", resident=1) as own, service(tmp_path / "two") as other:
         for name in "ab":

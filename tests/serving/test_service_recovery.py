@@ -1,10 +1,12 @@
 """A service that is opened on the folder of a killed one: at most the batches since a snapshot are lost."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from equipoise.serving.errors import InputError
 from equipoise.serving.service import Service
 from tests.serving.support import ask, batch, labels, same, service
 
@@ -131,3 +133,47 @@ def test_partial_files_of_killed_writes_are_removed(tmp_path: Path) -> None:
         ask(again, "a", batch(1))
     assert not list(tmp_path.rglob(".*.partial"))
     assert len(states(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"name": 3}', b"[]"])
+def test_a_stream_goes_on_although_the_file_with_its_name_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with service(tmp_path) as own:
+        answers = [ask(own, "a", batch(seed)) for seed in range(3)]
+        own.label("a", answers[0].request, labels(0))
+    (path,) = tmp_path.glob("streams/*/stream.json")
+    path.unlink() if content is None else path.write_bytes(content)
+    with service(tmp_path) as again:
+        with monkeypatch.context() as patch:
+            patch.setattr(again._residents, "bring", fail)
+            with pytest.raises(InputError, match="out of memory"):  # nothing of the stream is deleted for it
+                ask(again, "a", batch(9))
+        ask(again, "a", batch(3))
+        again.label("a", answers[1].request, labels(1))
+        status = again.status("a")
+        assert (status.batches, status.gauges["labels"]) == (4, 16)
+    with service(tmp_path) as last:
+        assert [status.batches for status in last.streams()] == [4]
+
+
+def test_the_folder_of_the_first_label_is_forced_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = set()
+    force = os.fsync
+
+    def note(handle: int) -> None:
+        flushed.add(os.fstat(handle).st_ino)
+        force(handle)
+
+    with service(tmp_path) as own:
+        answer = ask(own, "a", batch(0))
+        monkeypatch.setattr(os, "fsync", note)
+        own.label("a", answer.request, labels(0))
+        folder = own._residents.streams["a"].folder.path
+    for path in (folder / "labels.jsonl", folder, folder.parent):
+        assert path.stat().st_ino in flushed

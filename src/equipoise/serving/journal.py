@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from equipoise.files import flush_folder
 from equipoise.serving.answers import Answered
 
 _LARGEST = 2**22
@@ -50,6 +51,9 @@ class Journal:
                 if os.pwrite(handle, line, end) != len(line):
                     raise OSError(28, "no space left for the whole line")
                 os.fsync(handle)
+                if not end:  # a new file, and perhaps a new folder: without its name it would be lost
+                    flush_folder(self._path.parent)
+                    flush_folder(self._path.parent.parent)
             except OSError:
                 os.ftruncate(handle, end)
                 raise

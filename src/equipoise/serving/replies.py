@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from equipoise.errors import EquipoiseError
-from equipoise.serving.errors import InputError, ServiceError
+from equipoise.serving.errors import InputError, ServiceError, StorageError
 from equipoise.serving.interface import Prediction
 
 
@@ -23,6 +23,8 @@ def refusal_of(error: Exception) -> ServiceError:
     """The error of a service for one of the adapter or of the model."""
     if isinstance(error, ServiceError):
         return error
+    if isinstance(error, OSError):
+        return StorageError(f"the state folder cannot be used: {error}")
     of_inputs = isinstance(error, (EquipoiseError, RuntimeError, ValueError, TypeError, LookupError))
     kind = InputError if of_inputs else ServiceError
     return kind(f"the model cannot answer these inputs: {type(error).__name__}: {error}")

@@ -70,10 +70,15 @@ class Residents:
         self._current = None
 
     def create(self, name: str, shape: tuple[int, ...]) -> Stream:
-        """Make a stream that starts from the source model."""
+        """Make a stream that starts from the source model; one whose name was lost on disk goes on."""
         if len(self.streams) >= self._limits.streams:
             raise TooManyStreamsError(f"there are {len(self.streams)} streams, and no more are taken")
-        stream = Stream(name, self._folder.stream(name), shape)
+        folder = self._folder.stream(name)
+        if folder.used:
+            folder.make()
+            self.streams[name] = _listed(folder)
+            return self.streams[name]
+        stream = Stream(name, folder, shape)
         stream.source_temperature, stream.source_accuracy = self._heat, self._accuracy
         self._park()
         self._adapter.restore(self._fresh)
@@ -82,7 +87,9 @@ class Residents:
         return stream
 
     def discard(self, stream: Stream) -> None:
-        """Delete a stream that has answered nothing."""
+        """Delete a stream that has answered nothing, unless its folder holds earlier states or labels."""
+        if stream.folder.used:
+            return
         if stream is self._current:
             self._current = None
         self._live.pop(stream.name, None)

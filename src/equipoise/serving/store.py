@@ -94,11 +94,8 @@ class StateFolder:
     def streams(self) -> Iterator["StreamFolder"]:
         """The folders of all streams."""
         for path in sorted(self._streams.iterdir()):
-            try:
-                name = str(json.loads((path / "stream.json").read_text())["name"])
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # a crash before the stream had answered anything
-            if path.name == folder_name(name):
+            name = _name_in(path)  # none: a crash before the stream had answered anything, or damage
+            if name is not None and path.name == folder_name(name):
                 yield StreamFolder(path, name)
 
     def close(self) -> None:
@@ -121,14 +118,16 @@ class StreamFolder:
         self.snapshots, self.labels = path / "snapshots", path / "labels.jsonl"
 
     def make(self) -> None:
-        """Make the folder."""
-        if not (self.path / "stream.json").exists():
+        """Make the folder, and the file with the name of the stream if it is missing or damaged."""
+        if _name_in(self.path) != self.name:
             self.path.mkdir(exist_ok=True)
-            partial = self.path / ".stream.json.partial"
-            partial.write_text(json.dumps({"name": self.name}))
-            partial.replace(
-                self.path / "stream.json"
-            )  # not forced to disk: a stream is before its first state
+            with whole_file(self.path / "stream.json") as partial:
+                partial.write_text(json.dumps({"name": self.name}))
+
+    @property
+    def used(self) -> bool:
+        """Whether the folder holds states or labels."""
+        return bool(self._states()) or self.labels.exists()
 
     def remove(self) -> None:
         """Delete the folder with everything in it."""
@@ -166,6 +165,14 @@ class StreamFolder:
     def facts(self) -> dict[str, Any]:
         """The few numbers of the newest state, without a check of the rest; empty where there are none."""
         return next(filter(None, (_facts(path) for _, path in self._states())), {})
+
+
+def _name_in(folder: Path) -> str | None:
+    """The name of the stream of a folder; None where the file that has it cannot be read."""
+    try:
+        return str(json.loads((folder / "stream.json").read_text())["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _remove_partial(folder: Path) -> None:
