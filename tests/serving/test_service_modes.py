@@ -177,3 +177,24 @@ def test_limits_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             Limits(**{name: 0})
     with pytest.raises(OptionError, match="adapter"):
         Service(trained(), tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_stream_that_its_guard_holds_learns_again_after_a_release(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        own.release("a")  # nothing is held: no event
+        assert own.status("a").events == ()
+        own._with("a", lambda _, live: live.guard.hold("three alarms"))
+        assert not ask(own, "a", batch(1)).learned
+        own.release("a")
+        assert ask(own, "a", batch(2)).learned
+        assert [event.action for event in own.status("a").events] == ["hold", "release"]
+    with service(tmp_path) as again:
+        assert ask(again, "a", batch(3)).learned
+
+
+def test_a_release_without_a_guard_changes_nothing(tmp_path: Path) -> None:
+    with service(tmp_path, guarded=False) as own:
+        ask(own, "a", batch(0))
+        own.release("a")
+        assert ask(own, "a", batch(1)).learned
