@@ -247,3 +247,15 @@ def test_on_hold_the_gauges_go_on(tmp_path: Path) -> None:
         last = live_of(own, "a").monitor._window_rows[-32:]
         assert last["source"].tolist() == theirs
         assert 0 < gauges["agreement"] < 1
+
+
+def test_events_are_in_the_order_of_their_times(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        own.set_mode("a", "hold")
+        for seed in range(3):  # the guard does not count these batches
+            ask(own, "a", batch(seed))
+        own.set_mode("a", "adapted")
+        own.snapshot("a")
+        own.set_mode("a", "shadow")
+        assert [event.action for event in own.status("a").events] == ["mode", "mode", "snapshot", "mode"]
