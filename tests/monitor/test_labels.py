@@ -105,6 +105,25 @@ def test_unknown_and_forgotten_requests_are_refused_by_name() -> None:
         eq.Monitor().label("0", [1])
 
 
+def test_labels_of_forgotten_requests_count_with_the_logits_of_their_answers() -> None:
+    made = batches([10] * 6)
+    monitor = watched(made, window=25, keep=25)
+    right = [int((each.logits.argmax(1) == each.labels).sum()) for each in made]
+    for index in (2, 0, 5, 1):
+        found = monitor.label(str(index), made[index].labels, logits=made[index].logits)
+        assert found == right[index]
+    check_truth(monitor.totals(), *joined([made[index] for index in (0, 1, 2, 5)]))
+    tail = [made[index] for index in (2, 0, 1, 5)]  # in the order of their labels, then those remembered
+    logits, labels = joined(tail)
+    check_truth(monitor.gauges(), logits[-25:], labels[-25:])
+    assert monitor.gauges()["samples"] == 25
+    with pytest.raises(OptionError, match="expected logits of 5 classes as before, got 4"):
+        monitor.label("0", made[0].labels, logits=made[0].logits[:, :4])
+    with pytest.raises(OptionError, match="expected 10 labels"):
+        monitor.label("0", made[1].labels[:9], logits=made[0].logits)
+    assert monitor.totals()["labels"] == 40
+
+
 def test_labels_that_do_not_fit_are_refused_and_change_nothing() -> None:
     monitor = watched(batches([3]))
     monitor.label("0", [0, 1, 2])

@@ -22,6 +22,8 @@ def feed(monitor: eq.Monitor, made: list[Batch], first: int) -> None:
         monitor.observe(batch.logits, batch.step, request=str(index), events=events)
         if index % 2:
             monitor.label(str(index), batch.labels)
+        if index == 3:  # of a request that it was not shown
+            monitor.label("lost", batch.labels, logits=batch.logits)
 
 
 def through_a_file(state: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -204,3 +204,40 @@ def test_labels_of_a_late_answer_count_whoever_is_first_to_finish(
     own.label("a", answer.request, labels(1))
     assert own.status("a").gauges["labels"] == 8
     own.close()
+
+
+def test_labels_count_though_their_answers_have_left_the_window(tmp_path: Path) -> None:
+    with service(tmp_path, guarded=False, adapter=adapter("norm")) as own:
+        first = ask(own, "a", batch(0))
+        for seed in range(1, 12):
+            ask(own, "a", batch(seed, 50))
+        right = own.label("a", first.request, labels(0)).right
+        assert own.status("a").gauges["labels"] == 8
+        assert own.status("a").gauges["true_accuracy"] == right / 8
+        assert own.status("a").gauges["samples"] == 500
+    with service(tmp_path, guarded=False, adapter=adapter("norm")) as again:
+        assert again.status("a").gauges["labels"] == 8
+
+
+def test_a_reader_between_a_batch_and_its_monitor_keeps_no_old_gauges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path) as own:
+        answer = ask(own, "a", batch(0))
+        observe, take = Monitor.observe, Monitor.label
+
+        def observed(*args: Any, **kwargs: Any) -> None:
+            own.status("a")
+            observe(*args, **kwargs)
+
+        def labelled(*args: Any, **kwargs: Any) -> int:
+            own.status("a")
+            return take(*args, **kwargs)
+
+        monkeypatch.setattr(Monitor, "observe", observed)
+        monkeypatch.setattr(Monitor, "label", labelled)
+        own.label("a", answer.request, labels(0))
+        assert own.status("a").gauges["labels"] == 8
+        ask(own, "a", batch(1))
+        own._do(lambda: None)
+        assert own.status("a").gauges["samples"] == 16

@@ -15,7 +15,8 @@ import equipoise as eq
 from equipoise.serving.batching import Request, RequestQueue
 from equipoise.serving.errors import BusyError, InputError
 from equipoise.serving.interface import Prediction
-from tests.serving.support import adapter, ask, batch, probabilities, service
+from equipoise.serving.limits import Limits
+from tests.serving.support import PATIENT, adapter, ask, batch, labels, probabilities, service
 from tests.support.rehearsals import trained
 
 CLASSES = 16
@@ -255,3 +256,35 @@ def test_a_busy_learner_learns_from_a_part_of_the_batches_of_several_clients(tmp
         learner._busy.value = 1.0
         assert learner._is_pressed(joined)
         assert not learner._is_pressed(alone)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_the_monitor_is_shown_the_answers_that_clients_got(tmp_path: Path, guarded: bool) -> None:
+    with service(tmp_path, guarded=guarded, rows=64, unlearned=0) as own:
+        for seed in range(12):  # a shift on which the adapter is right more often than the source model
+            ask(own, "a", batch(seed, 32, shift=3.0))
+        own._limits, opened = Limits(latency_ms=1), threading.Event()
+        own._queue.run(opened.wait)
+        waiting = [own.submit("a", batch(seed, 32, shift=3.0)) for seed in (20, 21, 22)]
+        late = [future.result(60) for future in waiting]
+        own._limits = Limits(latency_ms=PATIENT)
+        early = own.submit("a", batch(23, 32, shift=3.0))  # joined with one that was answered late
+        opened.set()
+        answers = [*late, early.result(60)]
+        assert [answer.answered_by for answer in answers] == ["source"] * 3 + ["student"]
+        right = [
+            own.label("a", each.request, labels(20 + index, 32)).right for index, each in enumerate(answers)
+        ]
+        assert own.status("a").samples == 16 * 32
+        gauges = own.status("a").gauges
+        assert gauges["labels"] == 128
+        assert gauges["true_accuracy"] == sum(right) / 128
+        assert right[3] > max(right[:3]), "else this test shows nothing"
+        live = own._residents.streams["a"].live
+        assert live is not None
+        assert live.monitor._recent is not None
+        for answer in answers:
+            rows = live.monitor._rows_of_request(answer.request.rpartition("-")[2])
+            assert rows["predicted"].tolist() == answer.classes
+            assert answer.temperature is not None
+            np.testing.assert_allclose(rows["temperature"], answer.temperature, rtol=0.2)

@@ -13,8 +13,15 @@ from equipoise.errors import OptionError
 from equipoise.serving.errors import ClosedError, InputError, UnknownSnapshotError
 from equipoise.serving.limits import Limits
 from equipoise.serving.service import Service
+from equipoise.serving.stream import Live
 from tests.serving.support import adapter, ask, batch, probabilities, same, service
 from tests.support.rehearsals import trained
+
+
+def live_of(own: Service, name: str) -> Live:
+    live = own._residents.streams[name].live
+    assert live is not None
+    return live
 
 
 def test_in_the_shadow_the_source_model_answers_and_the_adapter_learns(tmp_path: Path) -> None:
@@ -177,3 +184,78 @@ def test_limits_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             Limits(**{name: 0})
     with pytest.raises(OptionError, match="adapter"):
         Service(trained(), tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_stream_that_its_guard_holds_learns_again_after_a_release(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        own.release("a")  # nothing is held: no event
+        assert own.status("a").events == ()
+        guard = live_of(own, "a").guard
+        assert isinstance(guard, eq.Guarded)
+        guard.hold("three alarms")
+        assert not ask(own, "a", batch(1)).learned
+        own.release("a")
+        assert ask(own, "a", batch(2)).learned
+        assert [event.action for event in own.status("a").events] == ["hold", "release"]
+    with service(tmp_path) as again:
+        assert ask(again, "a", batch(3)).learned
+
+
+def test_a_release_without_a_guard_changes_nothing(tmp_path: Path) -> None:
+    with service(tmp_path, guarded=False) as own:
+        ask(own, "a", batch(0))
+        own.release("a")
+        assert ask(own, "a", batch(1)).learned
+
+
+def test_in_the_shadow_the_gauges_are_of_the_source_model_and_agreement_of_both(tmp_path: Path) -> None:
+    alone = eq.Guarded(adapter())
+    with service(tmp_path) as own:
+        own.set_mode(ask(own, "a", batch(0, 32, 3.0)).stream, "shadow")
+        alone(torch.from_numpy(batch(0, 32, 3.0)))
+        agreed = []
+        for seed in range(1, 18):
+            answer = ask(own, "a", batch(seed, 32, 3.0))
+            adapted = alone(torch.from_numpy(batch(seed, 32, 3.0))).argmax(1).tolist()
+            agreed += [a == b for a, b in zip(answer.classes, adapted, strict=True)]
+        gauges = own.status("a").gauges
+        assert alone.source_accuracy is not None
+        assert alone.accuracy is not None
+        assert gauges["accuracy"] == gauges["source_accuracy"] == alone.source_accuracy.value
+        assert gauges["accuracy"] != alone.accuracy.value
+        assert gauges["agreement"] == pytest.approx(np.mean(agreed[-500:]))
+        assert gauges["agreement"] < 1
+        last = live_of(own, "a").monitor._window_rows[-32:]
+        assert set(last["temperature"]) == {answer.temperature}
+
+
+def test_on_hold_the_gauges_go_on(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        for seed in range(3):
+            learned = ask(own, "a", batch(seed, 32, 3.0))
+        own.set_mode("a", "hold")
+        for seed in range(3, 20):
+            held = ask(own, "a", batch(seed, 32, 3.0))
+        gauges = own.status("a").gauges
+        assert learned.accuracy is not None
+        assert gauges["accuracy"] == learned.accuracy.value
+        assert gauges["temperature"] == pytest.approx(held.temperature)
+        plain = trained()
+        with torch.no_grad():
+            theirs = plain(torch.from_numpy(batch(19, 32, 3.0))).argmax(1).tolist()
+        last = live_of(own, "a").monitor._window_rows[-32:]
+        assert last["source"].tolist() == theirs
+        assert 0 < gauges["agreement"] < 1
+
+
+def test_events_are_in_the_order_of_their_times(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        own.set_mode("a", "hold")
+        for seed in range(3):  # the guard does not count these batches
+            ask(own, "a", batch(seed))
+        own.set_mode("a", "adapted")
+        own.snapshot("a")
+        own.set_mode("a", "shadow")
+        assert [event.action for event in own.status("a").events] == ["mode", "mode", "snapshot", "mode"]

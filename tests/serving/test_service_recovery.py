@@ -106,6 +106,20 @@ def test_labels_count_in_the_monitor_of_a_stream_whose_states_are_all_damaged(tm
         assert judged(again) == 0  # they are of a model that is lost
 
 
+def test_labels_replayed_after_a_kill_add_no_samples(tmp_path: Path) -> None:
+    left = tmp_path / "killed"
+    with service(tmp_path / "one") as own:
+        answers = [ask(own, "a", batch(seed)) for seed in range(3)]
+        own.snapshot("a")  # the state that is written has the answers, and not the labels
+        for seed, answer in enumerate(answers):
+            own.label("a", answer.request, labels(seed))
+        own._do(lambda: shutil.copytree(tmp_path / "one", left))
+        before, rows = own.status("a").gauges, own.history("a")
+    with service(left) as again:
+        assert again.status("a").gauges == before
+        assert again.history("a") == rows
+
+
 def test_labels_sent_again_after_a_kill_before_their_mark_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,7 @@
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
 from equipoise.errors import ForgottenRequestError, OptionError
 from equipoise.monitor.drift import statistics_shift, total_variation
+from equipoise.monitor.events import Acted, events_after
 from equipoise.monitor.frame import samples_frame
 from equipoise.monitor.history import History
 from equipoise.monitor.labels import Requests, checked_labels, votes
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
 
 WRITES_A_WINDOW = 10
 """Gauges are written once for each tenth of a window: two in a row share nine tenths of their samples."""
-
-
-class Acted(Protocol):
-    """An event of a guard, as far as a monitor reads it."""
-
-    @property
-    def action(self) -> str:
-        """The name of the action."""
 
 
 class Monitor:
@@ -88,6 +80,7 @@ class Monitor:
 
     def _forget(self) -> None:
         self._recent: RecentSamples | None = None
+        self._labelled_late: RecentSamples | None = None
         self._requests, self._history, self._totals = Requests(), History(), Sums()
         self._forgotten_truth = nothing()
         self._reference: Sums = Sums()
@@ -113,7 +106,7 @@ class Monitor:
     def _fresh_events(self) -> list[Acted]:
         """The events of a guarded adapter that are not counted yet; they are from now on."""
         events: Sequence[Acted] = getattr(self.adapter, "events", ())
-        fresh = list(takewhile(lambda event: event != self._counted, reversed(events)))[::-1]
+        fresh = events_after(events, self._counted)
         self._counted = events[-1] if events else None
         return fresh
 
@@ -158,15 +151,18 @@ class Monitor:
         self, request: str | Mapping[str, int] | None, fresh: Rows
     ) -> list[tuple[str, int]]:
         """The ids with their numbers of rows; an error where they are not those of the batch."""
-        if self._recent is not None and fresh.dtype != self._recent.rows.dtype:
-            expected, came = (rows.dtype["logits"].shape[0] for rows in (self._recent.rows, fresh))
-            raise OptionError(f"expected logits of {expected} classes as before, got {came}")
+        self._check_classes(fresh)
         if request is None:
             return []
         ranges = list(request.items()) if isinstance(request, Mapping) else [(request, len(fresh))]
         if sum(rows for _, rows in ranges) != len(fresh) or any(rows < 0 for _, rows in ranges):
             raise OptionError(f"expected requests of {len(fresh)} rows in all, got {dict(ranges)}")
         return ranges
+
+    def _check_classes(self, fresh: Rows) -> None:
+        expected, came = len(self._totals.histogram), fresh.dtype["logits"].shape[0]
+        if expected and came != expected:
+            raise OptionError(f"expected logits of {expected} classes as before, got {came}")
 
     def _take(self, fresh: Rows, ranges: Sequence[tuple[str, int]]) -> None:
         if not len(fresh):
@@ -198,15 +194,20 @@ class Monitor:
 
     # ------------------------------------------------------------------ labels
 
-    def label(self, request: str, labels: Sequence[int] | Tensor) -> int:
+    def label(self, request: str, labels: Sequence[int] | Tensor, *, logits: Tensor | None = None) -> int:
         """Take the labels of a request, one for each of its rows; returns how many answers were right.
 
         They may come late, in any order, and again: the last ones count. A row without an answer is counted
         neither right nor wrong. A guarded adapter gets the labels too, the first time, where the source model
-        was asked. ForgottenRequestError where the id was never given, or the request is no longer among the
-        last `keep` samples.
+        was asked.
+
+        A request that was never given, or is no longer among the last `keep` samples, raises
+        ForgottenRequestError; with the `logits` (N, C) of its answer its labels count all the same, without
+        an estimate beside them, and each time that they come.
         """
         with self._lock:
+            if logits is not None and self._requests.get(request) is None:
+                return self._label_late(logits, labels)
             rows = self._rows_of_request(request)
             target = checked_labels(labels, len(rows), len(self._totals.histogram))
             first_time = bool((rows["label"] == UNKNOWN).all())
@@ -218,6 +219,16 @@ class Monitor:
             )
             self.adapter.label(torch.from_numpy(target), logits=logits, source_logits=source_logits)
         return int((taken["predicted"] == target).sum())
+
+    def _label_late(self, logits: Tensor, labels: Sequence[int] | Tensor) -> int:
+        rows = rows_of(logits, None, time.time())
+        self._check_classes(rows)
+        rows["label"] = target = checked_labels(labels, len(rows), rows.dtype["logits"].shape[0])
+        if self._labelled_late is None:
+            self._labelled_late = RecentSamples(self.window, rows[:0])
+        self._labelled_late.append(rows)
+        self._forgotten_truth += truth_of(rows)
+        return int((rows["predicted"] == target).sum())
 
     def _rows_of_request(self, request: str) -> Rows:
         """The rows of a request: a view, in which labels can be written."""
@@ -253,7 +264,8 @@ class Monitor:
     def gauges(self) -> dict[str, float]:
         """The gauges of the last window, by name (docs/reference/monitor.md has the list).
 
-        Those of labels are of the last `window` samples that have one.
+        Those of labels are of the last `window` samples that have one; samples that are no longer remembered
+        go before all others.
         """
         rows = self._window_rows
         sums = summed(rows)
@@ -265,8 +277,13 @@ class Monitor:
             found["statistics_shift"] = self._statistics_shift
         for action, count in Counter(action for _, action in self._recent_events).items():
             found[f"events_{action}"] = float(count)
-        known = rows if self._recent is None else labelled(self._recent.rows)[-self.window :]
-        return {**found, **truth_gauges(truth_of(known))}
+        return {**found, **truth_gauges(truth_of(self._labelled_rows[-self.window :]))}
+
+    @property
+    def _labelled_rows(self) -> Rows:
+        """The samples with labels: those that were forgotten before their labels came, then the others."""
+        kept = [each.rows for each in (self._labelled_late, self._recent) if each is not None]
+        return labelled(np.concatenate(kept)) if kept else self._window_rows
 
     @one_at_a_time
     def totals(self) -> dict[str, float]:

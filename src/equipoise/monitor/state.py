@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise.errors import StateError
 from equipoise.monitor.history import ROW_COLUMNS, History
 from equipoise.monitor.labels import Requests
-from equipoise.monitor.samples import RecentSamples, row_type
+from equipoise.monitor.samples import RecentSamples, Rows, row_type
 from equipoise.monitor.sums import Sums
 from equipoise.monitor.truth import Truth, nothing
 
@@ -43,9 +43,11 @@ def saved(monitor: "Monitor") -> dict[str, Any]:
     }
     tensors = {name: getattr(truth, name.removeprefix("truth.")) for name in _TRUTH}
     if recent is not None:
-        rows = recent.rows
-        tensors |= {f"rows.{name}": torch.from_numpy(rows[name].copy()) for name in rows.dtype.names or ()}
+        tensors |= _columns("rows.", recent.rows)
         tensors["history"] = torch.from_numpy(monitor._history.table())
+    late = monitor._labelled_late
+    if late is not None:
+        tensors |= _columns("late.", late.rows)
     return {"numbers": numbers, "tensors": tensors}
 
 
@@ -59,6 +61,7 @@ def loaded(monitor: "Monitor", state: Mapping[str, Any]) -> None:
             raise StateError(f"expected the state of a monitor with {own}, got {options}")
         parts: dict[str, Any] = {
             **_rows(numbers, tensors, monitor.keep),
+            "_labelled_late": _late(tensors, monitor.window),
             "_requests": Requests([(name, first, count) for name, first, count in numbers["requests"]]),
             "_totals": Sums.from_json(numbers["totals"]),
             "_reference": Sums.from_json(numbers["reference"]),
@@ -80,12 +83,30 @@ def _rows(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], keep: int) 
     """The remembered samples and the curves, of which a monitor of nothing has none."""
     if not numbers["classes"]:
         return {"_recent": None, "_history": History()}
-    kind = row_type(numbers["classes"])
-    rows = np.zeros(len(tensors["rows.time"]), kind)
-    for name in kind.names or ():
-        rows[name] = tensors[f"rows.{name}"].numpy()
+    rows = _table("rows.", tensors, numbers["classes"])
     table = tensors["history"].numpy().reshape(-1, len(ROW_COLUMNS) + numbers["classes"])
     return {"_recent": RecentSamples(keep, rows, int(numbers["first"])), "_history": History(table.copy())}
+
+
+def _late(tensors: Mapping[str, Tensor], window: int) -> RecentSamples | None:
+    """The samples that were forgotten before their labels came."""
+    if "late.logits" not in tensors:
+        return None
+    return RecentSamples(window, _table("late.", tensors, tensors["late.logits"].shape[1]))
+
+
+def _columns(prefix: str, rows: Rows) -> dict[str, Tensor]:
+    """The fields of rows as tensors, copied."""
+    return {f"{prefix}{name}": torch.from_numpy(rows[name].copy()) for name in rows.dtype.names or ()}
+
+
+def _table(prefix: str, tensors: Mapping[str, Tensor], classes: int) -> Rows:
+    """The inverse of `_columns`."""
+    kind = row_type(classes)
+    rows = np.zeros(len(tensors[f"{prefix}time"]), kind)
+    for name in kind.names or ():
+        rows[name] = tensors[f"{prefix}{name}"].numpy()
+    return rows
 
 
 def _truth(tensors: Mapping[str, Tensor]) -> Truth:

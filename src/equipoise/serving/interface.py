@@ -139,6 +139,9 @@ class ServiceLike(Protocol):
     def rollback(self, stream: str, steps: int = 1) -> str:
         """Go back by a number of snapshots; returns the name of the one gone back to."""
 
+    def release(self, stream: str) -> None:
+        """Let a stream that its guard holds learn again; the mode of the stream stays."""
+
     def snapshot(self, stream: str) -> str:
         """Write a snapshot now; returns its name, on disk when it returns."""
 

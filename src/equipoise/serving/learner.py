@@ -3,20 +3,19 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.adapter import Adapter
-from equipoise.calibration.rehearsal import Estimate
 from equipoise.core.record import Step
 from equipoise.serving.answers import Answered, AnswerLog
 from equipoise.serving.batching import Request, RequestQueue, Task
 from equipoise.serving.busy_share import BusyShare
 from equipoise.serving.inputs import check_sample
 from equipoise.serving.interface import Mode, Prediction
+from equipoise.serving.learned import Learned
 from equipoise.serving.limits import Limits
 from equipoise.serving.replies import refusal_of, reply
 from equipoise.serving.residents import Residents
@@ -33,36 +32,6 @@ _BUSY = 2 / 3
 
 _REFRESH = 8
 """Batches of a stream between two readings of the source model's temperature, for answers without a step."""
-
-
-@dataclass(frozen=True)
-class Learned:
-    """The answer to a batch of one stream.
-
-    Attributes:
-        given: the logits that clients get, (N, C), on the host.
-        adapted: those of the adapter.
-        source: those of the source model, where it was asked.
-        step: the record of the batch, where it was learned from.
-        temperature: the divisor of `given`.
-        accuracy: the estimated accuracy of `given`.
-        answered_by: "student" or "source".
-        reason: why nothing was learned, or rows were set aside.
-    """
-
-    given: Tensor
-    adapted: Tensor
-    source: Tensor | None
-    step: Step | None
-    temperature: float | None
-    accuracy: Estimate | None
-    answered_by: Literal["student", "source"]
-    reason: str
-
-    @property
-    def learned(self) -> bool:
-        """Whether the adapter has learned from the batch."""
-        return self.step is not None and self.step.updated
 
 
 class Learner:
@@ -179,75 +148,87 @@ class Learner:
         step = last if learns and last is not before else None
         adapted = masked(logits.detach().float().cpu(), inputs)
         source = None if step is None or step.source_logits is None else step.source_logits.float().cpu()
-        if source is None and stream.labels:
-            source = self._source(inputs)  # labels compare both models, and this stream has labels
-        reason = _reason(stream.mode, live, step, learns)
-        if stream.mode == "shadow":
-            source = self._source(inputs) if source is None else source
-            return self._shadow(stream, adapted, source, step, reason)
+        if source is None and (stream.labels or stream.mode != "adapted"):
+            source = self._source(inputs)  # labels, and gauges while nothing is learned, compare both models
         self._refresh(stream)
-        if step is not None:
-            return Learned(
-                adapted, adapted, source, step, step.temperature, step.accuracy, step.answered_by, reason
-            )
         by: Literal["student", "source"] = "source" if adapter._respond.source_answers else "student"
-        return Learned(adapted, adapted, source, None, adapter.temperature, adapter.accuracy, by, reason)
-
-    def _shadow(
-        self, stream: Stream, adapted: Tensor, source: Tensor, step: Step | None, reason: str
-    ) -> Learned:
-        """The source model's answer, tempered, with what the adapter has learned from the batch."""
-        adapter = self._adapter
-        stream.source_temperature, stream.source_accuracy = (
-            adapter.source_temperature,
-            adapter.source_accuracy,
+        outcome = Learned(
+            given=adapted,
+            adapted=adapted,
+            source=source,
+            step=step,
+            temperature=adapter.temperature if step is None else step.temperature,
+            accuracy=adapter.accuracy if step is None else step.accuracy,
+            source_accuracy=stream.source_accuracy if step is None else step.source_accuracy,
+            answered_by=by if step is None else step.answered_by,
+            reason=_reason(stream.mode, live, step, learns),
         )
-        temperature = stream.source_temperature
-        given = source if temperature is None else source / temperature
-        return Learned(given, adapted, source, step, temperature, stream.source_accuracy, "source", reason)
+        if stream.mode != "shadow" or source is None:
+            return outcome
+        return outcome.by_source(source, stream.source_temperature)
 
     def _refresh(self, stream: Stream) -> None:
-        """Note now and then how the source model would answer, for requests that are answered by it."""
-        if stream.batches % _REFRESH == _REFRESH - 1:
+        """Note how the source model would answer: in the shadow always, else now and then, for late answers."""
+        if stream.mode == "shadow" or stream.batches % _REFRESH == _REFRESH - 1:
             stream.source_temperature = self._adapter.source_temperature
             stream.source_accuracy = self._adapter.source_accuracy
 
     def _deliver(self, stream: Stream, requests: Sequence[Request], outcome: Learned) -> None:
         """Give each request its rows, and count the batch."""
-        sizes, self.classes = [request.rows for request in requests], outcome.given.shape[1]
-        parts = _split(stream.name, outcome, sizes)
+        self.classes = outcome.given.shape[1]
+        parts = _split(stream.name, outcome, [request.rows for request in requests])
         stream.shape = stream.shape or tuple(requests[0].inputs.shape[1:])
         tokens = [request.token for request in requests]
         names = self._answers.add(dict(zip(tokens, parts, strict=True)))
+        late = []
         for request, name, part in zip(requests, names, parts, strict=True):
             if request.claim():
                 request.future.set_result(_reply(stream, name, part.given, outcome))
-        self._count(stream, outcome, dict(zip(tokens, sizes, strict=True)))
+            elif not request.future.cancelled():
+                late.append(request)
+        self._observe(stream, requests, outcome, late)
+        self._count(stream, outcome)
 
-    def _count(self, stream: Stream, outcome: Learned, sizes: dict[str, int]) -> None:
-        """Count a batch, whose requests have so many rows by their tokens, and perhaps write the stream."""
-        live = stream.live
+    def _observe(
+        self, stream: Stream, requests: Sequence[Request], outcome: Learned, late: Sequence[Request]
+    ) -> None:
+        """Show the monitor the answers that clients got: those to `late` requests are the source model's."""
+        if stream.live is None:
+            return
+        monitor, events = stream.live.monitor, stream.live.fresh_events()
+        by_source = outcome
+        if late:
+            source = outcome.source
+            if source is None:
+                source = self._source(torch.cat([request.inputs for request in requests]))
+            by_source = outcome.by_source(source, stream.source_temperature)
+        for group, answer in (([r for r in requests if r not in late], outcome), (late, by_source)):
+            if group:
+                own = [torch.full((request.rows,), request in group) for request in requests]
+                part, sizes = answer.rows(torch.cat(own)), {request.token: request.rows for request in group}
+                monitor.observe(part.given, part.record(), request=sizes, events=events)
+                events = []
+
+    def _count(self, stream: Stream, outcome: Learned) -> None:
+        """Count a batch that the monitor has been shown, and perhaps write the stream."""
         stream.batches, stream.samples, stream.last_seen = (
             stream.batches + 1,
-            stream.samples + sum(sizes.values()),
+            stream.samples + len(outcome.given),
             time.time(),
         )
         stream.unlearned = 0 if outcome.step is not None else stream.unlearned + 1
         stream.unsaved += 1
-        if live is not None:
-            fresh = live.fresh_events()
-            live.monitor.observe(outcome.given, outcome.step, request=sizes, events=fresh)
-            if stream.unsaved >= self._limits.save_every or live.newest != live.saved:
-                self._residents.try_save(stream)
+        live = stream.live
+        if live is not None and (stream.unsaved >= self._limits.save_every or live.newest != live.saved):
+            self._residents.try_save(stream)
 
 
 def _split(stream: str, outcome: Learned, sizes: list[int]) -> list[Answered]:
     """The logits of each request."""
     given, adapted = outcome.given.split(sizes), outcome.adapted.split(sizes)
     source = [None] * len(sizes) if outcome.source is None else outcome.source.split(sizes)
-    same = outcome.given is outcome.adapted
     return [
-        Answered(stream, one, one if same else two, three)
+        Answered(stream, one, one if outcome.of_adapter else two, three)
         for one, two, three in zip(given, adapted, source, strict=True)
     ]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.adapter import Adapter
 from equipoise.core.state import Snapshot
-from equipoise.errors import EquipoiseError, ForgottenRequestError, StateError
+from equipoise.errors import EquipoiseError, StateError
 from equipoise.guard.guarded import Guarded
 from equipoise.monitor import Monitor
 from equipoise.network.named_tensors import part, prefixed
@@ -233,25 +233,21 @@ class Residents:
             judges: whether the guard gets them: not those of a model that was lost by damage.
         """
         for entry in list(stream.journal.entries(stream.labels)):
-            if stream.live is not None:
-                stream.live.monitor.observe(entry.answered.given, None, request=token_of(entry.request))
             self._answers.mark(entry.request, entry.labels)  # they may come again: never acknowledged
             self.learn_labels(stream, entry, judges=judges)
 
     def learn_labels(self, stream: Stream, entry: LabelEntry, *, judges: bool = True) -> None:
         """Give labels that are in the journal to the monitor and, where it judges by them, to the guard."""
-        stream.labels = entry.number
-        stream.unsaved += 1
         live, answered = stream.live, entry.answered
-        if live is None:
-            return
-        if judges and answered.adapted is not None and answered.source is not None:
-            target = torch.tensor(entry.labels)
-            live.guard.label(target, logits=answered.adapted, source_logits=answered.source)
         try:
-            live.monitor.label(token_of(entry.request), entry.labels)
-        except ForgottenRequestError:
-            return  # an answer older than the monitor's window, or one that it was not shown
+            if live is not None and judges and answered.adapted is not None and answered.source is not None:
+                target = torch.tensor(entry.labels)
+                live.guard.label(target, logits=answered.adapted, source_logits=answered.source)
+            if live is not None:
+                live.monitor.label(token_of(entry.request), entry.labels, logits=answered.given)
+        finally:  # a reader that sees the new number finds the labels in the gauges
+            stream.labels = entry.number
+            stream.unsaved += 1
 
 
 def _listed(folder: StreamFolder) -> Stream:

@@ -192,6 +192,16 @@ class Service:
 
         return self._with(stream, change)
 
+    def release(self, stream: str) -> None:
+        """Let a stream that its guard holds learn again; the mode of the stream stays."""
+
+        def change(own: Stream, live: Live) -> None:
+            if live.guard.holding:
+                live.guard.release()
+                self._changed(own)
+
+        self._with(stream, change)
+
     def snapshot(self, stream: str) -> str:
         """Write a snapshot now; returns its name, on disk when it returns."""
 

@@ -11,6 +11,7 @@ from equipoise.calibration.rehearsal import Estimate
 from equipoise.core.state import Snapshot
 from equipoise.guard.guarded import Guarded
 from equipoise.monitor import Monitor
+from equipoise.monitor.events import events_after
 from equipoise.serving.interface import GuardEvent, Mode, StreamStatus
 from equipoise.serving.journal import Journal
 from equipoise.serving.store import StreamFolder
@@ -66,13 +67,9 @@ class Live:
 
     def fresh_events(self) -> list[Any]:
         """The guard's events that the monitor has not counted; from now on it has."""
-        fresh = []
-        for event in reversed(self.guard.events):
-            if event is self.reported:
-                break
-            fresh.append(event)
-        self.reported = fresh[0] if fresh else self.reported
-        return fresh[::-1]
+        fresh = events_after(self.guard.events, self.reported)
+        self.reported = fresh[-1] if fresh else self.reported
+        return fresh
 
 
 @dataclass
@@ -180,9 +177,9 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _merged(live: Live) -> tuple[GuardEvent, ...]:
-    """The last events of guard and service in the order of the batches."""
+    """The last events of guard and service, oldest first; their numbers of batches count differently."""
     own = [
         GuardEvent(event.time, event.batch, event.action, event.trigger, event.reason)
         for event in live.guard.events
     ]
-    return tuple(sorted([*own, *live.events], key=lambda event: event.batch)[-_EVENTS:])
+    return tuple(sorted([*own, *live.events], key=lambda event: event.time)[-_EVENTS:])

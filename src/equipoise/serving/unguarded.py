@@ -46,6 +46,9 @@ class Unguarded:
             "expected a guarded service, got one without a guard: it takes no snapshots"
         )
 
+    def release(self) -> None:
+        """Nothing: there is no guard that could hold the adapter."""
+
     def reset(self, reason: str) -> None:
         """Go back to the source model."""
         self.adapter.reset()
