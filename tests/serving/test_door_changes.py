@@ -1,4 +1,4 @@
-"""Labels, reset, rollback, snapshot and mode; streams, history and health."""
+"""Labels, reset, release, rollback, snapshot and mode; streams, history and health."""
 
 from typing import Any
 
@@ -55,6 +55,14 @@ def test_a_stream_is_reset(service: FakeService, client: TestClient) -> None:
     assert service.state()["a"].snapshots == []
 
 
+def test_a_held_stream_is_released(service: FakeService, client: TestClient) -> None:
+    service.held_streams["a"].guard_holds = True
+    response = client.post("/v1/release?stream=a")
+    assert (response.status_code, response.json()) == (200, {"stream": "a", "done": "release"})
+    ChangeResponse.model_validate(response.json())
+    assert not service.state()["a"].guard_holds
+
+
 @pytest.mark.parametrize("mode", ["adapted", "shadow", "hold"])
 def test_the_mode_is_changed(service: FakeService, client: TestClient, mode: str) -> None:
     response = client.post("/v1/mode?stream=a", json={"mode": mode})
@@ -75,6 +83,7 @@ REFUSED: dict[str, tuple[str, Any, int]] = {
     "a long request id": ("/v1/labels?stream=a", {"request": "a" * 200, "labels": [1, 1]}, 422),
     "a misspelt name": ("/v1/labels?stream=a", {"request": "a-1", "label": [1, 1]}, 422),
     "no body": ("/v1/labels?stream=a", None, 422),
+    "release of an unknown stream": ("/v1/release?stream=b", None, 404),
     "reset of an unknown stream": ("/v1/reset?stream=b", None, 404),
     "more snapshots than there are": ("/v1/rollback?stream=a", {"steps": 3}, 409),
     "no step back": ("/v1/rollback?stream=a", {"steps": 0}, 422),

@@ -11,7 +11,15 @@ from tests.serving.fake_door_service import FakeService
 
 CHANGE, READ = "change-" + "c" * 20, "read-" + "r" * 20
 PUBLIC = "http://models.example:8000"
-CHANGES = ["/v1/predict", "/v1/labels", "/v1/reset", "/v1/rollback", "/v1/snapshot", "/v1/mode"]
+CHANGES = [
+    "/v1/predict",
+    "/v1/labels",
+    "/v1/reset",
+    "/v1/release",
+    "/v1/rollback",
+    "/v1/snapshot",
+    "/v1/mode",
+]
 READS = ["/metrics", "/v1/streams", "/v1/streams/a", "/v1/streams/a/history"]
 BODIES = {
     "/v1/predict": {"inputs": [[1, 2]]},

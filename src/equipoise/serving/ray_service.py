@@ -124,6 +124,10 @@ class RayService:
         """Go back to the source model."""
         self._change(stream, "reset")
 
+    def release(self, stream: str) -> None:
+        """Let a stream that its guard holds learn again; the mode of the stream stays."""
+        self._change(stream, "release")
+
     def rollback(self, stream: str, steps: int = 1) -> str:
         """Go back by a number of snapshots; returns the name of the one gone back to."""
         return str(self._change(stream, "rollback", steps))

@@ -17,7 +17,9 @@ from equipoise.serving.interface import Prediction, ServiceLike
 ServiceRecipe = Callable[[Path], ServiceLike]
 """Makes the service of a replica, in the replica's process, with the folder for its state."""
 
-ServiceCall = Literal["label", "reset", "rollback", "snapshot", "set_mode", "streams", "status", "history"]
+ServiceCall = Literal[
+    "label", "reset", "release", "rollback", "snapshot", "set_mode", "streams", "status", "history"
+]
 """A call of a service that returns when it is done."""
 
 

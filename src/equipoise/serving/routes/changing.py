@@ -1,4 +1,4 @@
-"""The routes that change a stream other than by predictions: labels, reset, rollback, snapshot, mode."""
+"""The routes that change a stream other than by predictions: labels, reset, release, rollback, snapshot, mode."""
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -37,6 +37,12 @@ def change_routes(service: ServiceLike, tokens: Tokens | None) -> APIRouter:
         """Go back to the source model."""
         service.reset(stream)
         return json_response({"stream": stream, "done": "reset"})
+
+    @router.post("/v1/release", response_model=ChangeResponse)
+    def release(stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Let a stream that its guard holds learn again; one that is not held stays as it is."""
+        service.release(stream)
+        return json_response({"stream": stream, "done": "release"})
 
     @router.post("/v1/rollback", response_model=SnapshotResponse)
     def rollback(body: RollbackBody | None = None, stream: StreamName = DEFAULT_STREAM) -> Response:
