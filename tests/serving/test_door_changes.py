@@ -1,5 +1,6 @@
 """Labels, reset, release, rollback, snapshot and mode; streams, history and health."""
 
+import time
 from typing import Any
 
 import pytest
@@ -106,6 +107,50 @@ def test_a_refused_change_changes_nothing(service: FakeService, client: TestClie
     assert response.status_code == status, response.text
     assert set(response.json()) == {"error"}
     assert service.state() == before
+
+
+MANY_ERRORS: dict[str, Any] = {
+    "bad labels": {"request": "a-1", "labels": [-1] * 250_000},
+    "names that are not expected": {f"x{place}": 0 for place in range(50_000)},
+    "one long text": {"request": "a-1", "labels": "x" * 900_000},
+    "one long name": {"request": "a-1", "x" * 900_000: 0},
+}
+
+
+@pytest.mark.parametrize("name", MANY_ERRORS)
+def test_a_megabyte_of_errors_is_refused_in_a_few_words(client: TestClient, name: str) -> None:
+    start = time.process_time()
+    response = client.post("/v1/labels?stream=a", json=MANY_ERRORS[name])
+    assert response.status_code == 422
+    assert "body.labels" in response.json()["error"]
+    assert len(response.content) < 3000
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/labels?stream=a", '{"request": "a-1", "labels": [1, 1]}'),
+        ("/v1/mode?stream=a", '{"mode": "hold"}'),
+        ("/v1/rollback?stream=a", '{"steps": 1}'),
+    ],
+)
+def test_json_under_another_content_type_is_told_the_one_expected(
+    service: FakeService, client: TestClient, path: str, body: str
+) -> None:
+    before = service.state()
+    kind = "application/x-www-form-urlencoded"  # that of curl --data
+    response = client.post(path, content=body, headers={"Content-Type": kind})
+    assert response.status_code == 415
+    assert response.json() == {"error": f"expected Content-Type: application/json, got {kind}"}
+    assert service.state() == before
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_can_be_asked_for_without_a_body(service: FakeService, client: TestClient, path: str) -> None:
+    assert client.head(path).status_code == 200
+    service.ready = False
+    assert client.head("/readyz").status_code == 503
 
 
 def test_streams_are_listed_and_shown(client: TestClient) -> None:

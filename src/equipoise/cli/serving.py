@@ -67,9 +67,10 @@ def serve_model(
 ) -> None:
     """Serve until a signal, then save every stream."""
     with bound_socket(access.host, access.port) as bound:
-        tokens = access.tokens(is_local(bound))
+        local = is_local(bound)
+        tokens = access.tokens(local)
         service, transform = make_service(served, limits)
-        app = create_app(service, tokens=tokens, limits=door_limits, transform=transform)
+        app = create_app(service, tokens=tokens, limits=door_limits, transform=transform, local=local)
 
         def started() -> None:
             for line in first_lines(url_of(bound), served, access, transform is not None):

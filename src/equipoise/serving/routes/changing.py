@@ -1,4 +1,4 @@
-"""The routes that change a stream other than by predictions: labels, reset, release, rollback, snapshot, mode."""
+"""The routes that change a stream other than by predictions: labels, reset, release, rollback and so on."""
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -24,7 +24,7 @@ def change_routes(service: ServiceLike, tokens: Tokens | None) -> APIRouter:
     router = APIRouter(
         tags=["change"],
         dependencies=for_changing(tokens),
-        responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 503, 507),
+        responses=refusals(400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 507),
     )
 
     @router.post("/v1/labels", response_model=LabelsResponse)

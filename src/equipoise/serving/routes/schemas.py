@@ -30,7 +30,7 @@ class LabelsBody(_Body):
     """The labels of an earlier request, one for each of its rows."""
 
     request: Annotated[str, Field(min_length=1, max_length=128, description="The id in the prediction.")]
-    labels: Annotated[list[ClassNumber], Field(min_length=1, description="Classes.")]
+    labels: Annotated[list[ClassNumber], Field(min_length=1, fail_fast=True, description="Classes.")]
 
 
 class RollbackBody(_Body):
