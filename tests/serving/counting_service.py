@@ -17,7 +17,7 @@ from equipoise.serving.interface import LabelsTaken, Mode, Prediction, StreamSta
 class CountingService:
     """Counts batches; the counts are on disk after `snapshot` and `close`."""
 
-    method, classes = "counting", 3
+    method = "counting"
     ready = True
 
     def __init__(self, folder: Path) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from equipoise.serving.errors import InputError
+from equipoise.serving.inputs import check_name
 from equipoise.serving.routes.schemas import (
     ChangeResponse,
     HistoryRow,
@@ -107,6 +109,21 @@ def test_a_refused_change_changes_nothing(service: FakeService, client: TestClie
     assert response.status_code == status, response.text
     assert set(response.json()) == {"error"}
     assert service.state() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [("a", True), ("x" * 64, True), ("A.b_c-9", True)]
+    + [(name, False) for name in ("", "x" * 65, "a b", "a\n", "../a", ".a", "-a", "ä", "a\0b")],
+)
+def test_the_service_takes_the_names_that_the_door_takes(client: TestClient, name: str, taken: bool) -> None:
+    response = client.post("/v1/predict", params={"stream": name}, json={"inputs": [[1, 2]]})
+    assert response.status_code == (200 if taken else 422)
+    if taken:
+        assert check_name(name) == name
+    else:
+        with pytest.raises(InputError, match="expected the name of a stream"):
+            check_name(name)
 
 
 MANY_ERRORS: dict[str, Any] = {

@@ -89,7 +89,8 @@ def make_service(served: Served, limits: Limits) -> tuple[ServiceLike, Transform
         if transform is not None:
             raise OptionError(f"{served.factory} has a transform of its own: leave out --size")
         transform = unit_floats(served.size)
-    recipe = ServiceFromFactory(served.factory, served.source, served.method, limits)
+    source = None if served.source is None else served.source.resolve()  # replicas have folders of their own
+    recipe = ServiceFromFactory(served.factory, source, served.method, limits)
     if not served.replicas:
         return recipe.around(model, served.state), transform
     from equipoise.serving.ray_service import RayService

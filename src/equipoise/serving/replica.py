@@ -32,14 +32,12 @@ class ReplicaFacts:
         node: the name of its machine.
         process: the id of its process there.
         method: the name of the adapting method.
-        classes: the number of classes.
     """
 
     index: int
     node: str
     process: int
     method: str
-    classes: int
 
 
 class Replica:
@@ -71,7 +69,7 @@ class Replica:
     async def facts(self) -> ReplicaFacts:
         """Where the replica runs, and which method."""
         service = self._open_service
-        return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method, service.classes)
+        return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method)
 
     async def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Prediction:
         """The answer to a batch; a caller that gives up does not cancel a batch that is queued."""

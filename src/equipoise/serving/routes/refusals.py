@@ -90,7 +90,7 @@ def add_refusals(app: FastAPI) -> None:
 
 
 def _has_unread_body(problem: dict[str, object]) -> bool:
-    """Whether a problem is that of a body which was not read as JSON, rather than of one that did not come."""
+    """Whether a body came that was not read as JSON."""
     return problem["loc"] == ("body",) and problem["type"] != "missing"
 
 

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from equipoise.serving.inputs import NAME_PATTERN
 from equipoise.serving.interface import Mode, Prediction, StreamStatus
-from equipoise.serving.routes.limits import NAME_PATTERN
 
 LARGEST_INTEGER = 2**53 - 1
 """The largest whole number that every JSON reader keeps exact."""
