@@ -120,10 +120,6 @@ class ServiceLike(Protocol):
         """The name of the adapting method."""
 
     @property
-    def classes(self) -> int:
-        """The number of classes."""
-
-    @property
     def ready(self) -> bool:
         """Whether requests are taken."""
 
