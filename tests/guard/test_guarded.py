@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,30 @@ def test_another_state_is_refused_and_the_guards_own_stays() -> None:
         with pytest.raises(StateError, match="state of a guard"):
             guarded.load(broken)
     assert guarded.state() == before
+
+
+@pytest.mark.parametrize("options", [{"delta": 0.1}, {"tolerance": 0.2}])
+def test_the_state_of_a_guard_with_other_options_is_refused(options: dict[str, Any]) -> None:
+    guarded = eq.Guarded(small())
+    with pytest.raises(StateError, match=r"tolerance 0\.05 and delta 0\.01"):
+        guarded.load(eq.Guarded(small(), **options).state())
+
+
+@pytest.mark.parametrize("name", ["folder", "log"])
+def test_a_guard_with_files_is_not_copied(tmp_path: Path, name: str) -> None:
+    guarded = eq.Guarded(small(), **{name: tmp_path / name})
+    with pytest.raises(OptionError, match="folder and log"):
+        deepcopy(guarded)
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    guarded = eq.Guarded(small(), every=2)
+    run_to(guarded, 3)
+    before, copied = guarded.state(), deepcopy(guarded)
+    assert torch.equal(copied(drifted(8, 9)), deepcopy(guarded)(drifted(8, 9)))
+    copied.rollback()
+    assert guarded.state() == before
+    assert copied.batch == guarded.batch + 1
 
 
 def test_several_streams_share_an_adapter() -> None:
