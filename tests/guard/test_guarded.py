@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,11 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.conformance.models import drifted_stream
-from equipoise.errors import BatchError, OptionError, StateError
+from equipoise.errors import OptionError, StateError
 from equipoise.guard.triggers import LARGEST_STEP
-from tests.guard.streams import SIZE, adapter, clean
-from tests.support.models import Counting, drifted, make, measured, same
-from tests.support.rehearsals import CLASSES, held_out, trained
-
-
-def small(method: str = "poise", **options: Any) -> eq.Adapter:
-    return eq.create(method, *make(), tempering="none", **options)
-
-
-def run_to(guarded: eq.Guarded, batch: int) -> None:
-    for seed in range(batch):
-        guarded(drifted(8, seed))
-
-
-def reversed_logits(rows: int, right: int) -> Tensor:
-    """Logits of which the first `right` rows say class 0, the others class 1."""
-    logits = torch.zeros(rows, CLASSES)
-    logits[:right, 0], logits[right:, 1] = 1.0, 1.0
-    return logits
+from tests.guard.streams import SIZE, adapter, clean, run_to, small
+from tests.support.models import Counting, drifted, measured, same
+from tests.support.rehearsals import held_out, trained
 
 
 @pytest.mark.parametrize("method", eq.list_methods())
@@ -128,49 +113,6 @@ def test_a_slow_collapse_is_found_by_the_classes_answered(monkeypatch: pytest.Mo
     assert "undone by the guard" in guarded.last.reason
 
 
-def test_labels_that_say_the_adapted_model_is_worse_lead_to_an_action() -> None:
-    guarded = eq.Guarded(small(), every=2)
-    run_to(guarded, 5)
-    target = torch.zeros(50, dtype=torch.long)
-    for _ in range(20):
-        guarded.label(target, logits=reversed_logits(50, 20), source_logits=reversed_logits(50, 45))
-    (event,) = guarded.events
-    assert event.trigger == "labels"
-    assert guarded.holding
-
-
-def test_labels_of_a_better_model_and_rows_without_an_answer_lead_to_none() -> None:
-    guarded = eq.Guarded(small())
-    target, lost = torch.zeros(50, dtype=torch.long), torch.full((50, CLASSES), torch.nan)
-    for _ in range(50):
-        guarded.label(target, logits=reversed_logits(50, 45), source_logits=reversed_logits(50, 20))
-        guarded.label(target, logits=lost, source_logits=reversed_logits(50, 50))
-    assert not guarded.events
-
-
-def test_a_backlog_of_labels_in_one_call_is_evidence(tmp_path: Path) -> None:
-    guarded = eq.Guarded(small(), log=tmp_path / "log")
-    run_to(guarded, 1)
-    target = torch.zeros(1000, dtype=torch.long)
-    guarded.label(target, logits=reversed_logits(1000, 0), source_logits=reversed_logits(1000, 1000))
-    assert [event.trigger for event in guarded.events] == ["labels"]
-    assert eq.replay(tmp_path / "log") == list(guarded.events)
-
-
-def test_late_labels_of_the_model_that_was_left_do_not_count_against_the_one_gone_back_to() -> None:
-    guarded = eq.Guarded(small(), cool_down=3)
-    run_to(guarded, 2)
-    at, target = guarded.batch, torch.zeros(400, dtype=torch.long)
-    late = {"logits": reversed_logits(400, 0), "source_logits": reversed_logits(400, 400)}
-    guarded.label(target, **late, batch=at)
-    run_to(guarded, 4)
-    assert [event.action for event in guarded.events] == ["reset", "release"]
-    guarded.label(target, **late, batch=at)
-    assert len(guarded.events) == 2
-    guarded.label(target, **late, batch=guarded.batch)
-    assert len(guarded.events) == 3
-
-
 def test_a_rollback_after_a_reset_is_no_runaway(tmp_path: Path) -> None:
     guarded = eq.Guarded(small("tent", learning_rate=0.02), log=tmp_path / "log")
     run_to(guarded, 8)
@@ -182,11 +124,6 @@ def test_a_rollback_after_a_reset_is_no_runaway(tmp_path: Path) -> None:
     assert guarded.state()["watch"]["runaway"]["weights"] > LARGEST_STEP
     assert [event.trigger for event in guarded.events] == ["request"] * 3
     assert eq.replay(tmp_path / "log") == list(guarded.events)
-
-
-def test_labels_of_other_shapes_are_refused() -> None:
-    with pytest.raises(BatchError, match=r"\(3,\), \(4, 4\), \(4, 4\)"):
-        eq.Guarded(small()).label(torch.zeros(3), logits=torch.zeros(4, 4), source_logits=torch.zeros(4, 4))
 
 
 def test_a_rollback_without_a_snapshot_is_refused_and_changes_nothing() -> None:
@@ -237,6 +174,30 @@ def test_another_state_is_refused_and_the_guards_own_stays() -> None:
         with pytest.raises(StateError, match="state of a guard"):
             guarded.load(broken)
     assert guarded.state() == before
+
+
+@pytest.mark.parametrize("options", [{"delta": 0.1}, {"tolerance": 0.2}])
+def test_the_state_of_a_guard_with_other_options_is_refused(options: dict[str, Any]) -> None:
+    guarded = eq.Guarded(small())
+    with pytest.raises(StateError, match=r"tolerance 0\.05 and delta 0\.01"):
+        guarded.load(eq.Guarded(small(), **options).state())
+
+
+@pytest.mark.parametrize("name", ["folder", "log"])
+def test_a_guard_with_files_is_not_copied(tmp_path: Path, name: str) -> None:
+    guarded = eq.Guarded(small(), **{name: tmp_path / name})
+    with pytest.raises(OptionError, match="folder and log"):
+        deepcopy(guarded)
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    guarded = eq.Guarded(small(), every=2)
+    run_to(guarded, 3)
+    before, copied = guarded.state(), deepcopy(guarded)
+    assert torch.equal(copied(drifted(8, 9)), deepcopy(guarded)(drifted(8, 9)))
+    copied.rollback()
+    assert guarded.state() == before
+    assert copied.batch == guarded.batch + 1
 
 
 def test_several_streams_share_an_adapter() -> None:

@@ -135,6 +135,15 @@ class Watch:
             "collapse": self.collapse.process,
         }
 
+    def tests_as(self, options: Options) -> bool:
+        """Whether its triggers are those of some options."""
+        fresh = Watch.fresh(options)
+        mine, theirs = (
+            [watch.below.tolerance, *((p.epsilon, p.delta, p.half_life) for p in watch.processes.values())]
+            for watch in (self, fresh)
+        )
+        return mine == theirs
+
     def to_json(self) -> dict[str, Any]:
         """A dict of plain numbers."""
         return asdict(self)
@@ -198,7 +207,7 @@ def take_labels(
         watch: before.
         counts: of each batch of answers: samples that the source model alone had right, that both models or
             none had, and that the adapted model alone had.
-        batch: the batch at which they were answered; the last one where there are several.
+        batch: the batch at which they were answered; the first one where there are several.
     """
     if watch.held or batch <= watch.acted:
         return watch, NOTHING

@@ -4,6 +4,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from equipoise.guard.log import Log
 from equipoise.guard.observation import deviation, label_counts, observe
 from equipoise.guard.replay import event_of
 from equipoise.guard.snapshots import Snapshots
+from equipoise.guard.status import status_text
 from equipoise.options import integer, number
 
 EVENTS = 1000
@@ -36,7 +38,7 @@ class Guarded:
     on another alarm, resets it to the source model (`guard.decider` has the ladder). The batch that raised
     the alarm is answered again by the model gone back to. Triggers (`guard.triggers`): paired e-processes on
     estimated accuracies and on labels, one on the class histogram of the answers, estimates below the source
-    model's, and weights or statistics that are not finite or far from all limits.
+    model's, and weights or statistics that are not finite or beyond limits.
 
     Each batch needs the source model's answers: one more forward where the method does not ask it already.
     Reading them waits for the device. Several guarded streams may share an adapter, if the caller restores
@@ -152,7 +154,7 @@ class Guarded:
             target: labels (N).
             logits: that were answered, (N, C).
             source_logits: those of the source model, (N, C); `guarded.last` has those of the last batch.
-            batch: `guarded.batch` after the call that answered; None: now.
+            batch: `guarded.batch` after the call that answered, the first one of a backlog; None: now.
         """
         target, own, theirs = (torch.as_tensor(t).detach().cpu() for t in (target, logits, source_logits))
         if own.ndim != 2 or own.shape != theirs.shape or target.shape != own.shape[:1]:
@@ -290,24 +292,8 @@ class Guarded:
     @one_at_a_time
     def status(self) -> str:
         """The state of the guard in a few lines of text."""
-        watch = self._watch
-        if not watch.held:
-            mode = "learning"
-        elif watch.until is None:
-            mode = f"held until `release`: {watch.held}"
-        else:
-            mode = f"held until batch {watch.until}: {watch.held}"
-        evidence = ", ".join(f"{name} {max(p.evidence, 0.0):.0%}" for name, p in watch.processes.items())
-        count = len(self.snapshots)
-        lines = [
-            f"batch {watch.batch}: {mode}",
-            f"evidence against the adapted model, of what an alarm takes: {evidence}",
-            f"{count} snapshot{'' if count == 1 else 's'}"
-            + (f", the newest {self.snapshots[-1]}" if self.snapshots else ""),
-        ]
-        lines += [f"last action: {self._events[-1]}"] if self._events else []
-        troubles = (self._snapshots.trouble, "" if self._log is None else self._log.trouble)
-        return "\n".join([*lines, *filter(None, troubles)])
+        troubles = [self._snapshots.trouble, "" if self._log is None else self._log.trouble]
+        return status_text(self._watch, self.snapshots, self._events, troubles)
 
     # ------------------------------------------------------------------ state
 
@@ -324,6 +310,7 @@ class Guarded:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned; decisions go on as if there had been no break.
 
+        StateError where the state is of a guard with another tolerance or delta.
         Snapshots taken after a later batch than that of the state are dropped: a rollback goes back only.
         """
         try:
@@ -331,11 +318,24 @@ class Guarded:
             names = [str(name) for name in state["snapshots"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"expected the state of a guard, got another: {error!r}") from error
-        self._watch = Watch.from_json(watch)
+        loaded = Watch.from_json(watch)
+        if not loaded.tests_as(self._options):
+            own = f"tolerance {self._options.tolerance:g} and delta {self._options.delta:g}"
+            raise StateError(f"expected the state of a guard with {own}, got one with other options")
+        self._watch = loaded
         self._events = deque(events, maxlen=EVENTS)
         self._snapshots.drop_after(self._watch.batch)
         self._snapshots.adopt(names)
         self._begin_log()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Guarded":
+        """A copy; OptionError where snapshots or log are files, which two guards cannot share."""
+        if self._log is not None or self._snapshots.on_disk:
+            raise OptionError("expected a guard without folder and log to copy: two guards cannot share them")
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(deepcopy(self.__dict__, memo))
+        return made
 
     def _begin_log(self) -> None:
         if self._log is not None:

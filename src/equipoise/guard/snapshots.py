@@ -75,6 +75,11 @@ class Snapshots:
         self._count = max((kept.number for kept in self._kept), default=0)
 
     @property
+    def on_disk(self) -> bool:
+        """Whether the ring has a folder."""
+        return self._folder is not None
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names, oldest first."""
         return tuple(kept.name for kept in self._kept)
