@@ -209,5 +209,6 @@ def test_the_live_page_is_at_the_root_and_needs_no_token() -> None:
     response = client.get("/")
     assert response.status_code == 200
     assert response.headers["Content-Type"].startswith("text/html")
+    assert "POST v1/release?stream=NAME" in response.text
     assert client.get("/page/page.js").status_code == 200
     assert client.get("/v1/streams").status_code == 401
