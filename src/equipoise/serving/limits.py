@@ -12,9 +12,11 @@ class Limits:
     Attributes:
         rows: the most samples in a request, and in a batch that requests are joined to.
         waiting: the most requests in the queue; one more is refused with `BusyError`.
+        waiting_bytes: the most bytes of samples in the queue, as the model takes them (4 a number); likewise.
         latency_ms: milliseconds after which the source model answers a request that the learner has not.
-        unlearned: the most batches of a stream in a row that are answered without learning under load (requests
-            wait, or several clients at once keep the learner busy): one batch in `unlearned` + 1 is learned from.
+        unlearned: the most batches of a stream in a row that are answered without learning under load
+            (requests wait, or several clients at once keep the learner busy): one batch in `unlearned` + 1 is
+            learned from.
         streams: the most streams, in memory and on disk; one more is refused with `TooManyStreamsError`.
         resident: the most streams in memory; the one that was used least recently is evicted to disk.
         idle_seconds: seconds without a request after which a stream is evicted.
@@ -25,6 +27,7 @@ class Limits:
 
     rows: int = 256
     waiting: int = 512
+    waiting_bytes: int = 2**30
     latency_ms: float = 1000.0
     unlearned: int = 3
     streams: int = 100_000

@@ -83,7 +83,7 @@ class Service:
         except BaseException:
             self._folder.close()
             raise
-        self._queue = RequestQueue(limits.waiting, limits.rows)
+        self._queue = RequestQueue(limits.waiting, limits.rows, limits.waiting_bytes)
         source = SourceAnswers(adapter)
         self._learner = Learner(adapter, self._residents, self._queue, self._answers, source, limits)
         late = LateAnswers(self._queue, source, self._answers, self._residents.streams)
