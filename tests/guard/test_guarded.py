@@ -284,4 +284,4 @@ def test_a_state_that_is_loaded_drops_the_snapshots_taken_after_it() -> None:
         guarded(x)
     assert len(guarded.snapshots) == 3
     guarded.load(early)
-    assert guarded.snapshots == ("000001-batch-2",)
+    assert list(guarded.snapshots) == ["000001-batch-2"]
