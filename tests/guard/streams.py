@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from tests.support.models import measured
+from tests.support.models import drifted, make, measured
 from tests.support.rehearsals import CLASSES, held_out, rehearsed, samples, trained
 
 SIZE = 50
@@ -24,6 +24,17 @@ def adapter(method: str, **options: Any) -> eq.Adapter:
     if method == "poise":
         return eq.create(method, trained(), rehearsed(), **options)
     return eq.create(method, trained(), _statistics(), tempering="none", **options)
+
+
+def small(method: str = "poise", **options: Any) -> eq.Adapter:
+    """An adapter of a small model that learned nothing."""
+    return eq.create(method, *make(), tempering="none", **options)
+
+
+def run_to(guarded: eq.Guarded, batch: int) -> None:
+    """Answer a number of batches."""
+    for seed in range(batch):
+        guarded(drifted(8, seed))
 
 
 def clean(batches: int, seed: int = 40) -> list[tuple[Tensor, Tensor]]:

@@ -1,6 +1,7 @@
 """The ladder of decisions."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,13 +72,15 @@ def test_there_is_no_action_within_the_cool_down_and_the_next_rung_at_its_end() 
 def test_a_held_model_that_still_collapses_is_reset_at_the_end_of_the_cool_down() -> None:
     collapsed = Observation(50, 3, ((0, 0, 10), (0, 1, 20), (0, 2, 20)), learned=False)
     watch, _ = run(Watch.fresh(OPTIONS), [BROKEN])
-    assert actions([collapsed] * 4, watch) == [(5, "reset", "collapse")]
+    assert actions([collapsed] * 30, replace(watch, until=31)) == [(31, "reset", "collapse")]
 
 
 def test_an_action_clears_the_evidence() -> None:
     collapsed = Observation(50, 3, ((0, 0, 10), (0, 1, 20), (0, 2, 20)))
-    watch, found = run(Watch.fresh(OPTIONS), [collapsed] * 3)
+    watch, found = run(Watch.fresh(OPTIONS), [collapsed] * 20)
     assert found[-1][1].trigger == "collapse"
+    at, _ = found[-1]
+    watch, _ = run(Watch.fresh(OPTIONS), [collapsed] * at)
     assert all(process.log_wealth == 0 for process in watch.processes.values())
     assert watch.collapse.window == ()
 
@@ -92,11 +95,11 @@ def test_a_rollback_goes_to_no_snapshot_from_before_a_reset() -> None:
 def test_labels_lead_to_the_same_ladder_but_not_while_held() -> None:
     watch = Watch.fresh(OPTIONS)
     for _ in range(20):
-        watch, decision = take_labels(OPTIONS, watch, 30, 20, 0)
+        watch, decision = take_labels(OPTIONS, watch, [(30, 20, 0)], 0)
         if decision.action != "none":
             break
     assert (decision.action, decision.trigger) == ("rollback", "labels")
-    same, decision = take_labels(OPTIONS, watch, 50, 0, 0)
+    same, decision = take_labels(OPTIONS, watch, [(50, 0, 0)], 1)
     assert same == watch
     assert decision == Decision()
 
@@ -126,3 +129,22 @@ def test_a_watch_survives_json() -> None:
 def test_another_state_is_refused(broken: dict[str, Any]) -> None:
     with pytest.raises(StateError, match="state of a guard"):
         Watch.from_json(broken)
+
+
+def test_labels_of_answers_from_before_the_last_action_do_not_count() -> None:
+    watch, _ = run(Watch.fresh(OPTIONS), [FINE, FINE, BROKEN, *[FINE] * 6])
+    assert (watch.held, watch.acted) == ("", 3)
+    assert take_labels(OPTIONS, watch, [(50, 0, 0)] * 50, 3) == (watch, Decision())
+    _, decision = take_labels(OPTIONS, watch, [(50, 0, 0)] * 50, 4)
+    assert decision.trigger == "labels"
+    for action in ("rollback", "reset"):
+        asked, _ = request(OPTIONS, watch, action, "")
+        assert take_labels(OPTIONS, asked, [(50, 0, 0)] * 50, 9) == (asked, Decision())
+
+
+def test_a_request_keeps_the_place_on_the_ladder_and_measures_the_weights_anew() -> None:
+    watch, _ = run(Watch.fresh(OPTIONS), [BROKEN, *[FINE] * 5])
+    for action in ("rollback", "reset"):
+        asked, _ = request(OPTIONS, watch, action, "", 0.3)
+        assert (asked.strikes, asked.last_alarm, asked.runaway.weights) == (1, 1, 0.3)
+        assert actions([replace(FINE, weights=0.3)] * 5, asked) == []

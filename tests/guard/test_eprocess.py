@@ -20,7 +20,7 @@ def by_hand(losses: np.ndarray, epsilon: float, half_life: float) -> np.ndarray:
             mean = (weights * losses[:t]).sum() / weights.sum()
             variance = (weights * losses[:t] ** 2).sum() / weights.sum() - mean**2
             if mean > epsilon:
-                bet = np.clip((mean - epsilon) / (variance + (mean - epsilon) ** 2), 0, 0.5 / epsilon)
+                bet = np.clip((mean - epsilon) / (variance + (mean - epsilon) ** 2), 0, 0.9 / epsilon)
         wealth *= 1 + bet * (loss - epsilon)
         logs.append(math.log(wealth))
     return np.array(logs)
@@ -29,7 +29,7 @@ def by_hand(losses: np.ndarray, epsilon: float, half_life: float) -> np.ndarray:
 def run(losses: np.ndarray, epsilon: float, delta: float = 0.01, half_life: float = 10.0) -> list[EProcess]:
     process, all_of_them = EProcess(epsilon, delta, half_life), []
     for batch, loss in enumerate(losses, 1):
-        process = process.after([(float(loss), 1)], batch)
+        process = process.after(float(loss), batch)
         all_of_them.append(process)
     return all_of_them
 
@@ -42,14 +42,10 @@ def test_the_wealth_is_the_product_of_the_bets(epsilon: float, high: float) -> N
     assert len(set(found)) > 10
 
 
-def test_the_losses_of_one_update_share_a_bet_that_was_made_before_it() -> None:
-    start = EProcess(0.5, 0.01, 5.0).after([(0.8, 1)], 1).after([(0.9, 1)], 2)
-    bet = start.bet
-    assert bet > 0
-    after = start.after([(1.0, 3), (0.5, 2), (0.0, 1)], 3)
-    expected = 3 * math.log(1 + bet * 0.5) + 2 * math.log(1) + math.log(1 - bet * 0.5)
-    assert after.log_wealth == pytest.approx(start.log_wealth + expected, abs=1e-12)
-    assert after == start.after([(0.0, 1), (1.0, 3), (0.5, 2)], 3)
+def test_a_bet_that_was_made_elsewhere_is_taken() -> None:
+    start = EProcess(0.5, 0.01, 5.0).after(0.8, 1)
+    assert start.after(0.9, 2, 0.3).log_wealth == pytest.approx(math.log(1 + 0.3 * 0.4), abs=1e-12)
+    assert start.after(0.9, 2, 0.0).log_wealth == 0
 
 
 def test_the_first_loss_is_not_bet_on() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,11 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.conformance.models import drifted_stream
-from equipoise.errors import BatchError, OptionError, StateError
-from tests.guard.streams import SIZE, adapter, clean
-from tests.support.models import Counting, drifted, make, measured, same
-from tests.support.rehearsals import CLASSES, held_out, trained
-
-
-def small(method: str = "poise", **options: Any) -> eq.Adapter:
-    return eq.create(method, *make(), tempering="none", **options)
-
-
-def run_to(guarded: eq.Guarded, batch: int) -> None:
-    for seed in range(batch):
-        guarded(drifted(8, seed))
-
-
-def reversed_logits(rows: int, right: int) -> Tensor:
-    """Logits of which the first `right` rows say class 0, the others class 1."""
-    logits = torch.zeros(rows, CLASSES)
-    logits[:right, 0], logits[right:, 1] = 1.0, 1.0
-    return logits
+from equipoise.errors import OptionError, StateError
+from equipoise.guard.triggers import LARGEST_STEP
+from tests.guard.streams import SIZE, adapter, clean, run_to, small
+from tests.support.models import Counting, drifted, measured, same
+from tests.support.rehearsals import held_out, trained
 
 
 @pytest.mark.parametrize("method", eq.list_methods())
@@ -127,29 +113,17 @@ def test_a_slow_collapse_is_found_by_the_classes_answered(monkeypatch: pytest.Mo
     assert "undone by the guard" in guarded.last.reason
 
 
-def test_labels_that_say_the_adapted_model_is_worse_lead_to_an_action() -> None:
-    guarded = eq.Guarded(small(), every=2)
-    run_to(guarded, 5)
-    target = torch.zeros(50, dtype=torch.long)
-    for _ in range(20):
-        guarded.label(target, logits=reversed_logits(50, 20), source_logits=reversed_logits(50, 45))
-    (event,) = guarded.events
-    assert event.trigger == "labels"
-    assert guarded.holding
-
-
-def test_labels_of_a_better_model_and_rows_without_an_answer_lead_to_none() -> None:
-    guarded = eq.Guarded(small())
-    target, lost = torch.zeros(50, dtype=torch.long), torch.full((50, CLASSES), torch.nan)
-    for _ in range(50):
-        guarded.label(target, logits=reversed_logits(50, 45), source_logits=reversed_logits(50, 20))
-        guarded.label(target, logits=lost, source_logits=reversed_logits(50, 50))
-    assert not guarded.events
-
-
-def test_labels_of_other_shapes_are_refused() -> None:
-    with pytest.raises(BatchError, match=r"\(3,\), \(4, 4\), \(4, 4\)"):
-        eq.Guarded(small()).label(torch.zeros(3), logits=torch.zeros(4, 4), source_logits=torch.zeros(4, 4))
+def test_a_rollback_after_a_reset_is_no_runaway(tmp_path: Path) -> None:
+    guarded = eq.Guarded(small("tent", learning_rate=0.02), log=tmp_path / "log")
+    run_to(guarded, 8)
+    guarded.snapshot()
+    guarded.reset("a test")
+    run_to(guarded, 1)
+    guarded.rollback()
+    guarded(drifted(8, 9))
+    assert guarded.state()["watch"]["runaway"]["weights"] > LARGEST_STEP
+    assert [event.trigger for event in guarded.events] == ["request"] * 3
+    assert eq.replay(tmp_path / "log") == list(guarded.events)
 
 
 def test_a_rollback_without_a_snapshot_is_refused_and_changes_nothing() -> None:
@@ -193,12 +167,37 @@ def test_another_state_is_refused_and_the_guards_own_stays() -> None:
     another: list[dict[str, Any]] = [
         {},
         {"watch": {}, "events": []},
-        {"watch": before["watch"], "events": [{"when": 1}]},
+        {"watch": before["watch"], "events": [{"when": 1}], "snapshots": []},
+        {"watch": before["watch"], "events": []},
     ]
     for broken in another:
         with pytest.raises(StateError, match="state of a guard"):
             guarded.load(broken)
     assert guarded.state() == before
+
+
+@pytest.mark.parametrize("options", [{"delta": 0.1}, {"tolerance": 0.2}])
+def test_the_state_of_a_guard_with_other_options_is_refused(options: dict[str, Any]) -> None:
+    guarded = eq.Guarded(small())
+    with pytest.raises(StateError, match=r"tolerance 0\.05 and delta 0\.01"):
+        guarded.load(eq.Guarded(small(), **options).state())
+
+
+@pytest.mark.parametrize("name", ["folder", "log"])
+def test_a_guard_with_files_is_not_copied(tmp_path: Path, name: str) -> None:
+    guarded = eq.Guarded(small(), **{name: tmp_path / name})
+    with pytest.raises(OptionError, match="folder and log"):
+        deepcopy(guarded)
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    guarded = eq.Guarded(small(), every=2)
+    run_to(guarded, 3)
+    before, copied = guarded.state(), deepcopy(guarded)
+    assert torch.equal(copied(drifted(8, 9)), deepcopy(guarded)(drifted(8, 9)))
+    copied.rollback()
+    assert guarded.state() == before
+    assert copied.batch == guarded.batch + 1
 
 
 def test_several_streams_share_an_adapter() -> None:
@@ -284,4 +283,28 @@ def test_a_state_that_is_loaded_drops_the_snapshots_taken_after_it() -> None:
         guarded(x)
     assert len(guarded.snapshots) == 3
     guarded.load(early)
-    assert list(guarded.snapshots) == ["000001-batch-2"]
+    assert guarded.snapshots == ("000001-batch-2",)
+
+
+def test_a_run_in_the_folder_of_an_earlier_one_does_not_go_back_to_its_snapshots(tmp_path: Path) -> None:
+    run_to(eq.Guarded(small("norm"), every=1, folder=tmp_path), 3)
+    guarded = eq.Guarded(small("norm"), folder=tmp_path)
+    run_to(guarded, 4)
+    next(iter(guarded.adapter._respond.student.statistics.values())).fill_(1e6)
+    guarded(drifted(8, 6))
+    (event,) = guarded.events
+    assert event.action == "reset"
+    assert "no snapshot is older than the evidence" in event.reason
+
+
+def test_a_restart_goes_back_to_the_snapshots_that_its_state_names(tmp_path: Path) -> None:
+    first = eq.Guarded(small("norm"), every=2, folder=tmp_path)
+    run_to(first, 5)
+    second = eq.Guarded(small("norm"), folder=tmp_path)
+    second.adapter.load_state_dict(first.adapter.state_dict())
+    second.load(json.loads(json.dumps(first.state())))
+    next(iter(second.adapter._respond.student.statistics.values())).fill_(1e6)
+    second(drifted(8, 6))
+    (event,) = second.events
+    assert event.action == "rollback"
+    assert first.snapshots[-1] in event.reason

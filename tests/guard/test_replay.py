@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.errors import StateError
+from equipoise.errors import OptionError, StateError
 from tests.guard.streams import adapter, clean
 from tests.support.rehearsals import CLASSES
 
@@ -145,3 +145,28 @@ def test_clock_jumps_change_nothing_but_the_time_of_events(
     plain = [(e.batch, e.action, e.trigger, e.reason) for e in eq.replay(log)]
     assert [(e.batch, e.action, e.trigger, e.reason) for e in guarded.events] == plain
     assert any(event.time < 0 for event in guarded.events)
+
+
+@pytest.mark.parametrize("text", ["line 1\na last line without its end", "x" * 5000, '{"kind": "other"}\n'])
+def test_a_file_that_is_no_log_is_refused_and_stays(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(OptionError, match=r"notes\.txt"):
+        eq.Guarded(adapter("tent"), log=path)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", '{"ki', '{"kind": "equipoise guard log", "ver'])
+def test_an_empty_file_or_a_torn_header_becomes_a_log(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    eq.Guarded(adapter("tent"), log=path)
+    assert len(path.read_text().splitlines()) == 1
+    assert eq.replay(path) == []
+
+
+def test_a_file_of_bytes_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(StateError, match="expected a log of a guard"):
+        eq.replay(path)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.errors import OptionError
+from equipoise.errors import OptionError, StateError
 from equipoise.guard.snapshots import Snapshots
 from tests.support.models import drifted, make, same
 
@@ -102,7 +102,46 @@ def test_a_flipped_bit_is_found_and_the_next_older_snapshot_is_taken(tmp_path: P
     assert name == "000001-batch-10"
     assert "000002-batch-20 cannot be read" in note
     assert same(adapted.state_dict(), state)
-    assert again.names == ("000001-batch-10",)
+    assert newest.exists(), "a file that cannot be read stays"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), StateError("of t3a")])
+def test_snapshots_that_cannot_be_read_now_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    adapted, ring = adapter(), Snapshots(4, tmp_path)
+    for batch in (1, 2, 3):
+        ring.take(adapted, batch)
+
+    def failing(*_: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("equipoise.guard.snapshots.read_tensors", failing)
+        name, note = ring.restore(adapted, ring.back(2))
+    assert name is None
+    assert str(error) in note
+    assert sorted(path.stem for path in tmp_path.iterdir()) == list(ring.names)
+    assert len(ring.names) == 3
+    assert ring.restore(adapted, ring.back(2)) == ("000002-batch-2", "")
+
+
+def test_the_snapshots_of_an_earlier_run_are_gone_back_to_on_request_only(tmp_path: Path) -> None:
+    adapted = adapter()
+    old = Snapshots(8, tmp_path).take(adapted, 3)
+    ring = Snapshots(8, tmp_path)
+    new = ring.take(adapted, 5)
+    assert [kept.name for kept in ring.between(0, 9)] == [new]
+    assert [kept.name for kept in ring.back(1)] == [new, old]
+    ring.adopt([old])
+    assert [kept.name for kept in ring.between(0, 9)] == [old]
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in ("file", "file/below"):
+        with pytest.raises(OptionError, match="expected a folder for snapshots, got a file"):
+            Snapshots(3, tmp_path / path)
 
 
 def test_the_snapshot_of_another_model_is_passed_over(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ the third resets it and holds it until a person releases it. An alarm is the fir
 cool-downs have gone by without another. Time is counted in batches: a clock plays no part.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -28,8 +28,8 @@ from equipoise.guard.triggers import (
 REMEMBERED = 10
 """Cool-downs after which an alarm is forgotten."""
 
-BATCHES_HALF_LIFE, SAMPLES_HALF_LIFE = 10.0, 100.0
-"""Half-lives of the e-processes' windows: of one loss a batch, and of one a sample."""
+HALF_LIFE = 10.0
+"""The losses, one a batch, after which a loss counts half in the bets."""
 
 LAST_RUNG = 3
 """The alarm in a row after which only a person releases the adapter."""
@@ -44,7 +44,7 @@ class Options:
 
     Attributes:
         tolerance: accuracy below the source model's that is tolerated.
-        delta: the chance of ever a false alarm of an e-process, all of them together.
+        delta: the chance that any of the e-processes ever raises a false alarm.
         cool_down: batches for which the adapter is held after an alarm.
     """
 
@@ -58,7 +58,7 @@ class Decision:
     """An action and its cause.
 
     Attributes:
-        action: "none", "hold", "release", "rollback" or "reset".
+        action: "none", "hold", "release", "rollback", "reset" or "snapshot".
         trigger: its trigger.
         reason: in words.
         calm: of a rollback: the last batch before the evidence began; the snapshot is from no later.
@@ -95,6 +95,8 @@ class Watch:
         strikes: alarms on the ladder so far.
         last_alarm: the batch of the last one.
         origin: the batch of the last reset.
+        acted: the batch of the last rollback or reset; −1 before the first.
+        largest: the samples of the largest batch so far.
     """
 
     estimates: Estimates
@@ -108,15 +110,17 @@ class Watch:
     strikes: int = 0
     last_alarm: int = 0
     origin: int = 0
+    acted: int = -1
+    largest: int = 0
 
     @classmethod
     def fresh(cls, options: Options, weights: float = 0.0, **kept: Any) -> "Watch":
         """A watch without evidence, of an adapter whose weights are so far from the source model's."""
         tolerance, delta = options.tolerance, options.delta / TESTS
         return cls(
-            Estimates(paired_process(tolerance, delta, BATCHES_HALF_LIFE)),
-            Labels(paired_process(tolerance, delta, SAMPLES_HALF_LIFE)),
-            Collapse(paired_process(MOVED_ANSWERS, delta, SAMPLES_HALF_LIFE)),
+            Estimates(paired_process(tolerance, delta, HALF_LIFE)),
+            Labels(paired_process(tolerance, delta, HALF_LIFE)),
+            Collapse(EProcess(MOVED_ANSWERS, delta, HALF_LIFE)),
             BelowSource(tolerance),
             Runaway(weights),
             **kept,
@@ -130,6 +134,15 @@ class Watch:
             "labels": self.labels.process,
             "collapse": self.collapse.process,
         }
+
+    def tests_as(self, options: Options) -> bool:
+        """Whether its triggers are those of some options."""
+        fresh = Watch.fresh(options)
+        mine, theirs = (
+            [watch.below.tolerance, *((p.epsilon, p.delta, p.half_life) for p in watch.processes.values())]
+            for watch in (self, fresh)
+        )
+        return mine == theirs
 
     def to_json(self) -> dict[str, Any]:
         """A dict of plain numbers."""
@@ -162,6 +175,7 @@ def decide(options: Options, watch: Watch, seen: Observation) -> tuple[Watch, De
     watch = replace(
         watch,
         batch=batch,
+        largest=max(watch.largest, seen.samples),
         estimates=watch.estimates.after(seen, batch),
         collapse=watch.collapse.after(seen, batch),
         below=watch.below.after(seen, batch),
@@ -176,35 +190,57 @@ def decide(options: Options, watch: Watch, seen: Observation) -> tuple[Watch, De
     if alarm is not None:
         return _act(options, watch, alarm)
     reason = f"the hold has lasted its {options.cool_down} batches without another alarm"
-    return _released(options, watch), Decision("release", "cool-down", reason)
+    after = replace(_fresh(options, watch, watch.runaway.weights), held="", until=None)
+    return after, Decision("release", "cool-down", reason)
 
 
 def take_labels(
-    options: Options, watch: Watch, source_only: int, same: int, adapted_only: int
+    options: Options, watch: Watch, counts: Iterable[tuple[int, int, int]], batch: int
 ) -> tuple[Watch, Decision]:
     """The watch after labels came, and the decision.
 
-    Labels that come while the adapter is held do not count: they are of answers from before the action.
+    Labels of answers from at or before the last rollback or reset do not count: they are of a model that is
+    gone. Nor do labels that come while the adapter is held.
+
+    Args:
+        options: of the guard.
+        watch: before.
+        counts: of each batch of answers: samples that the source model alone had right, that both models or
+            none had, and that the adapted model alone had.
+        batch: the batch at which they were answered; the first one where there are several.
     """
-    if watch.held:
+    if watch.held or batch <= watch.acted:
         return watch, NOTHING
-    watch = replace(watch, labels=watch.labels.after(source_only, same, adapted_only, watch.batch))
-    alarm = watch.labels.alarm
-    return (watch, NOTHING) if alarm is None else _act(options, watch, alarm)
+    for source_only, same, adapted_only in counts:
+        watch = replace(watch, labels=watch.labels.after(source_only, same, adapted_only, watch.batch))
+        if (alarm := watch.labels.alarm) is not None:
+            return _act(options, watch, alarm)
+    return watch, NOTHING
 
 
-def request(options: Options, watch: Watch, action: Action, reason: str) -> tuple[Watch, Decision]:
-    """The watch after an action that a person asked for, and the decision."""
+def request(
+    options: Options, watch: Watch, action: Action, reason: str, weights: float = 0.0
+) -> tuple[Watch, Decision]:
+    """The watch after an action that a person asked for, and the decision.
+
+    Args:
+        options: of the guard.
+        watch: before.
+        action: that was asked for.
+        reason: in words.
+        weights: the distance of the weights gone back to; for a rollback or reset.
+    """
     decision = Decision(action, REQUEST, reason, watch.batch)
     if action == "hold":
         return replace(watch, held=reason, until=None), decision
     if action == "release":
-        return replace(_released(options, watch), strikes=0), decision
+        return replace(
+            _fresh(options, watch, watch.runaway.weights), held="", until=None, strikes=0
+        ), decision
     if action == "snapshot":
         return watch, decision
-    origin = watch.batch if action == "reset" else watch.origin
-    kept = {"batch": watch.batch, "held": watch.held, "until": watch.until, "origin": origin}
-    return Watch.fresh(options, watch.runaway.weights, **kept), decision
+    after = replace(_fresh(options, watch, weights), acted=watch.batch)
+    return replace(after, origin=watch.batch) if action == "reset" else after, decision
 
 
 def _first(watch: Watch) -> Alarm | None:
@@ -222,20 +258,20 @@ def _act(options: Options, watch: Watch, alarm: Alarm) -> tuple[Watch, Decision]
     action = "rollback" if strikes == 1 else "reset"
     until = batch + cool_down if strikes < LAST_RUNG else None
     length = f"for {cool_down} batches" if until else "until a person releases it"
-    after = Watch.fresh(
-        options,
-        watch.runaway.weights,
-        batch=batch,
+    after = replace(
+        _fresh(options, watch, watch.runaway.weights),
         held=alarm.reason,
         until=until,
         strikes=strikes,
         last_alarm=batch,
         origin=batch if action == "reset" else watch.origin,
+        acted=batch,
     )
     reason = f"{alarm.reason}; held {length}"
     return after, Decision(action, alarm.trigger, reason, alarm.calm, watch.origin)
 
 
-def _released(options: Options, watch: Watch) -> Watch:
-    kept = {name: getattr(watch, name) for name in ("batch", "strikes", "last_alarm", "origin")}
-    return Watch.fresh(options, watch.runaway.weights, **kept)
+def _fresh(options: Options, watch: Watch, weights: float) -> Watch:
+    """The watch without its evidence; its place in the stream and on the ladder stays."""
+    kept = ("batch", "held", "until", "strikes", "last_alarm", "origin", "acted", "largest")
+    return Watch.fresh(options, weights, **{name: getattr(watch, name) for name in kept})

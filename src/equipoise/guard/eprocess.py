@@ -1,15 +1,14 @@
 """A betting e-process: a sequential test that may be looked at after every batch, for ever."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-BOLDEST = 0.5
-"""The largest bet in units of 1/ε: a loss of 0 then costs half of the wealth."""
+BOLDEST = 0.9
+"""The largest bet in units of 1/ε: a loss of 0 then costs nine tenths of the wealth."""
 
 
 def grapa(mean: float, variance: float, epsilon: float) -> float:
-    """The bet λ for losses of a mean and variance: clip((μ − ε) / (σ² + (μ − ε)²), 0, .5 / ε)."""
+    """The bet λ for losses of a mean and variance: clip((μ − ε) / (σ² + (μ − ε)²), 0, .9 / ε)."""
     above = mean - epsilon
     return min(above / (max(variance, 0.0) + above * above), BOLDEST / epsilon) if above > 0 else 0.0
 
@@ -20,15 +19,15 @@ class EProcess:
 
     For losses ℓ in [0, 1] and a tolerated mean ε,
 
-        M_t = Π_{s ≤ t} (1 + λ_s (ℓ_s − ε)),   λ_s = clip((μ − ε) / (σ² + (μ − ε)²), 0, .5 / ε),
+        M_t = Π_{s ≤ t} (1 + λ_s (ℓ_s − ε)),   λ_s = clip((μ − ε) / (σ² + (μ − ε)²), 0, .9 / ε),
 
     with μ and σ² the mean and variance of the losses before s, which an exponential window forgets
     (approximate GRAPA, Waudby-Smith and Ramdas, JRSS B 2024). The alarm is M ≥ 1/δ.
 
     H0: E[ℓ_t | the past] ≤ ε at every t. Then M is a supermartingale that starts at 1, and by Ville's
     inequality P(ever an alarm) ≤ δ. The losses need not be independent or of one distribution, and the model
-    that makes them may change. The bet is the same for all losses of an update, so that their order in it
-    does not matter; H0 then is about each of them given those before it.
+    that makes them may change. A batch is one loss, the mean over its samples: they may depend on each other
+    in any way, as the frames of a video do.
 
     Attributes:
         epsilon: ε.
@@ -70,27 +69,23 @@ class EProcess:
         """The share of the evidence that an alarm takes, ln M / ln(1/δ): 1 is an alarm."""
         return self.log_wealth / -math.log(self.delta)
 
-    def after(self, losses: Iterable[tuple[float, int]], batch: int, bet: float | None = None) -> "EProcess":
-        """The process after an update with losses and the number of times that each came.
+    def after(self, loss: float, batch: int, bet: float | None = None) -> "EProcess":
+        """The process after a loss.
 
         Args:
-            losses: pairs of a loss in [0, 1] and its count.
+            loss: in [0, 1].
             batch: the number of the batch.
-            bet: λ, which must not depend on these losses; None: that of the losses before.
+            bet: λ, which must not depend on this loss; None: that of the losses before.
         """
-        counted = list(losses)
-        came = sum(count for _, count in counted)
         bet = self.bet if bet is None else bet
-        wealth = self.log_wealth + sum(
-            count * math.log1p(bet * (loss - self.epsilon)) for loss, count in counted
-        )
-        kept = 2.0 ** (-came / self.half_life)
+        wealth = self.log_wealth + math.log1p(bet * (loss - self.epsilon))
+        kept = 2.0 ** (-1 / self.half_life)
         return replace(
             self,
             log_wealth=wealth,
             lowest=min(self.lowest, wealth),
             calm=batch if wealth <= self.lowest else self.calm,
-            weight=kept * self.weight + came,
-            total=kept * self.total + sum(count * loss for loss, count in counted),
-            squares=kept * self.squares + sum(count * loss * loss for loss, count in counted),
+            weight=kept * self.weight + 1,
+            total=kept * self.total + loss,
+            squares=kept * self.squares + loss * loss,
         )

@@ -4,6 +4,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,9 +20,10 @@ from equipoise.functional import entropy
 from equipoise.guard.decider import Decision, Options, Watch, decide, request, take_labels
 from equipoise.guard.events import Action, Event
 from equipoise.guard.log import Log
-from equipoise.guard.observation import deviation, observe
+from equipoise.guard.observation import deviation, label_counts, observe
 from equipoise.guard.replay import event_of
 from equipoise.guard.snapshots import Snapshots
+from equipoise.guard.status import status_text
 from equipoise.options import integer, number
 
 EVENTS = 1000
@@ -36,7 +38,7 @@ class Guarded:
     on another alarm, resets it to the source model (`guard.decider` has the ladder). The batch that raised
     the alarm is answered again by the model gone back to. Triggers (`guard.triggers`): paired e-processes on
     estimated accuracies and on labels, one on the class histogram of the answers, estimates below the source
-    model's, and weights or statistics that are not finite or far from all limits.
+    model's, and weights or statistics that are not finite or beyond limits.
 
     Each batch needs the source model's answers: one more forward where the method does not ask it already.
     Reading them waits for the device. Several guarded streams may share an adapter, if the caller restores
@@ -45,11 +47,13 @@ class Guarded:
     Args:
         adapter: of one process; `equipoise.create` makes one.
         tolerance: accuracy below the source model's that is tolerated.
-        delta: the chance of ever a false alarm by an e-process between two actions.
+        delta: the chance that any of the e-processes ever raises a false alarm between two actions.
         cool_down: batches for which the adapter is held after an alarm.
         every: batches between snapshots.
         keep: snapshots kept.
-        folder: for the snapshots; memory then has the newest only. None: all are in memory.
+        folder: for the snapshots; memory then has the newest only. None: all are in memory. The guard goes
+            back by itself to those that it took, or that a state it loads names; an earlier run's need
+            `rollback`.
         log: path of a file of JSON lines to append to, one a batch, for `equipoise.replay`.
     """
 
@@ -136,12 +140,21 @@ class Guarded:
     # ------------------------------------------------------------------ labels
 
     @one_at_a_time
-    def label(self, target: Tensor, *, logits: Tensor, source_logits: Tensor) -> None:
+    def label(
+        self, target: Tensor, *, logits: Tensor, source_logits: Tensor, batch: int | None = None
+    ) -> None:
         """Take labels that came late, with the logits that were answered and those of the source model.
 
-        They feed an exact test, and may lead to an action. Rows with logits that are not finite, and labels
-        that come while the adapter is held, do not count. `guarded.last.source_logits` has
-        those of the last batch.
+        They feed an exact test, one loss a call, and may lead to an action. A call with more rows than the
+        largest batch so far is a backlog: each piece of that many rows, in order, is a loss. Rows with logits
+        that are not finite, labels of answers from before the last rollback or reset, and labels that come
+        while the adapter is held do not count.
+
+        Args:
+            target: labels (N).
+            logits: that were answered, (N, C).
+            source_logits: those of the source model, (N, C); `guarded.last` has those of the last batch.
+            batch: `guarded.batch` after the call that answered, the first one of a backlog; None: now.
         """
         target, own, theirs = (torch.as_tensor(t).detach().cpu() for t in (target, logits, source_logits))
         if own.ndim != 2 or own.shape != theirs.shape or target.shape != own.shape[:1]:
@@ -149,12 +162,10 @@ class Guarded:
             raise BatchError(
                 f"expected labels (N), logits (N, C) and the source model's logits (N, C), got {shapes}"
             )
-        rows = own.isfinite().all(1) & theirs.isfinite().all(1)
-        right, source_right = ((z.argmax(1) == target)[rows] for z in (own, theirs))
-        worse, better = int((source_right & ~right).sum()), int((right & ~source_right).sum())
-        counts = (worse, int(rows.sum()) - worse - better, better)
-        self._watch, decision = take_labels(self._options, self._watch, *counts)
-        self._do(decision, {"labels": counts})
+        at = self.batch if batch is None else integer("batch", batch, low=0)
+        counts = label_counts(target, own, theirs, self._watch.largest or len(target))
+        self._watch, decision = take_labels(self._options, self._watch, counts, at)
+        self._do(decision, {"labels": counts, "batch": at})
 
     # ------------------------------------------------------------------ act
 
@@ -170,7 +181,8 @@ class Guarded:
 
     @one_at_a_time
     def reset(self, reason: str = "asked for") -> None:
-        """Go back to the source model; a hold stays."""
+        """Go back to the source model; a hold stays, and so does the count of alarms."""
+        self._adapter.reset()
         self._ask("reset", reason)
 
     @one_at_a_time
@@ -195,9 +207,10 @@ class Guarded:
         return name
 
     def _ask(self, action: Action, reason: str, note: str = "") -> None:
-        """Do what a person asked for."""
-        self._watch, decision = request(self._options, self._watch, action, reason)
-        self._do(decision, {"request": action, "reason": reason}, note or None)
+        """Record an action that a person asked for and that is done."""
+        weights = deviation(self._adapter)[1] if action in ("rollback", "reset") else 0.0
+        self._watch, decision = request(self._options, self._watch, action, reason, weights)
+        self._do(decision, {"request": action, "reason": reason, "weights": weights}, note)
 
     def _do(self, decision: Decision, line: Mapping[str, Any], note: str | None = None) -> None:
         """Carry out a decision, remember it, and write the line that led to it.
@@ -237,6 +250,11 @@ class Guarded:
         return self._adapter
 
     @property
+    def batch(self) -> int:
+        """The batches so far; after a call, the number of its batch, for `label`."""
+        return self._watch.batch
+
+    @property
     def holding(self) -> bool:
         """Whether the adapter answers and learns nothing."""
         return bool(self._watch.held)
@@ -274,46 +292,50 @@ class Guarded:
     @one_at_a_time
     def status(self) -> str:
         """The state of the guard in a few lines of text."""
-        watch = self._watch
-        if not watch.held:
-            mode = "learning"
-        elif watch.until is None:
-            mode = f"held until `release`: {watch.held}"
-        else:
-            mode = f"held until batch {watch.until}: {watch.held}"
-        evidence = ", ".join(f"{name} {max(p.evidence, 0.0):.0%}" for name, p in watch.processes.items())
-        count = len(self.snapshots)
-        lines = [
-            f"batch {watch.batch}: {mode}",
-            f"evidence against the adapted model, of what an alarm takes: {evidence}",
-            f"{count} snapshot{'' if count == 1 else 's'}"
-            + (f", the newest {self.snapshots[-1]}" if self.snapshots else ""),
-        ]
-        lines += [f"last action: {self._events[-1]}"] if self._events else []
-        troubles = (self._snapshots.trouble, "" if self._log is None else self._log.trouble)
-        return "\n".join([*lines, *filter(None, troubles)])
+        troubles = [self._snapshots.trouble, "" if self._log is None else self._log.trouble]
+        return status_text(self._watch, self.snapshots, self._events, troubles)
 
     # ------------------------------------------------------------------ state
 
     @one_at_a_time
     def state(self) -> dict[str, Any]:
         """The guard's own state, for JSON; that of the adapter is `adapter.state_dict()`."""
-        return {"watch": self._watch.to_json(), "events": [asdict(event) for event in self._events]}
+        return {
+            "watch": self._watch.to_json(),
+            "events": [asdict(event) for event in self._events],
+            "snapshots": list(self._snapshots.own),
+        }
 
     @one_at_a_time
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned; decisions go on as if there had been no break.
 
+        StateError where the state is of a guard with another tolerance or delta.
         Snapshots taken after a later batch than that of the state are dropped: a rollback goes back only.
         """
         try:
             watch, events = state["watch"], [Event(**event) for event in state["events"]]
+            names = [str(name) for name in state["snapshots"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"expected the state of a guard, got another: {error!r}") from error
-        self._watch = Watch.from_json(watch)
+        loaded = Watch.from_json(watch)
+        if not loaded.tests_as(self._options):
+            own = f"tolerance {self._options.tolerance:g} and delta {self._options.delta:g}"
+            raise StateError(f"expected the state of a guard with {own}, got one with other options")
+        self._watch = loaded
         self._events = deque(events, maxlen=EVENTS)
         self._snapshots.drop_after(self._watch.batch)
+        self._snapshots.adopt(names)
         self._begin_log()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Guarded":
+        """A copy; OptionError where snapshots or log are files, which two guards cannot share."""
+        if self._log is not None or self._snapshots.on_disk:
+            raise OptionError("expected a guard without folder and log to copy: two guards cannot share them")
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(deepcopy(self.__dict__, memo))
+        return made
 
     def _begin_log(self) -> None:
         if self._log is not None:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise.errors import StateError
+from equipoise.errors import OptionError, StateError
 from equipoise.version import __version__
 
-_KIND, _VERSION = "equipoise guard log", 1
+_KIND, _VERSION = "equipoise guard log", 2
 _CHECK, _LONGEST = "check", 2**20
+_BEGINNING = json.dumps({"kind": _KIND})[:-1].encode()
 
 
 def _check(before: str, values: Mapping[str, Any]) -> str:
@@ -22,6 +23,8 @@ def _check(before: str, values: Mapping[str, Any]) -> str:
 
 class Log:
     """A file that lines are appended to; a line that a killed process left torn is cut off when it opens.
+
+    A file that does not begin as a log does is refused, and stays as it is.
 
     A file that cannot be written (a full disk) is no error: logging stops and `trouble` says so. Every time
     it opens, and whenever the state of the guard is replaced, a header begins a new part, which is replayed
@@ -57,10 +60,13 @@ class Log:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Cut a file after its last whole line."""
+    """Cut a log after its last whole line; OptionError for a file that is no log."""
     if not path.exists():
         return
     with path.open("r+b") as file:
+        beginning = file.read(len(_BEGINNING))
+        if not _BEGINNING.startswith(beginning):
+            raise OptionError(f"expected the log of a guard, or no file, got another file: {path}")
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - _LONGEST, 0))
         file.truncate(size - len(file.read().rpartition(b"\n")[2]))

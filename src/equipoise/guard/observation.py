@@ -116,3 +116,18 @@ def _distance(values: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> flo
 def _added(numbers: list[Tensor]) -> float:
     """The sum of numbers on a device, copied to the host at once."""
     return float(torch.stack(numbers).cpu().double().sum()) if numbers else 0.0
+
+
+def label_counts(target: Tensor, own: Tensor, theirs: Tensor, size: int) -> list[tuple[int, int, int]]:
+    """The counts of right answers, of labels (N) and both models' logits (N, C), in pieces of some samples.
+
+    Rows with logits that are not finite are left out.
+
+    Returns:
+        Of each piece of at most `size` rows: how many the source model alone had right, both models or none,
+        and the adapted model alone.
+    """
+    rows = own.isfinite().all(1) & theirs.isfinite().all(1)
+    behind = (theirs.argmax(1) == target)[rows].int() - (own.argmax(1) == target)[rows].int()
+    pieces = behind.split(size) if len(behind) else ()
+    return [(int((d > 0).sum()), int((d == 0).sum()), int((d < 0).sum())) for d in pieces]

@@ -25,8 +25,11 @@ def replay(log: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
         StateError: a line is damaged, was changed or is missing, or a decision is not the one that was made.
     """
     if isinstance(log, str | os.PathLike):
-        with Path(log).open(encoding="utf-8", newline="\n") as lines:
-            return _replayed(lines)
+        try:
+            with Path(log).open(encoding="utf-8", newline="\n") as lines:
+                return _replayed(lines)
+        except UnicodeDecodeError as error:
+            raise StateError(f"{log}: expected a log of a guard, got a file that is no text") from error
     return _replayed(log)
 
 
@@ -48,8 +51,8 @@ def _decided(options: Options, watch: Watch, values: Mapping[str, Any]) -> tuple
     if "observation" in values:
         return decide(options, watch, Observation.from_json(values["observation"]))
     if "labels" in values:
-        return take_labels(options, watch, *values["labels"])
-    return request(options, watch, values["request"], values["reason"])
+        return take_labels(options, watch, values["labels"], values["batch"])
+    return request(options, watch, values["request"], values["reason"], values["weights"])
 
 
 def _events(values: Mapping[str, Any], batch: int, decision: Decision) -> list[Event]:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from equipoise.adapter import Adapter
@@ -23,11 +24,13 @@ class Kept:
         number: of the snapshot, counted from 1.
         batch: the batch after which it was taken.
         held: the snapshot itself; None where it is on disk only.
+        own: whether it is of this run; False for a file that an earlier run left.
     """
 
     number: int
     batch: int
     held: Snapshot | None = None
+    own: bool = True
 
     @property
     def name(self) -> str:
@@ -40,8 +43,11 @@ class Snapshots:
 
     Without a folder they are in memory. With one, each is a file with a checksum, written atomically, and
     memory has the newest only. Files that a killed process left half written are removed when the ring opens;
-    a file that is damaged is found when it is read, and the next older one is taken. A folder that cannot be
-    written (a full disk) is no error: `trouble` says so and the snapshot stays in memory.
+    a file that cannot be read is passed over and stays, and the next older one is taken. A folder that cannot
+    be written (a full disk) is no error: `trouble` says so and the snapshot stays in memory.
+
+    Files that are there when the ring opens are of an earlier run: `back` has them, `between` does not, until
+    `adopt` names them.
 
     Args:
         keep: snapshots to keep.
@@ -54,15 +60,24 @@ class Snapshots:
         self.trouble = ""
         self._count = 0
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise OptionError(f"expected a folder for snapshots, got a file: {error.filename}") from error
             self._open(self._folder)
 
     def _open(self, folder: Path) -> None:
         for partial in folder.glob(".*.partial"):
             partial.unlink(missing_ok=True)
         found = (_NAME.fullmatch(path.stem) for path in folder.glob(f"*{_SUFFIX}"))
-        self._kept = sorted((Kept(int(m[1]), int(m[2])) for m in found if m), key=lambda kept: kept.number)
+        kept = (Kept(int(m[1]), int(m[2]), own=False) for m in found if m)
+        self._kept = sorted(kept, key=lambda kept: kept.number)
         self._count = max((kept.number for kept in self._kept), default=0)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the ring has a folder."""
+        return self._folder is not None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,7 +105,7 @@ class Snapshots:
             return
         self.trouble = ""
         self._kept = [
-            kept if kept is taken or not self._path(kept).exists() else Kept(kept.number, kept.batch)
+            kept if kept is taken or not self._path(kept).exists() else replace(kept, held=None)
             for kept in self._kept
         ]
 
@@ -110,9 +125,18 @@ class Snapshots:
         for kept in [kept for kept in self._kept if kept.batch > batch]:
             self._drop(kept)
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The names of those of this run, oldest first."""
+        return tuple(kept.name for kept in self._kept if kept.own)
+
+    def adopt(self, names: Collection[str]) -> None:
+        """Take the snapshots of these names, and no others, for those of this run."""
+        self._kept = [replace(kept, own=kept.name in names) for kept in self._kept]
+
     def between(self, after: int, until: int) -> list[Kept]:
-        """Snapshots taken after one batch and no later than another, newest first."""
-        return [kept for kept in reversed(self._kept) if after < kept.batch <= until]
+        """Snapshots of this run taken after one batch and no later than another, newest first."""
+        return [kept for kept in reversed(self._kept) if kept.own and after < kept.batch <= until]
 
     def back(self, steps: int) -> list[Kept]:
         """The snapshot a number of steps back, 1 the newest, and those older than it, newest first."""
@@ -121,11 +145,13 @@ class Snapshots:
         return self._kept[::-1][steps - 1 :]
 
     def restore(self, adapter: Adapter, candidates: list[Kept]) -> tuple[str | None, str]:
-        """Go back to the first of some snapshots that can be read; those that cannot are dropped.
+        """Go back to the first of some snapshots that can be read.
+
+        Those that cannot stay: not every failure to read is damage (too many open files, another method).
 
         Returns:
-            Its name, or None where there is none and the adapter is as it was; and the damaged ones passed
-            over, in words.
+            Its name, or None where there is none and the adapter is as it was; and the ones passed over, in
+            words.
         """
         notes = []
         for kept in candidates:
@@ -133,7 +159,6 @@ class Snapshots:
                 self._restore(adapter, kept)
             except (StateError, OSError) as error:
                 notes.append(f"snapshot {kept.name} cannot be read: {error}")
-                self._drop(kept)
                 continue
             return kept.name, "; ".join(notes)
         return None, "; ".join(notes)

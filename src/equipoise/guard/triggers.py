@@ -1,12 +1,12 @@
 """The triggers: each is a value that an observation turns into the next, and that may have an alarm.
 
-| trigger | fed by | an alarm unless | its false alarms |
+| trigger | fed by | an alarm where | its false alarms |
 |---|---|---|---|
-| `Estimates` | estimated accuracies | adapted `tolerance` below source at most | at most δ if right |
-| `Labels` | labels | the same, sample by sample | at most δ |
-| `Collapse` | classes of the answers | half of them, at most, on other classes | at most δ |
-| `BelowSource` | intervals of the estimates | they overlap once in 5 batches | not known |
-| `Runaway` | weights and statistics | they are finite and within limits | not known |
+| `Estimates` | estimated accuracies | adapted is more than `tolerance` below source | at most δ if right |
+| `Labels` | labels | the same | at most δ |
+| `Collapse` | classes of the answers | over half of them move to a few classes | at most δ |
+| `BelowSource` | intervals of the estimates | they lie apart for 5 batches in a row | not known |
+| `Runaway` | weights and statistics | they are not finite, or beyond limits | not known |
 """
 
 from collections import defaultdict
@@ -20,8 +20,8 @@ from equipoise.guard.observation import Observation
 MOVED_ANSWERS = 0.5
 """The share of answers that may move to other classes than the source model's before it is a collapse."""
 
-FORGOTTEN = 0.01
-"""The weight below which a pair of answers leaves the window."""
+SAMPLES_HALF_LIFE, FORGOTTEN = 100.0, 0.01
+"""The samples after which a pair of answers counts half, and the weight below which it leaves the window."""
 
 IN_A_ROW = 5
 """The batches in a row with an estimate below the source model's that are an alarm."""
@@ -75,7 +75,7 @@ class Estimates:
         if not seen.learned or seen.accuracy is None or seen.source_accuracy is None:
             return self
         behind = 0.0 if seen.answered_by == "source" else seen.source_accuracy[0] - seen.accuracy[0]
-        return replace(self, process=self.process.after([(paired_loss(behind), 1)], batch))
+        return replace(self, process=self.process.after(paired_loss(behind), batch))
 
     @property
     def alarm(self) -> Alarm | None:
@@ -88,18 +88,22 @@ class Estimates:
 
 @dataclass(frozen=True)
 class Labels:
-    """A paired e-process on labels, one loss a sample.
+    """A paired e-process on labels, one loss a batch of answers.
 
-    d = 1[source model right] − 1[adapted model right]. H0: E[d | the past] ≤ tolerance for every sample, the
-    past being the samples labelled before. No estimate is in it: δ is exact.
+    d is the mean over the batch of 1[source model right] − 1[adapted model right]. H0: E[d | the past] ≤
+    tolerance for every batch, the past being the batches labelled before; samples of a batch may depend on
+    each other in any way. No estimate is in it: δ is exact.
     """
 
     process: EProcess
 
     def after(self, source_only: int, same: int, adapted_only: int, batch: int) -> "Labels":
         """The trigger after labels came: samples that only one of the models, or both or none, had right."""
-        losses = [(1.0, source_only), (0.5, same), (0.0, adapted_only)]
-        return replace(self, process=self.process.after(losses, batch))
+        count = source_only + same + adapted_only
+        if not count:
+            return self
+        loss = paired_loss((source_only - adapted_only) / count)
+        return replace(self, process=self.process.after(loss, batch))
 
     @property
     def alarm(self) -> Alarm | None:
@@ -115,18 +119,20 @@ class Collapse:
 
     The distance of two histograms is 1 − Σ_c min(π_c, π'_c) = max over sets K of classes of π(K) − π'(K),
     their total variation. K is taken from the batches before: the classes that were answered more often than
-    by the source model. Each sample then is a loss
+    by the source model. Each batch then is a loss
 
-        ℓ = (d + 1) / 2,   d = 1[answer in K] − 1[source model's answer in K],   ε = (1 + ½) / 2,
+        ℓ = max(0, share of answers in K − share of the source model's answers in K),   ε = ½,
 
-    whose mean is at most (1 + distance) / 2 for batches of any size, one sample included. H0: given the past,
-    the distance is at most ½. The source model meets it with d = 0 always. The reference is the source
-    model's answers to the same samples, not its answers to source data: a stream of one class, or sorted by
-    class, has a histogram of its own without a collapse.
+    which is at most the distance of the batch's histograms. H0: given the past, E[ℓ] ≤ ½; samples of a batch
+    may depend on each other in any way. In a batch of one sample, ℓ is whether the answer moved into K. The
+    source model meets H0 with ℓ = 0 always. The reference is the source model's answers to the same samples,
+    not its answers to source data: a stream of one class, or sorted by class, has a histogram of its own
+    without a collapse.
 
     Answers that are spread over more classes than the source model's are no collapse. Bets are only placed
     while the answers before were the more concentrated ones, Σ_c π_c² > Σ_c π'_c². K, that condition and the
-    mean and variance that the bet follows from are all those of the batches before, so that δ holds.
+    mean and variance that the bet follows from are all those of the batches before, so that δ holds. The
+    variance is that of samples: that of a batch whose samples are all alike.
 
     On a stream of one class, an adapted model that is right more often than the source model by ½ or more
     gives the same histograms as a collapse to that class: the two cannot be distinguished without labels or a
@@ -145,13 +151,13 @@ class Collapse:
         came = sum(count for *_, count in seen.pairs)
         if not came:
             return self
-        losses = [(paired_loss(d), int(count)) for d, count in _differences(seen.pairs, self.favoured)]
-        kept = 2.0 ** (-came / self.process.half_life)
+        moved = sum(d * count for d, count in _differences(seen.pairs, self.favoured)) / came
+        kept = 2.0 ** (-came / SAMPLES_HALF_LIFE)
         weights = {(own, theirs): kept * weight for own, theirs, weight in self.window}
         for own, theirs, count in seen.pairs:
             weights[own, theirs] = weights.get((own, theirs), 0.0) + count
         window = tuple((*pair, weight) for pair, weight in sorted(weights.items()) if weight >= FORGOTTEN)
-        return Collapse(self.process.after(losses, batch, self.bet), window)
+        return Collapse(self.process.after(max(moved, 0.0), batch, self.bet), window)
 
     @property
     def bet(self) -> float:
@@ -159,10 +165,10 @@ class Collapse:
         answered, by_source = self.histograms
         if sum(n * n for n in answered.values()) <= sum(n * n for n in by_source.values()):
             return 0.0
-        losses = [(paired_loss(d), weight) for d, weight in _differences(self.window, self.favoured)]
-        total = sum(weight for _, weight in losses)
-        mean = sum(weight * loss for loss, weight in losses) / total
-        variance = sum(weight * (loss - mean) ** 2 for loss, weight in losses) / total
+        moved = list(_differences(self.window, self.favoured))
+        total = sum(weight for _, weight in moved)
+        mean = sum(weight * d for d, weight in moved) / total
+        variance = sum(weight * (d - mean) ** 2 for d, weight in moved) / total
         return grapa(mean, variance, self.process.epsilon)
 
     @property
