@@ -70,16 +70,16 @@ def test_200_clients_at_once_get_their_own_rows(tmp_path: Path) -> None:
     def client(index: int) -> Prediction:
         barrier.wait()
         inputs = np.stack([marks[index], np.full(len(marks[index]), index)], 1).astype(np.float32)
-        return ask(own, f"camera {index % 7}", inputs)
+        return ask(own, f"camera-{index % 7}", inputs)
 
     own = service(tmp_path, adapter=eq.create("source", Marked()), waiting=200)
     with own, ThreadPoolExecutor(200) as pool:
         answers = list(pool.map(client, range(200)))
-        statuses = own.streams()
         for index, answer in enumerate(answers):
             assert answer.classes == marks[index].tolist()
-            assert answer.stream == f"camera {index % 7}"
+            assert answer.stream == f"camera-{index % 7}"
             assert own.label(answer.stream, answer.request, marks[index].tolist()).right == len(marks[index])
+        statuses = own.streams()
     assert len({answer.request for answer in answers}) == 200
     assert sum(status.samples for status in statuses) == sum(map(len, marks))
     assert sum(status.batches for status in statuses) < 200  # some requests were joined
@@ -131,7 +131,7 @@ def _broken(*_: object) -> None:
 def test_a_full_queue_refuses(tmp_path: Path, gate: threading.Event) -> None:
     with service(tmp_path, adapter=gated(), waiting=3, rows=8) as own:
         accepted = []
-        with pytest.raises(BusyError, match="3 requests are waiting"):
+        with pytest.raises(BusyError, match="3 requests of 18432 bytes are waiting"):
             for seed in range(10):
                 accepted.append(own.submit("a", batch(seed)))  # noqa: PERF401
         assert 3 <= len(accepted) <= 4
@@ -203,7 +203,7 @@ def request(stream: str, rows: int, shape: tuple[int, ...] = (2,), deadline: flo
 
 
 def test_batches_join_the_oldest_requests_of_one_stream_and_shape_in_order() -> None:
-    queue = RequestQueue(waiting=20, rows=8)
+    queue = RequestQueue(waiting=20, rows=8, waiting_bytes=2**20)
     came = [("a", 3), ("b", 2), ("a", 4), ("a", 2), ("b", 1), ("a", 1)]
     requests = [request(stream, rows) for stream, rows in came]
     for each in requests:
@@ -224,7 +224,7 @@ def test_batches_join_the_oldest_requests_of_one_stream_and_shape_in_order() -> 
 
 
 def test_an_answered_request_gives_its_place_to_a_new_one() -> None:
-    queue = RequestQueue(waiting=2, rows=8)
+    queue = RequestQueue(waiting=2, rows=8, waiting_bytes=2**20)
     first, second = request("a", 1), request("a", 1)
     queue.put(first)
     queue.put(second)
@@ -237,6 +237,7 @@ def test_an_answered_request_gives_its_place_to_a_new_one() -> None:
         queue.put(request("b", 1))
 
 
+<<<<<<< HEAD
 def test_a_request_that_the_learner_answers_at_once_is_not_answered_by_the_source_model() -> None:
     queue = RequestQueue(waiting=4, rows=8)
     promised, late, answered = (request("a", 1, deadline=0.0) for _ in range(3))
@@ -256,6 +257,31 @@ def test_a_busy_learner_learns_from_a_part_of_the_batches_of_several_clients(tmp
         learner._busy.value = 1.0
         assert learner._is_pressed(joined)
         assert not learner._is_pressed(alone)
+=======
+def test_the_bytes_that_wait_are_bounded() -> None:
+    queue = RequestQueue(waiting=20, rows=8, waiting_bytes=100)
+    large = request("a", 8, (10,))
+    queue.put(large)  # 320 bytes: alone it may wait
+    with pytest.raises(BusyError, match="1 requests of 320 bytes are waiting, of at most 20 and 100"):
+        queue.put(request("a", 1))
+    assert large.claim()
+    for _ in range(12):  # 8 bytes each, in the place of the one that is answered
+        queue.put(request("a", 1))
+    with pytest.raises(BusyError):
+        queue.put(request("a", 1))
+    assert len(queue) == 12
+
+
+def test_inputs_count_as_the_bytes_that_the_model_takes(tmp_path: Path, gate: threading.Event) -> None:
+    with service(tmp_path, adapter=gated(), waiting_bytes=8 * 3 * 8 * 8 * 4) as own:
+        small = np.zeros((8, 3, 8, 8), np.uint8)
+        own._queue.run(gate.wait)
+        first = own.submit("a", small)
+        with pytest.raises(BusyError):
+            own.submit("a", small)
+        gate.set()
+        assert first.result(60).answered_by == "student"
+>>>>>>> service2
 
 
 @pytest.mark.parametrize("guarded", [True, False])

@@ -11,7 +11,9 @@ import equipoise as eq
 from equipoise.errors import StateError
 from equipoise.guard.guarded import Guarded
 from equipoise.serving.errors import TooManyStreamsError, UnknownStreamError
-from tests.serving.support import adapter, ask, batch, labels, probabilities, same, service
+from equipoise.serving.limits import Limits
+from equipoise.serving.recipe import ServiceFromFactory
+from tests.serving.support import PATIENT, adapter, ask, batch, labels, probabilities, same, service
 from tests.support.rehearsals import held_out, trained
 
 
@@ -130,3 +132,47 @@ def test_a_folder_of_another_method_or_model_is_refused(tmp_path: Path) -> None:
         )
     with service(tmp_path) as again:
         assert again.status("a").batches == 1
+
+
+def test_reading_a_stream_on_disk_evicts_no_other(tmp_path: Path) -> None:
+    with service(tmp_path, resident=2) as own:
+        for name in ("a", "b", "c"):
+            answer = ask(own, name, batch(0))
+        own._do(lambda: None)  # the learner has finished
+        rows = own.history("c")
+        assert [status.resident for status in own.streams()] == [False, True, True]
+        for _ in range(2):
+            assert own.status("a").gauges["samples"] == 8
+            assert _without_time(own.history("a")) == _without_time(rows)
+        assert [status.resident for status in own.streams()] == [False, True, True]
+        ask(own, "c", batch(1))
+        own.label("c", answer.request, labels(0))
+        ask(own, "d", batch(0))  # "b" was used least recently
+        assert [status.resident for status in own.streams()] == [False, False, True, True]
+
+
+def test_a_stream_that_was_not_guarded_goes_on_under_a_guard(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    with service(folder, guarded=False) as own, service(tmp_path / "two", guarded=False) as other:
+        for seed in range(3):
+            ask(own, "a", batch(seed, shift=2.0))
+            ask(other, "a", batch(seed, shift=2.0))
+        expected = ask(other, "a", batch(9, shift=2.0))
+    with service(folder) as again:
+        assert again.status("a").batches == 3
+        assert same(ask(again, "a", batch(9, shift=2.0)), expected)
+        assert again.status("a").events == ()
+        assert again.snapshot("a").endswith("batch-1")
+    with service(folder, guarded=False) as back:
+        assert back.status("a").batches == 4
+
+
+def test_the_rehearsal_of_a_method_is_used(tmp_path: Path) -> None:
+    source = eq.rehearse(trained(), held_out(), method="tent", shifts=8, progress=False)
+    source.save(tmp_path / "statistics")
+    for method, tempered in (("tent", True), ("norm", False)):
+        made = ServiceFromFactory("", tmp_path / "statistics", method, Limits(latency_ms=PATIENT))
+        with made.around(trained(), tmp_path / method) as own:
+            answer = ask(own, "a", batch(0, 32))
+            assert (answer.accuracy is not None) == tempered
+            assert (answer.temperature not in (None, 1.0)) == tempered

@@ -71,10 +71,11 @@ class RequestQueue:
     Args:
         waiting: the most requests.
         rows: the most samples in a batch.
+        waiting_bytes: the most bytes of their samples; one request alone may have more.
     """
 
-    def __init__(self, waiting: int, rows: int) -> None:
-        self._waiting, self._rows = waiting, rows
+    def __init__(self, waiting: int, rows: int, waiting_bytes: int) -> None:
+        self._waiting, self._rows, self._waiting_bytes = waiting, rows, waiting_bytes
         self._requests: deque[Request] = deque()
         self._tasks: deque[Task] = deque()
         self._late: deque[Request] = deque()
@@ -94,14 +95,25 @@ class RequestQueue:
         """Add a request; BusyError if the queue is full of requests that have no answer yet."""
         with self._changed:
             self._check_open()
-            if len(self._requests) >= self._waiting:
+            while self._requests and self._is_full(request):
                 answered = next((each for each in self._requests if each.claimed), None)
                 if answered is None:
-                    raise BusyError(f"{self._waiting} requests are waiting, and no more can: try again later")
+                    raise BusyError(
+                        f"{len(self._requests)} requests of {self._bytes} bytes are waiting, of at most "
+                        f"{self._waiting} and {self._waiting_bytes}: try again later"
+                    )
                 self._requests.remove(answered)
             self._requests.append(request)
             self._late.append(request)
             self._changed.notify_all()
+
+    def _is_full(self, request: Request) -> bool:
+        bytes_then = self._bytes + request.inputs.nbytes
+        return len(self._requests) >= self._waiting or bytes_then > self._waiting_bytes
+
+    @property
+    def _bytes(self) -> int:
+        return sum(request.inputs.nbytes for request in self._requests)
 
     def run(self, call: Callable[[], Any]) -> Future[Any]:
         """Add a task."""

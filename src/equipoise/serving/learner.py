@@ -168,7 +168,7 @@ class Learner:
         return outcome.by_source(source, stream.source_temperature)
 
     def _refresh(self, stream: Stream) -> None:
-        """Note how the source model would answer: in the shadow always, else now and then for late answers."""
+        """Note how the source model would answer: in the shadow always, else now and then, for late ones."""
         if stream.mode == "shadow" or stream.batches % _REFRESH == _REFRESH - 1:
             stream.source_temperature = self._adapter.source_temperature
             stream.source_accuracy = self._adapter.source_accuracy

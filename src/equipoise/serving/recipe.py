@@ -20,7 +20,8 @@ class ServiceFromFactory:
     Attributes:
         factory: "module:function"; the function returns the model, or the model and a transform of images.
         source: the file of the model's source statistics (`SourceStatistics.save`); None for methods that do
-            without.
+            without. If it holds a rehearsal of the method, answers are tempered by it, and their accuracy is
+            estimated.
         method: the name of the adapting method.
         limits: of the service.
     """
@@ -38,5 +39,7 @@ class ServiceFromFactory:
         """The service around a model that the factory has made already."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         statistics = None if self.source is None else SourceStatistics.load(self.source)
-        adapter = create(self.method, model.to(device).eval(), statistics)
+        rehearsed = statistics is not None and self.method in statistics.rehearsals
+        tempering = {"tempering": "rehearsed"} if rehearsed else {}
+        adapter = create(self.method, model.to(device).eval(), statistics, **tempering)
         return Service(adapter, state_folder, limits=self.limits)

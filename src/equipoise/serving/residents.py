@@ -2,7 +2,8 @@
 
 import time
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from equipoise.serving.unguarded import Unguarded
 
 WINDOW = 500
 """The samples that a stream's gauges are of, and that its monitor keeps."""
+
+
+_Result = TypeVar("_Result")
 
 
 class Residents:
@@ -62,6 +66,18 @@ class Residents:
         self._live.move_to_end(stream.name)
         self._evict_surplus()
         return live
+
+    def look(self, stream: Stream, call: Callable[[Stream, Live], _Result]) -> _Result:
+        """Call a function with a stream; one on disk is read for it, and does not take another's memory."""
+        if stream.live is not None:
+            return call(stream, stream.live)
+        live = self._load(stream)
+        self._live[stream.name] = stream
+        self._live.move_to_end(stream.name, last=False)
+        try:
+            return call(stream, live)
+        finally:
+            self.evict(stream)
 
     def _park(self) -> None:
         """Take the state of the current stream out of the adapter."""
@@ -208,12 +224,13 @@ class Residents:
 
     def _loaded(self, stream: Stream, state: StoredState) -> Live:
         self._adapter.restore(self._fresh)
-        live = self._new(stream)
         self._adapter.load_state_dict(part(state.tensors, "adapter."))
+        live = self._new(stream)
         try:
             facts = state.facts
             light = facts["stream"]
-            live.guard.load(facts["guard"])
+            if facts["guard"]:  # else the state of a service without a guard: this guard begins with it
+                live.guard.load(facts["guard"])
             live.monitor.load({"numbers": facts["monitor"], "tensors": part(state.tensors, "monitor.")})
             live.events.extend(GuardEvent(**event) for event in facts["events"])
             live.saved = live.newest

@@ -83,7 +83,7 @@ class Service:
         except BaseException:
             self._folder.close()
             raise
-        self._queue = RequestQueue(limits.waiting, limits.rows)
+        self._queue = RequestQueue(limits.waiting, limits.rows, limits.waiting_bytes)
         source = SourceAnswers(adapter)
         self._learner = Learner(adapter, self._residents, self._queue, self._answers, source, limits)
         late = LateAnswers(self._queue, source, self._answers, self._residents.streams)
@@ -241,18 +241,22 @@ class Service:
         return [stream.status() for _, stream in sorted(self._residents.streams.copy().items())]
 
     def status(self, stream: str) -> StreamStatus:
-        """One stream; it is read from disk if it is there."""
+        """One stream; it is read if it is on disk, and stays there."""
         own = self._known(stream)
         if own.live is not None:
             return own.status()
-        return replace(self._with(stream, lambda own, _: own.status()), resident=False)
+        return replace(self._look(own, lambda own, _: own.status()), resident=False)
 
     def history(self, stream: str, since: int = 0) -> list[dict[str, Any]]:
         """Rows of the stream's curves with `index` > since, oldest first, bounded in number."""
-        live = self._known(stream).live
+        own = self._known(stream)
+        live = own.live
         if live is not None:
             return live.monitor.rows(since)
-        return self._with(stream, lambda _, live: live.monitor.rows(since))
+        return self._look(own, lambda _, live: live.monitor.rows(since))
+
+    def _look(self, stream: Stream, call: Callable[[Stream, Live], _Result]) -> _Result:
+        return self._do(lambda: self._residents.look(stream, call))
 
     def _check_open(self) -> None:
         if not self.ready:
