@@ -30,7 +30,7 @@ FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
 """The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
 
 LARGEST_STEP = 0.05
-"""The limit of the rise of the weights' distance in one batch: some 35 times that of TENT at a rate of 0.001."""
+"""The limit of the rise of the weights' distance in one batch: some 35 times TENT's at its rate of 0.001."""
 
 
 class Alarm(NamedTuple):
