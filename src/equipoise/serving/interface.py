@@ -116,14 +116,6 @@ class ServiceLike(Protocol):
     """
 
     @property
-    def method(self) -> str:
-        """The name of the adapting method."""
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-
-    @property
     def ready(self) -> bool:
         """Whether requests are taken."""
 
