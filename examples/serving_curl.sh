@@ -19,6 +19,7 @@ ask "$server/v1/mode?stream=$stream" -H "$json" -d '{"mode": "hold"}'
 ask "$server/v1/mode?stream=$stream" -H "$json" -d '{"mode": "adapted"}'
 ask "$server/v1/rollback?stream=$stream" -H "$json" -d '{"steps": 1}'
 ask -X POST "$server/v1/reset?stream=$stream"
+ask -X POST "$server/v1/release?stream=$stream"
 
 ask "$server/v1/streams/$stream"
 ask "$server/v1/streams/$stream/history?since=0"

@@ -73,6 +73,10 @@ class BareService:
         """Refuse."""
         self.label(stream, "", ())
 
+    def release(self, stream: str) -> None:
+        """Refuse."""
+        self.label(stream, "", ())
+
     def rollback(self, stream: str, steps: int = 1) -> str:
         """Refuse."""
         self.label(stream, "", ())

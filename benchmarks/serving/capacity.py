@@ -77,8 +77,8 @@ def memory(adapter: eq.Adapter, streams: int) -> list[Figure]:
                 service.submit(f"first {index}", x).result()
             before = resident_bytes()
             for index in range(streams - 20):
-                service.submit(f"camera {index}", x).result()
-                service.snapshot(f"camera {index}")
+                service.submit(f"camera-{index}", x).result()
+                service.snapshot(f"camera-{index}")
             grown = (resident_bytes() - before) / (streams - 20)
     tensors = adapter.snapshot().bytes
     return [
@@ -141,11 +141,11 @@ def eviction(adapter: eq.Adapter, streams: int, resident: int) -> list[Figure]:
                 service.submit(f"first {index}", first).result()
             before, begun = resident_bytes(), time.process_time()
             for index in range(streams - 2 * resident):
-                service.submit(f"camera {index}", first).result()
+                service.submit(f"camera-{index}", first).result()
             new, grown = time.process_time() - begun, resident_bytes() - before
             again = min(200, streams - 3 * resident)
             begun = time.process_time()
-            answers = [service.submit(f"camera {index}", second).result() for index in range(again)]
+            answers = [service.submit(f"camera-{index}", second).result() for index in range(again)]
             back = time.process_time() - begun
             disk = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
             found = len(service.streams())

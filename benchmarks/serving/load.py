@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from http_client import prepared, run_clients
+from load_table import LEAST_THROUGHPUT, MOST_P99
 from pattern_stream import SHIFT, images, prepare
 from server_process import ServerProcess, started
 
 KINDS = ("bare", "poise")
 BATCHES = 20
-LEAST_THROUGHPUT, MOST_P99 = 0.6, 3.0
 
 
 def requests_of(clients: int, rows: int, streams: int) -> list[list[bytes]]:

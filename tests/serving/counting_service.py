@@ -17,11 +17,12 @@ from equipoise.serving.interface import LabelsTaken, Mode, Prediction, StreamSta
 class CountingService:
     """Counts batches; the counts are on disk after `snapshot` and `close`."""
 
-    method, classes = "counting", 3
+    method = "counting"
     ready = True
 
     def __init__(self, folder: Path) -> None:
         self._lock = FolderLock(folder / "lock")
+        self.released: list[str] = []
         self._path = folder / "counts.json"
         self.counts: dict[str, int] = json.loads(self._path.read_text()) if self._path.exists() else {}
 
@@ -44,6 +45,9 @@ class CountingService:
 
     def reset(self, stream: str) -> None:
         self.counts[stream] = 0
+
+    def release(self, stream: str) -> None:
+        self.released.append(stream)
 
     def rollback(self, stream: str, steps: int = 1) -> str:
         self.counts[stream] -= steps

@@ -24,6 +24,7 @@ from equipoise.serving.interface import GuardEvent, LabelsTaken, Mode, Predictio
 @dataclass
 class FakeStream:
     mode: Mode = "adapted"
+    guard_holds: bool = False
     batches: int = 0
     samples: int = 0
     requests: dict[str, int] = field(default_factory=dict)
@@ -39,7 +40,7 @@ class FakeService:
     def __init__(self, columns: int = 2, queue: int = 1000) -> None:
         self.ready, self.columns, self.queue = True, columns, queue
         self.fails: Exception | None = None
-        self.held: list[Future[Prediction]] = []  # answered by `release` where `holds`
+        self.held: list[Future[Prediction]] = []  # those that a test answers, where `holds`
         self.holds = False
         self.closed = False
         self.held_streams: dict[str, FakeStream] = {}
@@ -106,6 +107,9 @@ class FakeService:
 
     def reset(self, stream: str) -> None:
         self._known(stream).snapshots.clear()
+
+    def release(self, stream: str) -> None:
+        self._known(stream).guard_holds = False
 
     def rollback(self, stream: str, steps: int = 1) -> str:
         snapshots = self._known(stream).snapshots

@@ -164,6 +164,8 @@ def test_a_damaged_image_is_refused(name: str) -> None:
     client = client_of(service, transform=whole)
     response = client.post("/v1/predict", content=BAD_PICTURES[name], headers=PNG)
     assert response.status_code == 422
+    assert response.json()["error"].startswith("expected a PNG image, got ")
+    assert "object at" not in response.json()["error"]
     assert not service.state()
 
 

@@ -1,10 +1,13 @@
-"""Labels, reset, rollback, snapshot and mode; streams, history and health."""
+"""Labels, reset, release, rollback, snapshot and mode; streams, history and health."""
 
+import time
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from equipoise.serving.errors import InputError
+from equipoise.serving.inputs import check_name
 from equipoise.serving.routes.schemas import (
     ChangeResponse,
     HistoryRow,
@@ -55,6 +58,14 @@ def test_a_stream_is_reset(service: FakeService, client: TestClient) -> None:
     assert service.state()["a"].snapshots == []
 
 
+def test_a_held_stream_is_released(service: FakeService, client: TestClient) -> None:
+    service.held_streams["a"].guard_holds = True
+    response = client.post("/v1/release?stream=a")
+    assert (response.status_code, response.json()) == (200, {"stream": "a", "done": "release"})
+    ChangeResponse.model_validate(response.json())
+    assert not service.state()["a"].guard_holds
+
+
 @pytest.mark.parametrize("mode", ["adapted", "shadow", "hold"])
 def test_the_mode_is_changed(service: FakeService, client: TestClient, mode: str) -> None:
     response = client.post("/v1/mode?stream=a", json={"mode": mode})
@@ -75,6 +86,7 @@ REFUSED: dict[str, tuple[str, Any, int]] = {
     "a long request id": ("/v1/labels?stream=a", {"request": "a" * 200, "labels": [1, 1]}, 422),
     "a misspelt name": ("/v1/labels?stream=a", {"request": "a-1", "label": [1, 1]}, 422),
     "no body": ("/v1/labels?stream=a", None, 422),
+    "release of an unknown stream": ("/v1/release?stream=b", None, 404),
     "reset of an unknown stream": ("/v1/reset?stream=b", None, 404),
     "more snapshots than there are": ("/v1/rollback?stream=a", {"steps": 3}, 409),
     "no step back": ("/v1/rollback?stream=a", {"steps": 0}, 422),
@@ -97,6 +109,65 @@ def test_a_refused_change_changes_nothing(service: FakeService, client: TestClie
     assert response.status_code == status, response.text
     assert set(response.json()) == {"error"}
     assert service.state() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [("a", True), ("x" * 64, True), ("A.b_c-9", True)]
+    + [(name, False) for name in ("", "x" * 65, "a b", "a\n", "../a", ".a", "-a", "ä", "a\0b")],
+)
+def test_the_service_takes_the_names_that_the_door_takes(client: TestClient, name: str, taken: bool) -> None:
+    response = client.post("/v1/predict", params={"stream": name}, json={"inputs": [[1, 2]]})
+    assert response.status_code == (200 if taken else 422)
+    if taken:
+        assert check_name(name) == name
+    else:
+        with pytest.raises(InputError, match="expected the name of a stream"):
+            check_name(name)
+
+
+MANY_ERRORS: dict[str, Any] = {
+    "bad labels": {"request": "a-1", "labels": [-1] * 250_000},
+    "names that are not expected": {f"x{place}": 0 for place in range(50_000)},
+    "one long text": {"request": "a-1", "labels": "x" * 900_000},
+    "one long name": {"request": "a-1", "x" * 900_000: 0},
+}
+
+
+@pytest.mark.parametrize("name", MANY_ERRORS)
+def test_a_megabyte_of_errors_is_refused_in_a_few_words(client: TestClient, name: str) -> None:
+    start = time.process_time()
+    response = client.post("/v1/labels?stream=a", json=MANY_ERRORS[name])
+    assert response.status_code == 422
+    assert "body.labels" in response.json()["error"]
+    assert len(response.content) < 3000
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/labels?stream=a", '{"request": "a-1", "labels": [1, 1]}'),
+        ("/v1/mode?stream=a", '{"mode": "hold"}'),
+        ("/v1/rollback?stream=a", '{"steps": 1}'),
+    ],
+)
+def test_json_under_another_content_type_is_told_the_one_expected(
+    service: FakeService, client: TestClient, path: str, body: str
+) -> None:
+    before = service.state()
+    kind = "application/x-www-form-urlencoded"  # that of curl --data
+    response = client.post(path, content=body, headers={"Content-Type": kind})
+    assert response.status_code == 415
+    assert response.json() == {"error": f"expected Content-Type: application/json, got {kind}"}
+    assert service.state() == before
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_can_be_asked_for_without_a_body(service: FakeService, client: TestClient, path: str) -> None:
+    assert client.head(path).status_code == 200
+    service.ready = False
+    assert client.head("/readyz").status_code == 503
 
 
 def test_streams_are_listed_and_shown(client: TestClient) -> None:
@@ -138,5 +209,6 @@ def test_the_live_page_is_at_the_root_and_needs_no_token() -> None:
     response = client.get("/")
     assert response.status_code == 200
     assert response.headers["Content-Type"].startswith("text/html")
+    assert "POST v1/release?stream=NAME" in response.text
     assert client.get("/page/page.js").status_code == 200
     assert client.get("/v1/streams").status_code == 401

@@ -1,6 +1,9 @@
 """docs/serving.md has every route, metric, limit and option of the door, with their defaults."""
 
 import re
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import typer
@@ -8,13 +11,15 @@ import typer
 from equipoise.cli.app import app as cli
 from equipoise.serving.door import create_app
 from equipoise.serving.limits import Limits
+from equipoise.serving.residents import WINDOW
 from equipoise.serving.routes.limits import CONTROL_BYTES, DoorLimits
 from equipoise.serving.routes.predicting import DECODED_AT_ONCE
 from equipoise.serving.server import CONNECTIONS
 from tests.serving.door_client import client_of
 from tests.serving.fake_door_service import FakeService
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 def test_every_route_is_on_the_page() -> None:
@@ -45,6 +50,11 @@ def test_the_limits_are_those_of_the_code() -> None:
         "time until the source model answers in place of the adapter": f"{limits.latency_ms:,.0f} ms",
         "streams, in memory and on disk": f"{limits.streams:,}",
         "streams in memory": f"{limits.resident:,}",
+        "batches of a stream between two states on disk": f"{limits.save_every}",
+        "time without a request until a stream goes to disk": f"{limits.idle_seconds:g} s",
+        "batches of a stream in a row without learning, under load": f"{limits.unlearned}",
+        "answers kept for labels, of all streams": f"{limits.remembered_bytes // 2**20} MiB",
+        "samples in the window of the gauges, a stream": f"{WINDOW}",
         "connections": f"{CONNECTIONS:,}",
         "images and arrays decoded at once": f"{DECODED_AT_ONCE}",
     }
@@ -63,3 +73,23 @@ def test_the_options_of_the_command_have_the_defaults_of_the_limits() -> None:
     assert defaults["request_mib"] * 2**20 == door.request_bytes
     for option in re.findall(r"`(--[a-z-]+)", PAGE):
         assert option[2:].replace("-", "_") in {*defaults, "help"}
+
+
+def test_every_limit_of_the_service_that_is_no_option_is_named() -> None:
+    options = {"rows", "waiting", "latency_ms", "streams", "resident"}
+    for field in fields(Limits):
+        if field.name not in options:
+            assert f"`Limits.{field.name}`" in PAGE
+
+
+def test_the_table_of_the_load_is_that_of_the_measurements() -> None:
+    folder = ROOT / "benchmarks" / "serving"
+    command = [sys.executable, str(folder / "load_table.py"), str(folder / "load.csv")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout in PAGE
+
+
+def test_a_clone_is_installed_as_the_readme_says() -> None:
+    for page in (PAGE, (ROOT / "docs" / "serving-ray.md").read_text(encoding="utf-8")):
+        installs = re.findall(r"pip install (.*)", page)
+        assert installs
+        assert all(each.startswith("'path/to/the/clone[") for each in installs)

@@ -11,7 +11,15 @@ from tests.serving.fake_door_service import FakeService
 
 CHANGE, READ = "change-" + "c" * 20, "read-" + "r" * 20
 PUBLIC = "http://models.example:8000"
-CHANGES = ["/v1/predict", "/v1/labels", "/v1/reset", "/v1/rollback", "/v1/snapshot", "/v1/mode"]
+CHANGES = [
+    "/v1/predict",
+    "/v1/labels",
+    "/v1/reset",
+    "/v1/release",
+    "/v1/rollback",
+    "/v1/snapshot",
+    "/v1/mode",
+]
 READS = ["/metrics", "/v1/streams", "/v1/streams/a", "/v1/streams/a/history"]
 BODIES = {
     "/v1/predict": {"inputs": [[1, 2]]},
@@ -102,6 +110,20 @@ def test_a_name_bound_to_this_machine_does_not(host: str, path: str) -> None:
     response = client_of(FakeService()).get(path, headers={"Host": host})
     assert response.status_code == 403
     assert set(response.json()) == {"error"}
+
+
+@pytest.mark.parametrize("path", READS)
+def test_a_token_for_changing_alone_does_not_open_reading_to_other_names(path: str) -> None:
+    client = client_of(FakeService(), tokens=Tokens(CHANGE), local=True)
+    client.post("/v1/predict?stream=a", json=BODIES["/v1/predict"], headers=bearer(CHANGE))
+    assert client.get(path).status_code == 200
+    assert client.get(path, headers={"Host": "evil.example"}).status_code == 403
+
+
+def test_where_every_request_needs_a_token_a_proxy_may_pass_its_own_name_on() -> None:
+    client = client_of(FakeService(), tokens=Tokens(CHANGE, READ), local=True)
+    sent = {"Host": "models.example", **bearer(READ)}
+    assert client.get("/v1/streams", headers=sent).status_code == 200
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9000", "http://[", ""])

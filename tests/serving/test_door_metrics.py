@@ -2,6 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from equipoise.version import __version__
 from tests.serving.door_client import client_of
 from tests.serving.fake_door_service import FakeService
 
@@ -26,6 +27,7 @@ def test_streams_and_requests_are_counted() -> None:
     response = client.get("/metrics")
     assert response.headers["Content-Type"].startswith("text/plain")
     found = sampled(response.text)
+    assert found["equipoise_service_info", "poise", __version__] == 1
     assert found["equipoise_streams", "resident"] == 1
     assert found["equipoise_streams", "evicted"] == 1
     assert found["equipoise_stream_batches_total", "a"] == 2

@@ -16,6 +16,7 @@ from equipoise.serving.interface import Prediction, ServiceLike
 from equipoise.serving.limits import Limits
 from equipoise.serving.placement import owner
 from equipoise.serving.ray_service import RayService
+from equipoise.serving.recipe import ServiceFromFactory
 
 from .support import PATIENT, batch, labels, rehearsed, same, service
 
@@ -24,7 +25,7 @@ SAVE_EVERY = 4
 
 def name_owned_by(before: int, after: int, kind: str) -> str:
     """The name of a stream that is owned by one of two replicas, and then by one of three."""
-    names = (f"{kind} {number}" for number in count())
+    names = (f"{kind}-{number}" for number in count())
     return next(name for name in names if (owner(name, 2), owner(name, 3)) == (before, after))
 
 
@@ -32,7 +33,8 @@ def start(folder: Path, replicas: int) -> RayService:
     limits = Limits(latency_ms=PATIENT, save_every=SAVE_EVERY)
     source = folder.parent / "source.safetensors"
     rehearsed().save(source)
-    return RayService.start("tests.support.rehearsals:trained", source, "poise", folder, replicas, limits)
+    recipe = ServiceFromFactory("tests.support.rehearsals:trained", source, "poise", limits)
+    return RayService(recipe, folder, replicas=replicas)
 
 
 def ask(service: ServiceLike, stream: str, seed: int) -> Prediction:
@@ -49,10 +51,10 @@ def alone(folder: Path, stream: str, batches: int) -> Prediction:
 
 @pytest.mark.slow  # Ray takes a minute to start and stop
 def test_a_killed_replica_loses_the_batches_since_its_last_save_and_no_more(tmp_path: Path) -> None:
-    kept = name_owned_by(0, 0, "snapshot before the kill")
-    plain = name_owned_by(0, 2, "no snapshot")
-    crowded = name_owned_by(0, 0, "requests in flight")
-    other = name_owned_by(1, 2, "another replica")
+    kept = name_owned_by(0, 0, "snapshot-before-the-kill")
+    plain = name_owned_by(0, 2, "no-snapshot")
+    crowded = name_owned_by(0, 0, "requests-in-flight")
+    other = name_owned_by(1, 2, "another-replica")
     with start(tmp_path / "state", 2) as ray:
         for seed in range(10):
             answers = {name: ask(ray, name, seed) for name in (kept, plain, other)}

@@ -95,10 +95,12 @@ def test_every_call_reaches_the_owner(service: RayService) -> None:
     assert service.rollback("gate", 1) == "0"
     service.submit("gate", BATCH).result()
     assert service.history("gate", since=0) == [{"index": 1}]
+    service.release("gate")
+    assert Replicas.last.services[owner("gate", 3)].released == ["gate"]
     service.reset("gate")
     assert service.status("gate").batches == 0
     assert {index for index, name in Replicas.last.calls if name != "facts"} == {owner("gate", 3)}
-    assert (service.method, service.classes, service.ready) == ("counting", 3, True)
+    assert (service.method, service.ready) == ("counting", True)
     assert [facts.process for facts in service.replicas()] == [os.getpid()] * 3
 
 

@@ -146,6 +146,7 @@ def test_the_first_lines_have_everything_to_try_it(
     answer = subprocess.run(["bash", "-c", curl], cwd=tmp_path, capture_output=True, check=True)  # noqa: S607
     assert len(json.loads(answer.stdout)["classes"]) == 1
     assert server.client.post("/v1/reset?stream=camera-1").status_code == 401
+    assert server.client.get("/v1/streams", headers={"Host": "evil.example"}).status_code == 403
     assert server.stop()[0] == 0
 
 

@@ -70,14 +70,14 @@ def test_200_clients_at_once_get_their_own_rows(tmp_path: Path) -> None:
     def client(index: int) -> Prediction:
         barrier.wait()
         inputs = np.stack([marks[index], np.full(len(marks[index]), index)], 1).astype(np.float32)
-        return ask(own, f"camera {index % 7}", inputs)
+        return ask(own, f"camera-{index % 7}", inputs)
 
     own = service(tmp_path, adapter=eq.create("source", Marked()), waiting=200)
     with own, ThreadPoolExecutor(200) as pool:
         answers = list(pool.map(client, range(200)))
         for index, answer in enumerate(answers):
             assert answer.classes == marks[index].tolist()
-            assert answer.stream == f"camera {index % 7}"
+            assert answer.stream == f"camera-{index % 7}"
             assert own.label(answer.stream, answer.request, marks[index].tolist()).right == len(marks[index])
         statuses = own.streams()
     assert len({answer.request for answer in answers}) == 200
@@ -235,6 +235,27 @@ def test_an_answered_request_gives_its_place_to_a_new_one() -> None:
     queue.put(request("b", 1))
     with pytest.raises(BusyError):
         queue.put(request("b", 1))
+
+
+def test_a_request_that_the_learner_answers_at_once_is_not_answered_by_the_source_model() -> None:
+    queue = RequestQueue(waiting=4, rows=8, waiting_bytes=2**20)
+    promised, late, answered = (request("a", 1, deadline=0.0) for _ in range(3))
+    for each in (promised, late, answered):
+        queue.put(each)
+    assert answered.claim()
+    assert queue.promise([promised, answered]) == [promised]
+    assert queue.take_late() == [late]
+    assert promised.claim()
+
+
+def test_a_busy_learner_learns_from_a_part_of_the_batches_of_several_clients(tmp_path: Path) -> None:
+    with service(tmp_path) as served:
+        learner = served._learner
+        alone, joined = [request("a", 1)], [request("a", 1), request("a", 1)]
+        assert not learner._is_pressed(joined)
+        learner._busy.value = 1.0
+        assert learner._is_pressed(joined)
+        assert not learner._is_pressed(alone)
 
 
 def test_the_bytes_that_wait_are_bounded() -> None:

@@ -90,13 +90,13 @@ def test_idle_streams_are_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert not idle.streams()[0].resident
 
 
-def test_streams_of_any_name_are_kept_apart(tmp_path: Path) -> None:
-    names = ["a", "A", "../a", "a/b", "ä", "con", ".", "x" * 200, "a\nb", "", " "]
+def test_streams_with_names_that_are_alike_are_kept_apart(tmp_path: Path) -> None:
+    names = ["a", "A", "a.", "a-b", "a_b", "con", "0", "x" * 64, "x" * 63]
     with service(tmp_path / "one") as first:
-        for seed, name in enumerate(filter(None, names)):
+        for seed, name in enumerate(names):
             ask(first, name, batch(seed))
     with service(tmp_path / "one") as again:
-        assert [status.name for status in again.streams()] == sorted(filter(None, names))
+        assert [status.name for status in again.streams()] == sorted(names)
     assert {path.name for path in tmp_path.iterdir()} == {"one"}
 
 

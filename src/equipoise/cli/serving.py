@@ -67,9 +67,10 @@ def serve_model(
 ) -> None:
     """Serve until a signal, then save every stream."""
     with bound_socket(access.host, access.port) as bound:
-        tokens = access.tokens(is_local(bound))
+        local = is_local(bound)
+        tokens = access.tokens(local)
         service, transform = make_service(served, limits)
-        app = create_app(service, tokens=tokens, limits=door_limits, transform=transform)
+        app = create_app(service, tokens=tokens, limits=door_limits, transform=transform, local=local)
 
         def started() -> None:
             for line in first_lines(url_of(bound), served, access, transform is not None):
@@ -88,7 +89,8 @@ def make_service(served: Served, limits: Limits) -> tuple[ServiceLike, Transform
         if transform is not None:
             raise OptionError(f"{served.factory} has a transform of its own: leave out --size")
         transform = unit_floats(served.size)
-    recipe = ServiceFromFactory(served.factory, served.source, served.method, limits)
+    source = None if served.source is None else served.source.resolve()  # replicas have folders of their own
+    recipe = ServiceFromFactory(served.factory, source, served.method, limits)
     if not served.replicas:
         return recipe.around(model, served.state), transform
     from equipoise.serving.ray_service import RayService

@@ -28,7 +28,7 @@ from equipoise.guard.triggers import (
 REMEMBERED = 10
 """Cool-downs after which an alarm is forgotten."""
 
-HALF_LIFE = 10.0
+EVIDENCE_HALF_LIFE = 10.0
 """The losses, one a batch, after which a loss counts half in the bets."""
 
 LAST_RUNG = 3
@@ -118,9 +118,9 @@ class Watch:
         """A watch without evidence, of an adapter whose weights are so far from the source model's."""
         tolerance, delta = options.tolerance, options.delta / TESTS
         return cls(
-            Estimates(paired_process(tolerance, delta, HALF_LIFE)),
-            Labels(paired_process(tolerance, delta, HALF_LIFE)),
-            Collapse(EProcess(MOVED_ANSWERS, delta, HALF_LIFE)),
+            Estimates(paired_process(tolerance, delta, EVIDENCE_HALF_LIFE)),
+            Labels(paired_process(tolerance, delta, EVIDENCE_HALF_LIFE)),
+            Collapse(EProcess(MOVED_ANSWERS, delta, EVIDENCE_HALF_LIFE)),
             BelowSource(tolerance),
             Runaway(weights),
             **kept,

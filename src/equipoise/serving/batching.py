@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ class Request:
         deadline: when the source model answers in place of the learner; of `time.monotonic`.
         future: gets the answer.
         token: that ids of answers to it end in, whichever thread answers.
+        promised: whether the learner is answering it without learning, so that the source model need not.
     """
 
     stream: str
@@ -32,6 +33,7 @@ class Request:
     deadline: float
     future: Future[Prediction] = field(default_factory=Future)
     token: str = field(default_factory=new_token)
+    promised: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _claimed: bool = False
 
@@ -151,6 +153,14 @@ class RequestQueue:
         self._requests = kept
         return batch
 
+    def promise(self, requests: Sequence[Request]) -> list[Request]:
+        """Those of a batch that have no answer yet: the caller answers them at once, without learning."""
+        with self._changed:
+            waiting = [request for request in requests if not request.claimed]
+            for request in waiting:
+                request.promised = True
+        return waiting
+
     def take_late(self) -> list[Request] | None:
         """Wait for requests that are past their deadline, and claim them; None when closed and empty.
 
@@ -158,7 +168,7 @@ class RequestQueue:
         """
         with self._changed:
             while True:
-                while self._late and self._late[0].claimed:
+                while self._late and (self._late[0].claimed or self._late[0].promised):
                     self._late.popleft()
                 if not self._late and self._closed:
                     return None
@@ -177,7 +187,7 @@ class RequestQueue:
             if taken and (other or rows + request.rows > self._rows):
                 break
             self._late.popleft()
-            if request.claim():
+            if not request.promised and request.claim():
                 taken.append(request)
                 rows += request.rows
         return taken

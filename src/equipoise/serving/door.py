@@ -24,6 +24,7 @@ def create_app(
     tokens: Tokens | None = None,
     limits: DoorLimits | None = None,
     transform: Transform | None = None,
+    local: bool = False,
 ) -> FastAPI:
     """Make the app that puts a service on HTTP; the caller closes the service after the last response.
 
@@ -34,10 +35,13 @@ def create_app(
         limits: the largest requests that are taken; the defaults without.
         transform: turns an uploaded image (RGB) into an input of the model; without one, images are refused
             with status 415.
+        local: whether the server listens on a loopback address: without a token for reading, too, only this
+            machine is answered there.
     """
     limits = limits or DoorLimits()
     metrics = DoorMetrics(service)
-    guards = [] if tokens else [Middleware(LocalOnly)]
+    open_to_this_machine = tokens is None or (local and tokens.read is None)
+    guards = [Middleware(LocalOnly)] if open_to_this_machine else []
     app = FastAPI(
         title="equipoise",
         summary="A classifier that adapts to each of its streams, and says how accurate it is.",

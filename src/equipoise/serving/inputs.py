@@ -1,5 +1,6 @@
 """Inputs of a request: checked, and turned into a tensor that the model takes."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -8,16 +9,17 @@ from torch import Tensor, nn
 
 from equipoise.serving.errors import InputError
 
-LONGEST_NAME = 200
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""The names of streams: fit for files, URLs and the labels of metrics."""
 
 
 def check_name(stream: Any) -> str:
-    """The name of a stream; InputError unless it is text of 1 to 200 characters that UTF-8 can hold."""
-    if not isinstance(stream, str) or not 1 <= len(stream) <= LONGEST_NAME:
-        came = f"{len(stream)} characters" if isinstance(stream, str) else type(stream).__name__
-        raise InputError(f"expected the name of a stream of 1 to {LONGEST_NAME} characters, got {came}")
-    if "\0" in stream or any("\ud800" <= letter <= "\udfff" for letter in stream):
-        raise InputError("expected the name of a stream in Unicode without NUL, got other characters")
+    """The name of a stream; InputError for one that does not match `NAME_PATTERN`."""
+    if not isinstance(stream, str) or not re.fullmatch(NAME_PATTERN, stream):
+        raise InputError(
+            "expected the name of a stream as 1 to 64 letters, digits, dots, dashes and underscores that "
+            f"begin with a letter or digit, got {str(stream)[:80]!a}"
+        )
     return stream
 
 

@@ -116,6 +116,10 @@ class ServiceLike(Protocol):
     """
 
     @property
+    def method(self) -> str:
+        """The name of the adapting method."""
+
+    @property
     def ready(self) -> bool:
         """Whether requests are taken."""
 

@@ -66,11 +66,16 @@ class Learner:
 
     def run(self) -> None:
         """Work until the queue is closed and empty."""
+        free = time.monotonic()
         while (job := self._queue.take(_TICK)) is not None:
+            begun = time.monotonic()
             if isinstance(job, Task):
                 _perform(job)
             else:
                 self._work(job)
+            done = time.monotonic()
+            self._busy.add(begun - free, done - begun)
+            free = done
 
     def _work(self, requests: list[Request]) -> None:
         """Answer a batch; without one, evict the streams that are idle."""
@@ -90,7 +95,7 @@ class Learner:
             stream = self._stream(requests[0])
             learns = stream.mode != "hold" and (self._is_due(stream) or not self._is_pressed(requests))
             if not learns:  # those that the source model has answered were only for learning
-                requests = [request for request in requests if not request.claimed]
+                requests = self._queue.promise(requests)
             outcome = self._outcome(stream, requests, learns=learns) if requests else None
         except Exception as error:
             self._retry(requests, known, error)

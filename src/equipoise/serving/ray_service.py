@@ -13,11 +13,9 @@ from equipoise.errors import OptionError
 from equipoise.serving.errors import ClosedError, ReplicaLostError
 from equipoise.serving.folder_lock import FolderLock
 from equipoise.serving.interface import LabelsTaken, Mode, Prediction, StreamStatus
-from equipoise.serving.limits import Limits
 from equipoise.serving.placement import owner
 from equipoise.serving.ray_errors import as_service_error
 from equipoise.serving.ray_replicas import RayReplicas
-from equipoise.serving.recipe import ServiceFromFactory
 from equipoise.serving.replica import ReplicaFacts, ServiceCall, ServiceRecipe
 
 _Result = TypeVar("_Result")
@@ -76,29 +74,12 @@ class RayService:
             self._end()
             raise
 
-    @classmethod
-    def start(
-        cls, factory: str, source: Path | None, method: str, state: Path, replicas: int, limits: Limits
-    ) -> "RayService":
-        """Start replicas of the model that "module:function" makes, on this machine.
-
-        Each replica imports the module and reads the statistics for itself (`recipe.ServiceFromFactory`); the
-        limits are those of one replica.
-        """
-        path = None if source is None else source.resolve()
-        return cls(ServiceFromFactory(factory, path, method, limits), state, replicas=replicas)
-
     # ------------------------------------------------------------------ facts
 
     @property
     def method(self) -> str:
         """The name of the adapting method."""
         return self._facts.method
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        return self._facts.classes
 
     @property
     def ready(self) -> bool:
@@ -123,6 +104,10 @@ class RayService:
     def reset(self, stream: str) -> None:
         """Go back to the source model."""
         self._change(stream, "reset")
+
+    def release(self, stream: str) -> None:
+        """Let a stream that its guard holds learn again; the mode of the stream stays."""
+        self._change(stream, "release")
 
     def rollback(self, stream: str, steps: int = 1) -> str:
         """Go back by a number of snapshots; returns the name of the one gone back to."""

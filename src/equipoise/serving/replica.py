@@ -17,7 +17,9 @@ from equipoise.serving.interface import Prediction, ServiceLike
 ServiceRecipe = Callable[[Path], ServiceLike]
 """Makes the service of a replica, in the replica's process, with the folder for its state."""
 
-ServiceCall = Literal["label", "reset", "rollback", "snapshot", "set_mode", "streams", "status", "history"]
+ServiceCall = Literal[
+    "label", "reset", "release", "rollback", "snapshot", "set_mode", "streams", "status", "history"
+]
 """A call of a service that returns when it is done."""
 
 
@@ -30,14 +32,12 @@ class ReplicaFacts:
         node: the name of its machine.
         process: the id of its process there.
         method: the name of the adapting method.
-        classes: the number of classes.
     """
 
     index: int
     node: str
     process: int
     method: str
-    classes: int
 
 
 class Replica:
@@ -69,7 +69,7 @@ class Replica:
     async def facts(self) -> ReplicaFacts:
         """Where the replica runs, and which method."""
         service = self._open_service
-        return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method, service.classes)
+        return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method)
 
     async def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Prediction:
         """The answer to a batch; a caller that gives up does not cancel a batch that is queued."""

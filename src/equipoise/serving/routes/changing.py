@@ -1,4 +1,4 @@
-"""The routes that change a stream other than by predictions: labels, reset, rollback, snapshot, mode."""
+"""The routes that change a stream other than by predictions: labels, reset, release, rollback and so on."""
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -24,7 +24,7 @@ def change_routes(service: ServiceLike, tokens: Tokens | None) -> APIRouter:
     router = APIRouter(
         tags=["change"],
         dependencies=for_changing(tokens),
-        responses=refusals(400, 401, 403, 404, 409, 413, 422, 429, 503, 507),
+        responses=refusals(400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 507),
     )
 
     @router.post("/v1/labels", response_model=LabelsResponse)
@@ -37,6 +37,12 @@ def change_routes(service: ServiceLike, tokens: Tokens | None) -> APIRouter:
         """Go back to the source model."""
         service.reset(stream)
         return json_response({"stream": stream, "done": "reset"})
+
+    @router.post("/v1/release", response_model=ChangeResponse)
+    def release(stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Let a stream that its guard holds learn again; one that is not held stays as it is."""
+        service.release(stream)
+        return json_response({"stream": stream, "done": "release"})
 
     @router.post("/v1/rollback", response_model=SnapshotResponse)
     def rollback(body: RollbackBody | None = None, stream: StreamName = DEFAULT_STREAM) -> Response:

@@ -4,7 +4,7 @@ import io
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from equipoise.data.reader import without_transparency
@@ -48,6 +48,8 @@ def decoded(body: bytes, kind: str, most_pixels: int) -> Image.Image:
         raise _too_many("many more", most_pixels) from error
     except RequestTooLargeError:
         raise
+    except UnidentifiedImageError as error:  # its message has the address of the bytes in memory
+        raise InputError(f"expected a {kind} image, got {len(body):,} bytes that are none") from error
     # A decoder raises anything on a damaged file: struct.error, SyntaxError, ZeroDivisionError …
     except Exception as error:
         raise InputError(

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 from equipoise.options import integer
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""The names of streams: 1 to 64 letters, digits, dots, dashes and underscores, fit for file names."""
-
 CONTROL_BYTES = 2**20
 """The largest body of a request that has no inputs in it."""
 

@@ -1,4 +1,4 @@
-"""The guard of a door without tokens: only programs and pages of this machine get in.
+"""The guard of a door that can be passed without a token: only programs and pages of this machine get in.
 
 A page of any site can make a browser send requests to 127.0.0.1. Its name, bound to 127.0.0.1 afterwards (DNS
 rebinding), would even let it read the answers. Both are visible in headers that a page cannot set.
@@ -32,8 +32,8 @@ def check_local(host: str, origin: str | None) -> None:
     """
     if not is_loopback(_split(f"//{host}")[0]):
         raise ForeignRequestError(
-            f"expected localhost or a loopback address as Host, got {host!r}: without tokens the server "
-            "answers this machine only"
+            f"expected localhost or a loopback address as Host, got {host!r}: the server answers this "
+            "machine only, unless reading and changing need tokens"
         )
     if origin is not None and _split(origin)[1] != host.lower():
         raise ForeignRequestError(f"a page of another origin, {origin!r}, may not send requests here")

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from equipoise.serving.interface import Mode, ServiceLike, StreamStatus
+from equipoise.version import __version__
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9_]")
@@ -54,6 +55,11 @@ class StreamsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of all streams."""
+        about = GaugeMetricFamily(
+            "equipoise_service_info", "1; the labels say what is served.", labels=["method", "version"]
+        )
+        about.add_metric([self._service.method, __version__], 1)
+        yield about
         streams = self._service.streams()
         resident = [status for status in streams if status.resident]
         held = GaugeMetricFamily("equipoise_streams", "Streams in memory and on disk.", labels=["state"])

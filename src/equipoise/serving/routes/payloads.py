@@ -11,9 +11,9 @@ from equipoise.models.factory import Transform
 from equipoise.serving.errors import InputError
 from equipoise.serving.routes.images import FORMATS, read_image
 from equipoise.serving.routes.limits import DoorLimits
-from equipoise.serving.routes.refusals import ContentTypeError, RequestTooLargeError
+from equipoise.serving.routes.refusals import JSON, ContentTypeError, RequestTooLargeError
 
-JSON, NPY = "application/json", "application/x-npy"
+NPY = "application/x-npy"
 CONTENT_TYPES = (JSON, NPY, *FORMATS)
 """The content types that inputs may come in."""
 

@@ -13,7 +13,8 @@ from equipoise.serving.interface import ServiceLike
 from equipoise.serving.routes.bodies import WITH_INPUTS
 from equipoise.serving.routes.images import FORMATS
 from equipoise.serving.routes.limits import DoorLimits
-from equipoise.serving.routes.payloads import JSON, NPY, read_inputs
+from equipoise.serving.routes.payloads import NPY, read_inputs
+from equipoise.serving.routes.refusals import JSON
 from equipoise.serving.routes.schemas import (
     DEFAULT_STREAM,
     PredictionResponse,

@@ -27,11 +27,13 @@ def health_routes(service: ServiceLike) -> APIRouter:
     """The routes for load balancers; open to everyone, and without anything to hide."""
     router = APIRouter(tags=["health"])
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", response_model=HealthResponse)
     async def alive() -> Response:
         """Whether the process answers at all."""
         return json_response({"status": "ok"})
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", response_model=HealthResponse, responses={503: {"model": HealthResponse}})
     async def ready() -> Response:
         """Whether requests are taken."""

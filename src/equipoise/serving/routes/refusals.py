@@ -16,11 +16,15 @@ from equipoise.serving.errors import ServiceError
 
 logger = logging.getLogger(__name__)
 
+JSON = "application/json"
+
 RETRY_SECONDS = 1
 """Seconds to wait before a request that came at a bad moment is sent again."""
 
 _TRY_AGAIN = (429, 503)
 _SHOWN = 200
+_NAMED = 5
+"""Problems of one request that the response describes: a body can have as many as it has bytes."""
 
 
 class RequestTooLargeError(ServiceError, ValueError):
@@ -54,7 +58,7 @@ def refusal(status: int, message: str) -> Response:
         headers["Retry-After"] = str(RETRY_SECONDS)
     if status == TokenError.status:
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(to_json({"error": message}), status, headers, "application/json")
+    return Response(to_json({"error": message}), status, headers, JSON)
 
 
 def add_refusals(app: FastAPI) -> None:
@@ -70,8 +74,13 @@ def add_refusals(app: FastAPI) -> None:
         return refusal(422, str(error))
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return refusal(422, "; ".join(map(_described, error.errors())))
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        problems = error.errors()
+        kind = request.headers.get("content-type", "")
+        if not _is_json(kind) and any(map(_has_unread_body, problems)):
+            return refusal(ContentTypeError.status, f"expected Content-Type: {JSON}, got {kind or 'none'}")
+        more = [f"and {len(problems) - _NAMED:,} more"] if len(problems) > _NAMED else []
+        return refusal(422, "; ".join([*map(_described, problems[:_NAMED]), *more]))
 
     @app.exception_handler(HTTPException)
     async def refused_by_framework(_: Request, error: HTTPException) -> Response:
@@ -80,10 +89,21 @@ def add_refusals(app: FastAPI) -> None:
         return response
 
 
+def _has_unread_body(problem: dict[str, object]) -> bool:
+    """Whether a body came that was not read as JSON."""
+    return problem["loc"] == ("body",) and problem["type"] != "missing"
+
+
+def _is_json(content_type: str) -> bool:
+    """Whether FastAPI reads a body of this type as JSON."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == JSON or (kind.startswith("application/") and kind.endswith("+json"))
+
+
 def _described(problem: dict[str, object]) -> str:
     where = problem["loc"]
     place = ".".join(map(str, where)) if isinstance(where, tuple) else str(where)
-    return f"{place}: {problem['msg']}, got {str(problem.get('input'))[:_SHOWN]!r}"
+    return f"{place[:_SHOWN]}: {problem['msg']}, got {str(problem.get('input'))[:_SHOWN]!r}"
 
 
 class Incidents:

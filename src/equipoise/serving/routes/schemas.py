@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from equipoise.serving.inputs import NAME_PATTERN
 from equipoise.serving.interface import Mode, Prediction, StreamStatus
-from equipoise.serving.routes.limits import NAME_PATTERN
 
 LARGEST_INTEGER = 2**53 - 1
 """The largest whole number that every JSON reader keeps exact."""
@@ -19,8 +19,6 @@ StreamName = Annotated[
     str, Query(pattern=NAME_PATTERN, description="The stream: a camera, a tenant, a line of a factory.")
 ]
 StreamInPath = Annotated[str, Path(pattern=NAME_PATTERN, description="The stream.")]
-
-
 ClassNumber = Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]
 
 
@@ -32,10 +30,7 @@ class LabelsBody(_Body):
     """The labels of an earlier request, one for each of its rows."""
 
     request: Annotated[str, Field(min_length=1, max_length=128, description="The id in the prediction.")]
-    labels: Annotated[
-        list[Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]],
-        Field(min_length=1, description="Classes."),
-    ]
+    labels: Annotated[list[ClassNumber], Field(min_length=1, fail_fast=True, description="Classes.")]
 
 
 class RollbackBody(_Body):
@@ -101,7 +96,7 @@ class ChangeResponse(BaseModel):
     """A change that was made."""
 
     stream: str
-    done: Literal["reset", "adapted", "shadow", "hold"]
+    done: Literal["reset", "release", "adapted", "shadow", "hold"]
 
 
 class EventResponse(BaseModel):
@@ -179,7 +174,7 @@ def prediction_fields(answer: Prediction) -> dict[str, Any]:
 
 
 def stream_fields(status: StreamStatus) -> dict[str, Any]:
-    """The fields of `Stream`."""
+    """The fields of `StreamResponse`."""
     return {
         **vars(status),
         "gauges": dict(status.gauges),
