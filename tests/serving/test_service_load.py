@@ -238,7 +238,7 @@ def test_an_answered_request_gives_its_place_to_a_new_one() -> None:
 
 
 def test_a_request_that_the_learner_answers_at_once_is_not_answered_by_the_source_model() -> None:
-    queue = RequestQueue(waiting=4, rows=8)
+    queue = RequestQueue(waiting=4, rows=8, waiting_bytes=2**20)
     promised, late, answered = (request("a", 1, deadline=0.0) for _ in range(3))
     for each in (promised, late, answered):
         queue.put(each)
