@@ -75,6 +75,14 @@ def test_a_held_model_that_still_collapses_is_reset_at_the_end_of_the_cool_down(
     assert actions([collapsed] * 30, replace(watch, until=31)) == [(31, "reset", "collapse")]
 
 
+def test_answers_of_ten_classes_that_all_go_to_one_lead_to_an_action_within_twenty_batches() -> None:
+    fine = Observation(50, 10, tuple((c, c, 5) for c in range(10)))
+    collapsed = Observation(50, 10, tuple((0, c, 5) for c in range(10)))
+    (batch, action, trigger), *_ = actions([*[fine] * 30, *[collapsed] * 20])
+    assert (action, trigger) == ("rollback", "collapse")
+    assert 30 < batch <= 50
+
+
 def test_an_action_clears_the_evidence() -> None:
     collapsed = Observation(50, 3, ((0, 0, 10), (0, 1, 20), (0, 2, 20)))
     watch, found = run(Watch.fresh(OPTIONS), [collapsed] * 20)

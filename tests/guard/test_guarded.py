@@ -185,7 +185,8 @@ def test_the_state_of_a_guard_with_other_options_is_refused(options: dict[str, A
 
 @pytest.mark.parametrize("name", ["folder", "log"])
 def test_a_guard_with_files_is_not_copied(tmp_path: Path, name: str) -> None:
-    guarded = eq.Guarded(small(), **{name: tmp_path / name})
+    options: dict[str, Any] = {name: tmp_path / name}
+    guarded = eq.Guarded(small(), **options)
     with pytest.raises(OptionError, match="folder and log"):
         deepcopy(guarded)
 
@@ -283,7 +284,7 @@ def test_a_state_that_is_loaded_drops_the_snapshots_taken_after_it() -> None:
         guarded(x)
     assert len(guarded.snapshots) == 3
     guarded.load(early)
-    assert guarded.snapshots == ("000001-batch-2",)
+    assert list(guarded.snapshots) == ["000001-batch-2"]
 
 
 def test_a_run_in_the_folder_of_an_earlier_one_does_not_go_back_to_its_snapshots(tmp_path: Path) -> None:

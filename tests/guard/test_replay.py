@@ -86,6 +86,16 @@ def test_a_removed_line_is_found(log: Path) -> None:
         eq.replay(lines[1:])
 
 
+def test_lines_removed_from_the_end_of_a_part_are_found_once_another_part_follows(log: Path) -> None:
+    lines = log.read_text().splitlines(keepends=True)
+    eq.replay(lines[:-4])  # they cannot be known
+    eq.Guarded(adapter("tent"), log=log)
+    whole = log.read_text().splitlines(keepends=True)
+    assert len(eq.replay(whole)) > 0
+    with pytest.raises(StateError, match="missing"):
+        eq.replay([*lines[:-4], *whole[len(lines) :]])
+
+
 def test_a_decision_that_does_not_follow_is_found(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that is sound, of a guard with another limit."""
     monkeypatch.setattr("equipoise.guard.triggers.LARGEST_STEP", 10.0)

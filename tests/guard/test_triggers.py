@@ -219,7 +219,8 @@ def test_labels_of_scenes_of_identical_frames_are_no_alarm() -> None:
     for _ in range(100):
         trigger = Labels(paired_process(0.05, delta, 10.0))
         for batch, scene in enumerate(draw.choice(3, 200, p=[0.05, 0.9, 0.05])):
-            trigger = trigger.after(*np.eye(3, dtype=int)[scene] * 64, batch)
+            source_only, same, adapted_only = (64 * int(scene == kind) for kind in range(3))
+            trigger = trigger.after(source_only, same, adapted_only, batch)
             if trigger.alarm is not None:
                 alarms += 1
                 break

@@ -186,3 +186,5 @@ def test_wrong_arguments_are_refused_and_change_nothing() -> None:
             eq.Monitor(window=wrong)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="keep"):
         eq.Monitor(window=100, keep=50)
+    with pytest.raises(OptionError, match="expected an adapter, or a guarded one, got Linear"):
+        eq.Monitor(torch.nn.Linear(2, 2))

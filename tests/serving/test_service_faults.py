@@ -68,7 +68,7 @@ def test_on_a_full_disk_answers_go_on_and_nothing_is_acknowledged(tmp_path: Path
                 assert mine.learned
             with pytest.raises(StorageError, match="send them again"):
                 own.label("a", answer.request, labels(0))
-            with pytest.raises(StorageError, match="snapshot was not written"):
+            with pytest.raises(StorageError, match="was not written: a rollback can go to it"):
                 own.snapshot("a")
             own.set_mode("a", "hold")
             status = own.status("a")

@@ -14,6 +14,7 @@ from equipoise.serving.answers import Answered, AnswerLog, labels_hash, new_toke
 from equipoise.serving.errors import InputError, UnknownRequestError, UnknownStreamError
 from equipoise.serving.journal import Journal, LabelEntry
 from equipoise.serving.late import LateAnswers
+from equipoise.serving.service import Service
 from equipoise.serving.stream import Live, Stream
 from tests.serving.support import adapter, ask, batch, labels, service
 
@@ -241,3 +242,22 @@ def test_a_reader_between_a_batch_and_its_monitor_keeps_no_old_gauges(
         ask(own, "a", batch(1))
         own._do(lambda: None)
         assert own.status("a").gauges["samples"] == 16
+
+
+def test_labels_of_answers_from_before_a_reset_do_not_judge_the_model_after_it(tmp_path: Path) -> None:
+    def weight(own: Service) -> float:
+        state = own._with("a", lambda _, live: live.guard.state())
+        found: float = state["watch"]["labels"]["process"]["weight"]
+        return found
+
+    with service(tmp_path) as own:
+        before = [ask(own, "a", batch(seed)) for seed in range(3)]
+        own.reset("a")
+        after = ask(own, "a", batch(3))
+        assert [own._answers.find(answer.request)[0].batch for answer in (*before, after)] == [1, 2, 3, 4]
+        for seed, answer in enumerate(before):
+            own.label("a", answer.request, labels(seed))
+        assert weight(own) == 0
+        assert own.status("a").gauges["labels"] == 24
+        own.label("a", after.request, labels(3))
+        assert weight(own) > 0

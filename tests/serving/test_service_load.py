@@ -237,9 +237,8 @@ def test_an_answered_request_gives_its_place_to_a_new_one() -> None:
         queue.put(request("b", 1))
 
 
-<<<<<<< HEAD
 def test_a_request_that_the_learner_answers_at_once_is_not_answered_by_the_source_model() -> None:
-    queue = RequestQueue(waiting=4, rows=8)
+    queue = RequestQueue(waiting=4, rows=8, waiting_bytes=2**20)
     promised, late, answered = (request("a", 1, deadline=0.0) for _ in range(3))
     for each in (promised, late, answered):
         queue.put(each)
@@ -257,7 +256,8 @@ def test_a_busy_learner_learns_from_a_part_of_the_batches_of_several_clients(tmp
         learner._busy.value = 1.0
         assert learner._is_pressed(joined)
         assert not learner._is_pressed(alone)
-=======
+
+
 def test_the_bytes_that_wait_are_bounded() -> None:
     queue = RequestQueue(waiting=20, rows=8, waiting_bytes=100)
     large = request("a", 8, (10,))
@@ -281,7 +281,6 @@ def test_inputs_count_as_the_bytes_that_the_model_takes(tmp_path: Path, gate: th
             own.submit("a", small)
         gate.set()
         assert first.result(60).answered_by == "student"
->>>>>>> service2
 
 
 @pytest.mark.parametrize("guarded", [True, False])

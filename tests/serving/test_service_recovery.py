@@ -33,9 +33,8 @@ def labelled_and_killed(folder: Path) -> Path:
 
 def judged(own: Service) -> float:
     """The weight of the labels in the guard's test."""
-    live = own._residents.streams["a"].live
-    assert live is not None
-    weight: float = live.guard.state()["watch"]["labels"]["process"]["weight"]
+    state = own._with("a", lambda _, live: live.guard.state())
+    weight: float = state["watch"]["labels"]["process"]["weight"]
     return weight
 
 

@@ -28,20 +28,19 @@ class Log:
 
     A file that cannot be written (a full disk) is no error: logging stops and `trouble` says so. Every time
     it opens, and whenever the state of the guard is replaced, a header begins a new part, which is replayed
-    on its own.
+    from the state in it, and is bound to the part before as every line is.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self._last = Path(path), ""
         self.trouble = ""
         try:
-            _cut_torn_line(self._path)
+            self._last = _open_log(self._path)
         except OSError as error:
             self.trouble = f"logging has stopped: {error}"
 
     def begin(self, options: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Write a header: the options, and the state of the guard."""
-        self._last = ""
         kind = {"kind": _KIND, "version": _VERSION, "equipoise": __version__}
         self.write({**kind, "options": options, "state": state})
 
@@ -59,23 +58,29 @@ class Log:
         self._last = check
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Cut a log after its last whole line; OptionError for a file that is no log."""
+def _open_log(path: Path) -> str:
+    """Cut a log after its last whole line; returns the hash of that line. OptionError for another file."""
     if not path.exists():
-        return
+        return ""
     with path.open("r+b") as file:
         beginning = file.read(len(_BEGINNING))
         if not _BEGINNING.startswith(beginning):
             raise OptionError(f"expected the log of a guard, or no file, got another file: {path}")
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - _LONGEST, 0))
-        file.truncate(size - len(file.read().rpartition(b"\n")[2]))
+        whole, _, torn = file.read().rpartition(b"\n")
+        file.truncate(size - len(torn))
+    try:
+        return str(json.loads(whole.rpartition(b"\n")[2])[_CHECK])
+    except (ValueError, TypeError, KeyError):
+        return ""  # no line yet, or a damaged one, which a replay finds
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The values of the lines of a log; StateError for one that was changed, removed or damaged.
+    """The values of the lines of a log; StateError for one that was changed or damaged, or is missing.
 
-    A last line without its end is left out: a process was killed as it wrote it.
+    That lines are missing at the end cannot be known. A last line without its end is left out: a process was
+    killed as it wrote it.
     """
     last, started = "", False
     for number, line in enumerate(lines, 1):
@@ -87,7 +92,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             raise StateError(f"line {number} of the log is damaged: {error}") from error
         check = values.pop(_CHECK, None)
         if header := values.get("kind") == _KIND:
-            last, started = "", True
+            started = True
         if not started:
             raise StateError(f"line {number}: expected a log of a guard, got no header")
         if check != _check(last, values):

@@ -22,7 +22,8 @@ def replay(log: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
         The events, as `Guarded.events` had them.
 
     Raises:
-        StateError: a line is damaged, was changed or is missing, or a decision is not the one that was made.
+        StateError: a line is damaged, was changed or is missing before another one, or a decision is not the
+            one that was made. That lines are missing at the end cannot be known.
     """
     if isinstance(log, str | os.PathLike):
         try:

@@ -30,7 +30,7 @@ FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
 """The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
 
 LARGEST_STEP = 0.05
-"""The limit of the weights' way in one batch: some 35 times that of Adam at TENT's rate of 0.001."""
+"""The limit of the rise of the weights' distance in one batch: some 35 times TENT's at its rate of 0.001."""
 
 
 class Alarm(NamedTuple):
@@ -252,7 +252,8 @@ class Runaway:
 
     Entropy minimisation at a rate that is far too high destroys the answers long before they collapse to one
     class, and no estimate without labels is that fast; the size of its steps shows after one batch. A step is
-    the rise of the weights' distance from the source model in a batch, a lower bound of the way they went.
+    the rise of the weights' distance from the source model in a batch, a lower bound of the way they went:
+    weights that turn around the source model's at one distance do not show in it.
 
     Attributes:
         weights: the distance of the weights (`Observation.weights`).
@@ -278,7 +279,7 @@ class Runaway:
     @property
     def _limits(self) -> list[tuple[float, float, str]]:
         return [
-            (self.step, LARGEST_STEP, "the weights moved, in one batch,"),
+            (self.step, LARGEST_STEP, "the weights moved away from the source model's, in one batch,"),
             (self.weights, FARTHEST_WEIGHTS, "the weights have moved from the source model's"),
             (
                 self.statistics,

@@ -32,12 +32,14 @@ class Answered:
         given: the logits that the client's probabilities were made of, (N, C).
         adapted: those of the adapted model; None where it was not asked.
         source: those of the source model; likewise.
+        batch: the guard's number of the batch, for its test of the labels; None where it has none.
     """
 
     stream: str
     given: Tensor
     adapted: Tensor | None
     source: Tensor | None
+    batch: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Text and numbers, exactly."""
@@ -49,6 +51,7 @@ class Answered:
             "classes": self.given.shape[1],
             **packed,
             "adapted": "given" if same else packed["adapted"],
+            "batch": self.batch,
         }
 
     @classmethod
@@ -64,7 +67,8 @@ class Answered:
             else unpack(str(values[name]), classes)
             for name in ("adapted", "source")
         )
-        return cls(str(values["stream"]), given, adapted, source)
+        batch = None if values.get("batch") is None else int(str(values["batch"]))
+        return cls(str(values["stream"]), given, adapted, source, batch)
 
 
 def pack(logits: Tensor) -> str:
@@ -141,8 +145,8 @@ class AnswerLog:
     def add(self, answers: Mapping[str, Answered]) -> list[str]:
         """Write answers, by the tokens of their requests; returns the ids of the answers.
 
-        On a full disk the ids are given all the same, and are unknown when labels come: OSError has them
-        in no case, as an answer is worth more than its label.
+        A full disk is no error, as the answers go to the clients all the same: an answer that could not be
+        written has an id too, which is unknown when its labels come.
         """
         with self._lock:
             lines = {token: json.dumps(answer.to_json()).encode() for token, answer in answers.items()}

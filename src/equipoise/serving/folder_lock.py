@@ -1,6 +1,7 @@
 """A lock file: one process at a time owns what is behind it, and a killed process owns nothing."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class FolderLock:
     def __init__(self, path: Path, *, wait: float = 0.0) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StorageError(f"{path}: the lock file cannot be opened: {error.strerror}") from error
         deadline = time.monotonic() + wait
@@ -45,10 +46,15 @@ class FolderLock:
 
 
 def _locked(descriptor: int) -> bool:
-    import fcntl  # not on Windows, where Ray is not supported in production either
-
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # the latter on Windows
         return False
     return True

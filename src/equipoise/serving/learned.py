@@ -23,6 +23,7 @@ class Learned:
         source_accuracy: that of the source model.
         answered_by: "student" or "source".
         reason: why nothing was learned, or rows were set aside.
+        batch: the guard's number of the batch; None without a guard.
     """
 
     given: Tensor
@@ -34,6 +35,7 @@ class Learned:
     source_accuracy: Estimate | None
     answered_by: Literal["student", "source"]
     reason: str
+    batch: int | None
 
     @property
     def learned(self) -> bool:

@@ -162,13 +162,14 @@ class Learner:
             source_accuracy=stream.source_accuracy if step is None else step.source_accuracy,
             answered_by=by if step is None else step.answered_by,
             reason=_reason(stream.mode, live, step, learns),
+            batch=live.guard.batch,
         )
         if stream.mode != "shadow" or source is None:
             return outcome
         return outcome.by_source(source, stream.source_temperature)
 
     def _refresh(self, stream: Stream) -> None:
-        """Note how the source model would answer: in the shadow always, else now and then, for late ones."""
+        """Note how the source model would answer: always in the shadow, now and then for late answers."""
         if stream.mode == "shadow" or stream.batches % _REFRESH == _REFRESH - 1:
             stream.source_temperature = self._adapter.source_temperature
             stream.source_accuracy = self._adapter.source_accuracy
@@ -186,8 +187,9 @@ class Learner:
                 request.future.set_result(_reply(stream, name, part.given, outcome))
             elif not request.future.cancelled():
                 late.append(request)
-        self._observe(stream, requests, outcome, late)
         self._count(stream, outcome)
+        self._observe(stream, requests, outcome, late)
+        self._save_if_due(stream)
 
     def _observe(
         self, stream: Stream, requests: Sequence[Request], outcome: Learned, late: Sequence[Request]
@@ -208,9 +210,10 @@ class Learner:
                 part, sizes = answer.rows(torch.cat(own)), {request.token: request.rows for request in group}
                 monitor.observe(part.given, part.record(), request=sizes, events=events)
                 events = []
+        stream.live.changes += 1
 
     def _count(self, stream: Stream, outcome: Learned) -> None:
-        """Count a batch that the monitor has been shown, and perhaps write the stream."""
+        """Count a batch."""
         stream.batches, stream.samples, stream.last_seen = (
             stream.batches + 1,
             stream.samples + len(outcome.given),
@@ -218,6 +221,8 @@ class Learner:
         )
         stream.unlearned = 0 if outcome.step is not None else stream.unlearned + 1
         stream.unsaved += 1
+
+    def _save_if_due(self, stream: Stream) -> None:
         live = stream.live
         if live is not None and (stream.unsaved >= self._limits.save_every or live.newest != live.saved):
             self._residents.try_save(stream)
@@ -228,7 +233,7 @@ def _split(stream: str, outcome: Learned, sizes: list[int]) -> list[Answered]:
     given, adapted = outcome.given.split(sizes), outcome.adapted.split(sizes)
     source = [None] * len(sizes) if outcome.source is None else outcome.source.split(sizes)
     return [
-        Answered(stream, one, one if outcome.of_adapter else two, three)
+        Answered(stream, one, one if outcome.of_adapter else two, three, outcome.batch)
         for one, two, three in zip(given, adapted, source, strict=True)
     ]
 

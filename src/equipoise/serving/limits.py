@@ -9,26 +9,20 @@ from equipoise.errors import OptionError
 class Limits:
     """The limits of a service.
 
-        Attributes:
-            rows: the most samples in a request, and in a batch that requests are joined to.
-            waiting: the most requests in the queue; one more is refused with `BusyError`.
-            waiting_bytes: the most bytes of samples in the queue, as the model takes them (4 a number); likewise.
-            latency_ms: milliseconds after which the source model answers a request that the learner has not.
-    <<<<<<< HEAD
-            unlearned: the most batches of a stream in a row that are answered without learning under load, which
-                is when requests wait or several clients at once keep the learner busy: the adapter then learns
-                from one batch in `unlearned` + 1.
-    =======
-            unlearned: the most batches of a stream in a row that are answered without learning under load
-                (requests wait, or several clients at once keep the learner busy): one batch in `unlearned` + 1 is
-                learned from.
-    >>>>>>> service2
-            streams: the most streams, in memory and on disk; one more is refused with `TooManyStreamsError`.
-            resident: the most streams in memory; the one that was used least recently is evicted to disk.
-            idle_seconds: seconds without a request after which a stream is evicted.
-            save_every: the most batches of a stream between two states on disk: at most so many are lost if the
-                process is killed. A guarded stream is also written with each snapshot of its guard.
-            remembered_bytes: bytes of answers kept on disk, for all streams together, for labels that come later.
+    Attributes:
+        rows: the most samples in a request, and in a batch that requests are joined to.
+        waiting: the most requests in the queue; one more is refused with `BusyError`.
+        waiting_bytes: the most bytes of samples in the queue, as the model takes them (4 a number); likewise.
+        latency_ms: milliseconds after which the source model answers a request that the learner has not.
+        unlearned: the most batches of a stream in a row that are answered without learning under load, which
+            is when requests wait or several clients at once keep the learner busy: the adapter then learns
+            from one batch in `unlearned` + 1.
+        streams: the most streams, in memory and on disk; one more is refused with `TooManyStreamsError`.
+        resident: the most streams in memory; the one that was used least recently is evicted to disk.
+        idle_seconds: seconds without a request after which a stream is evicted.
+        save_every: the most batches of a stream between two states on disk: at most so many are lost if the
+            process is killed. A guarded stream is also written with each snapshot of its guard.
+        remembered_bytes: bytes of answers kept on disk, for all streams together, for labels that come later.
     """
 
     rows: int = 256

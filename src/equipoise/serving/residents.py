@@ -255,16 +255,16 @@ class Residents:
 
     def learn_labels(self, stream: Stream, entry: LabelEntry, *, judges: bool = True) -> None:
         """Give labels that are in the journal to the monitor and, where it judges by them, to the guard."""
+        stream.labels = entry.number
+        stream.unsaved += 1
         live, answered = stream.live, entry.answered
-        try:
-            if live is not None and judges and answered.adapted is not None and answered.source is not None:
-                target = torch.tensor(entry.labels)
-                live.guard.label(target, logits=answered.adapted, source_logits=answered.source)
-            if live is not None:
-                live.monitor.label(token_of(entry.request), entry.labels, logits=answered.given)
-        finally:  # a reader that sees the new number finds the labels in the gauges
-            stream.labels = entry.number
-            stream.unsaved += 1
+        if live is None:
+            return
+        if judges and answered.adapted is not None and answered.source is not None:
+            both = {"logits": answered.adapted, "source_logits": answered.source}
+            live.guard.label(torch.tensor(entry.labels), **both, batch=answered.batch)
+        live.monitor.label(token_of(entry.request), entry.labels, logits=answered.given)
+        live.changes += 1
 
 
 def _listed(folder: StreamFolder) -> Stream:

@@ -209,7 +209,9 @@ class Service:
             name = live.guard.snapshot()
             own.unsaved += 1
             if not (own.folder.snapshots / f"{name}.safetensors").exists():
-                raise StorageError(f"the snapshot was not written: {live.guard.status()}")
+                raise StorageError(
+                    f"the snapshot {name} was not written: a rollback can go to it until the process ends"
+                )
             self._residents.save(own)
             return name
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from equipoise.core.checkpoint import check_identity, encoded
 from equipoise.errors import StateError
 from equipoise.files import read_tensors, whole_file, write_tensors
 from equipoise.serving.errors import StorageError
+from equipoise.serving.folder_lock import FolderLock
 
 _KIND, _VERSION = "equipoise stream", 1
 FACTS = ("stream", "guard", "monitor", "events")
@@ -52,7 +52,7 @@ class StateFolder:
         self._streams = self.path / "streams"
         try:
             self._streams.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self.path / "lock")
+            self._lock = FolderLock(self.path / "lock")
         except OSError as error:
             raise StorageError(f"{self.path}: the state folder cannot be used: {error}") from error
         try:
@@ -100,7 +100,7 @@ class StateFolder:
 
     def close(self) -> None:
         """Let another process have the folder."""
-        os.close(self._lock)
+        self._lock.release()
 
 
 class StreamFolder:
@@ -204,23 +204,3 @@ def folder_name(stream: str) -> str:
     readable = re.sub(r"[^a-z0-9]+", "-", stream.lower()).strip("-")[:40]
     digest = hashlib.blake2b(stream.encode(), digest_size=8).hexdigest()
     return f"{readable or 'stream'}-{digest}"
-
-
-def _locked(path: Path) -> int:
-    """The handle of a file that is locked for this process; StateError if it is another's."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise StateError(
-            f"{path.parent}: another process serves from this state folder; stop it, or use another folder"
-        ) from error
-    return handle

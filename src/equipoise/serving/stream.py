@@ -49,7 +49,8 @@ class Live:
         parked: the adapter's state; None while it is in the adapter.
         reported: the last event of the guard that the monitor has counted.
         saved: the newest snapshot of the guard when the state was last written; empty where there was none.
-        gauges: the monitor's, with the numbers of batches and labels that they were computed for.
+        changes: how often the monitor has been given answers or labels, counted when it has them.
+        gauges: the monitor's, with the number of changes that they were computed after.
     """
 
     guard: Guard
@@ -58,12 +59,21 @@ class Live:
     parked: Snapshot | None = None
     reported: Any = None
     saved: str = ""
-    gauges: tuple[tuple[int, int], dict[str, float]] = ((-1, -1), {})
+    changes: int = 0
+    gauges: tuple[int, dict[str, float]] = (-1, {})
 
     @property
     def newest(self) -> str:
         """The name of the guard's newest snapshot; empty where there is none."""
         return next(reversed(self.guard.snapshots), "")
+
+    def current_gauges(self) -> dict[str, float]:
+        """The monitor's gauges; computed again only after a change."""
+        now, (then, gauges) = self.changes, self.gauges
+        if now != then:
+            gauges = self.monitor.gauges()
+            self.gauges = (now, gauges)
+        return gauges
 
     def fresh_events(self) -> list[Any]:
         """The guard's events that the monitor has not counted; from now on it has."""
@@ -155,17 +165,10 @@ class Stream:
             samples=self.samples,
             last_seen=self.last_seen,
             guard="on disk until its next request" if live is None else live.guard.status(),
-            gauges={} if live is None else self._gauges(live),
+            gauges={} if live is None else live.current_gauges(),
             events=() if live is None else _merged(live),
             snapshots=() if live is None else tuple(live.guard.snapshots),
         )
-
-    def _gauges(self, live: Live) -> dict[str, float]:
-        """The monitor's gauges; computed again only after a batch or a label."""
-        now = (self.batches, self.labels)
-        if live.gauges[0] != now:
-            live.gauges = (now, live.monitor.gauges())
-        return live.gauges[1]
 
 
 def _checked(name: str, value: Any) -> Any:

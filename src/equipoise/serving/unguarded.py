@@ -16,6 +16,7 @@ class Unguarded:
     events: tuple[Any, ...] = ()
     snapshots: tuple[str, ...] = ()
     holding = False
+    batch = None
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
@@ -29,7 +30,9 @@ class Unguarded:
         """Answer a batch."""
         return self.adapter.predict(inputs)
 
-    def label(self, target: Tensor, *, logits: Tensor, source_logits: Tensor) -> None:
+    def label(
+        self, target: Tensor, *, logits: Tensor, source_logits: Tensor, batch: int | None = None
+    ) -> None:
         """Nothing: labels are for a guard."""
 
     def status(self) -> str:
