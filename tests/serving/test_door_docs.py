@@ -50,6 +50,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "time until the source model answers in place of the adapter": f"{limits.latency_ms:,.0f} ms",
         "streams, in memory and on disk": f"{limits.streams:,}",
         "streams in memory": f"{limits.resident:,}",
+        "samples that wait": f"{limits.waiting_bytes // 2**30} GiB",
         "batches of a stream between two states on disk": f"{limits.save_every}",
         "time without a request until a stream goes to disk": f"{limits.idle_seconds:g} s",
         "batches of a stream in a row without learning, under load": f"{limits.unlearned}",
