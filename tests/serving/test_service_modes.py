@@ -219,6 +219,7 @@ def test_in_the_shadow_the_gauges_are_of_the_source_model_and_agreement_of_both(
             answer = ask(own, "a", batch(seed, 32, 3.0))
             adapted = alone(torch.from_numpy(batch(seed, 32, 3.0))).argmax(1).tolist()
             agreed += [a == b for a, b in zip(answer.classes, adapted, strict=True)]
+        own._do(lambda: None)  # the learner has finished
         gauges = own.status("a").gauges
         assert alone.source_accuracy is not None
         assert alone.accuracy is not None
@@ -237,6 +238,7 @@ def test_on_hold_the_gauges_go_on(tmp_path: Path) -> None:
         own.set_mode("a", "hold")
         for seed in range(3, 20):
             held = ask(own, "a", batch(seed, 32, 3.0))
+        own._do(lambda: None)  # the learner has finished
         gauges = own.status("a").gauges
         assert learned.accuracy is not None
         assert gauges["accuracy"] == learned.accuracy.value

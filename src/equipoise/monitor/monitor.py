@@ -68,7 +68,7 @@ class Monitor:
         for name, value in (("window", window), ("keep", keep)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"expected {name} to be an int of at least 1, got {value!r}")
-        if adapter is not None and not (callable(adapter) and hasattr(adapter, "last")):
+        if adapter is not None and not hasattr(adapter, "last"):
             raise OptionError(f"expected an adapter, or a guarded one, got {type(adapter).__name__}")
         if keep < window:
             raise OptionError(f"expected keep to be at least the window of {window}, got {keep}")
