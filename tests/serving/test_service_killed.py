@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from equipoise.serving.journal import Journal
 from tests.serving.killed import ROWS
@@ -27,7 +28,8 @@ def serve_and_kill(folder: Path, first: int, lines: int, after: float) -> list[l
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": paths},
+        # the model is trained in both processes: with as many threads, its weights are the same to the bit
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(torch.get_num_threads())},
     )
     with process:
         assert process.stdout is not None
