@@ -64,7 +64,7 @@ def test_a_killed_replica_loses_the_batches_since_its_last_save_and_no_more(tmp_
         ask(ray, kept, 10)
 
         before = ray.replicas()
-        waiting = [ray.submit(crowded, batch(seed)) for seed in range(20)]
+        waiting = [ray.submit(crowded, batch(seed)) for seed in range(200)]  # more than are answered at once
         os.kill(before[0].process, signal.SIGKILL)
         killed = time.monotonic()
         lost = [request for request in waiting if request.exception(timeout=60) is not None]

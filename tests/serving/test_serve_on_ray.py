@@ -19,6 +19,8 @@ from equipoise.serving.placement import owner
 from .support import batch, rehearsed
 
 GATE, YARD = "camera-5", "camera-0"
+# The model is trained in every process: with one thread, as in the tests, its weights are equal to the bit.
+ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 MODEL = "from tests.support.rehearsals import trained\n\n\ndef load():\n    return trained()\n"
 
 
@@ -30,7 +32,13 @@ def serving(folder: Path, replicas: int) -> Iterator[str]:
     with (
         (folder / "errors").open("w") as errors,
         subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **ENVIRONMENT},
         ) as process,
     ):
         assert process.stdout is not None
