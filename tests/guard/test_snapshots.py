@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -185,8 +186,8 @@ def _write_until_killed(folder: Path, adapted: eq.Adapter, share: float, ready: 
             signal.pause()
         return 0
 
-    Path.write_bytes = torn  # type: ignore[method-assign, assignment]
-    Snapshots(4, folder).take(adapted, 999)
+    with patch.object(Path, "write_bytes", torn):
+        Snapshots(4, folder).take(adapted, 999)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

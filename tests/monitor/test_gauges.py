@@ -170,8 +170,9 @@ def test_events_are_counted_by_action_while_they_are_in_the_window() -> None:
 def test_wrong_arguments_are_refused_and_change_nothing() -> None:
     monitor = watched(batches([4]))
     before = monitor.totals()
+    rows: Any = [[0.0]]
     with pytest.raises(BatchTypeError, match="tensor"):
-        monitor.observe([[0.0]], None)  # type: ignore[arg-type]
+        monitor.observe(rows, None)
     with pytest.raises(BatchError, match=r"\(N, C\)"):
         monitor.observe(torch.zeros(3), None)
     with pytest.raises(OptionError, match="5 classes"):
@@ -181,9 +182,10 @@ def test_wrong_arguments_are_refused_and_change_nothing() -> None:
     with pytest.raises(OptionError, match="adapter"):
         monitor(torch.zeros(3, CLASSES))
     assert monitor.totals() == before
-    for wrong in (0, True, 2.5):
+    windows: list[Any] = [0, True, 2.5]
+    for wrong in windows:
         with pytest.raises(OptionError, match="window"):
-            eq.Monitor(window=wrong)  # type: ignore[arg-type]
+            eq.Monitor(window=wrong)
     with pytest.raises(OptionError, match="keep"):
         eq.Monitor(window=100, keep=50)
     with pytest.raises(OptionError, match="expected an adapter, or a guarded one, got Linear"):

@@ -128,7 +128,7 @@ def test_labels_that_do_not_fit_are_refused_and_change_nothing() -> None:
     monitor = watched(batches([3]))
     monitor.label("0", [0, 1, 2])
     before = monitor.totals()
-    wrong: list[tuple[object, str]] = [
+    wrong: list[tuple[Any, str]] = [
         ([0, 1], "3 labels"),
         ([0, 1, 5], r"0\.\.4"),
         ([0, -1, 1], r"0\.\.4"),
@@ -139,7 +139,7 @@ def test_labels_that_do_not_fit_are_refused_and_change_nothing() -> None:
     ]
     for labels, words in wrong:
         with pytest.raises(OptionError, match=words):
-            monitor.label("0", labels)  # type: ignore[arg-type]
+            monitor.label("0", labels)
     assert monitor.totals() == before
 
 

@@ -70,11 +70,11 @@ def test_labels_of_requests_before_a_restart_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bad", [[0] * 7, [4] + [0] * 7, [-1] + [0] * 7, ["a"] * 8, [0.5] * 8, [[0] * 8], [], None, [True] * 8]
 )
-def test_labels_that_do_not_fit_are_refused(tmp_path: Path, bad: object) -> None:
+def test_labels_that_do_not_fit_are_refused(tmp_path: Path, bad: Any) -> None:
     with service(tmp_path, guarded=False) as own:
         answer = ask(own, "a", batch(0))
         with pytest.raises(InputError, match="expected"):
-            own.label("a", answer.request, bad)  # type: ignore[arg-type]
+            own.label("a", answer.request, bad)
         assert own.label("a", answer.request, labels(0)).rows == 8
 
 

@@ -64,8 +64,9 @@ def test_on_hold_the_adapter_answers_as_it_is(tmp_path: Path) -> None:
     with service(tmp_path) as again:
         assert again.status("a").mode == "hold"
         assert same(ask(again, "a", batch(1)), first)
+        unknown: Any = "sleep"
         with pytest.raises(InputError, match="expected a mode"):
-            again.set_mode("a", "sleep")  # type: ignore[arg-type]
+            again.set_mode("a", unknown)
 
 
 def test_a_reset_goes_back_to_the_source_model(tmp_path: Path) -> None:
@@ -89,9 +90,10 @@ def test_a_rollback_goes_back_to_a_snapshot_also_after_a_restart(tmp_path: Path)
     own.close()
     with service(tmp_path) as again:
         assert again.status("a").snapshots == (name,)
-        for steps in (0, 2, True, "1"):
+        wrong: list[Any] = [0, 2, True, "1"]
+        for steps in wrong:
             with pytest.raises(UnknownSnapshotError, match="expected to go back by 1 to 1"):
-                again.rollback("a", steps)  # type: ignore[arg-type]
+                again.rollback("a", steps)
         assert again.rollback("a") == name
         again.set_mode("a", "hold")
         np.testing.assert_array_equal(ask(again, "a", batch(9)).probabilities, expected.probabilities)
@@ -182,8 +184,9 @@ def test_limits_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     for name in ("rows", "waiting", "latency_ms", "streams", "resident", "save_every"):
         with pytest.raises(OptionError, match=name):
             Limits(**{name: 0})
+    model: Any = trained()
     with pytest.raises(OptionError, match="adapter"):
-        Service(trained(), tmp_path)  # type: ignore[arg-type]
+        Service(model, tmp_path)
 
 
 def test_a_stream_that_its_guard_holds_learns_again_after_a_release(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ ACCESS = "Access"
 
 
 class ServeEngine(str, Enum):
-    """Where the streams live: in this process, or in replicas on Ray Serve."""
+    """The place of the streams: this process, or replicas on Ray Serve."""
 
     local = "local"
     ray = "ray"

@@ -18,7 +18,7 @@ from equipoise.serving.server import bound_socket, is_local, serve, url_of
 
 @dataclass(frozen=True)
 class Served:
-    """What is served.
+    """The model, source statistics and method of a server.
 
     Attributes:
         factory: the name of the function that makes the model.

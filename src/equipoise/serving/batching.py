@@ -154,7 +154,7 @@ class RequestQueue:
         return batch
 
     def promise(self, requests: Sequence[Request]) -> list[Request]:
-        """Those of a batch that have no answer yet: the caller answers them at once, without learning."""
+        """Promise an answer without learning to the requests of a batch that have none, and return them."""
         with self._changed:
             waiting = [request for request in requests if not request.claimed]
             for request in waiting:

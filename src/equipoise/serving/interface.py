@@ -10,7 +10,7 @@ import numpy as np
 from equipoise.calibration.rehearsal import Estimate
 
 Mode = Literal["adapted", "shadow", "hold"]
-"""Who answers, and whether the stream is learned from.
+"""The mode of a stream: the model that answers, and whether it is learned from.
 
 "adapted": the adapter answers and learns. "shadow": the source model answers and the adapter learns. "hold":
 the adapter answers as it is and learns nothing.

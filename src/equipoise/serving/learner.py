@@ -253,7 +253,7 @@ def _reply(stream: Stream, request: str, logits: Tensor, outcome: Learned) -> Pr
 
 
 def _reason(mode: Mode, live: Live, step: Step | None, learns: bool) -> str:
-    """Why a batch was not learned from, or rows of it were set aside."""
+    """The reason why a batch was not learned from, or rows of it were set aside."""
     if step is not None:
         return step.reason
     if mode == "hold":

@@ -66,7 +66,7 @@ class RayReplicas:
         return len(self._handles)
 
     async def call(self, index: int, name: str, *args: Any) -> Any:
-        """What a method of a replica returns; waits for a replica that is being replaced."""
+        """The result of a method of a replica; waits for a replica that is being replaced."""
         return await getattr(self._handles[index], name).remote(*args)
 
     def stop(self) -> None:

@@ -187,7 +187,7 @@ class RayService:
         return self._wait(self._asked_again(self.owner(stream), "call", action, stream, *args))
 
     async def _all(self, name: str, *args: Any) -> list[Any]:
-        """What every replica answers to a question that changes nothing."""
+        """The answers of all replicas to a question that changes nothing."""
         asked = [self._asked_again(index, name, *args) for index in range(len(self._replicas))]
         return await asyncio.gather(*asked)
 
@@ -210,7 +210,7 @@ class RayService:
             return await self._answer(index, name, *args)
 
     async def _answer(self, index: int, name: str, *args: Any) -> Any:
-        """What a method of a replica returns; its errors are those of a service."""
+        """The result of a method of a replica; its errors are those of a service."""
         try:
             return await asyncio.wait_for(self._replicas.call(index, name, *args), self._timeout)
         except (asyncio.TimeoutError, TimeoutError) as error:

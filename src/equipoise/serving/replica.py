@@ -67,7 +67,7 @@ class Replica:
         return self._service
 
     async def facts(self) -> ReplicaFacts:
-        """Where the replica runs, and which method."""
+        """The process of the replica, and its method."""
         service = self._open_service
         return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method)
 

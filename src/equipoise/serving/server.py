@@ -19,7 +19,7 @@ CONNECTIONS = 1000
 """The most connections; one more is answered with status 503."""
 
 SECONDS_TO_END = 20
-"""How long a stop waits for requests that have come."""
+"""The seconds that a stop waits for requests that have come."""
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -34,7 +34,7 @@ class LabelsBody(_Body):
 
 
 class RollbackBody(_Body):
-    """How far to go back."""
+    """The number of snapshots to go back by."""
 
     steps: Annotated[StrictInt, Field(ge=1, le=1000, description="Snapshots to go back by.")] = 1
 
@@ -151,7 +151,7 @@ class HealthResponse(BaseModel):
 
 
 class RefusalResponse(BaseModel):
-    """Why a request was refused; nothing has changed."""
+    """The reason of a refusal; nothing has changed."""
 
     error: str
 
