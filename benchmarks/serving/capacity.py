@@ -18,15 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from pattern_stream import CLASSES, images, trained_model
+from torch import nn
 
 import equipoise as eq
-from equipoise.models import SmallCNN
 from equipoise.monitor import Monitor
 from equipoise.serving.limits import Limits
 from equipoise.serving.service import Service
 
-CLASSES = 10
 NO_BOUND = 1e9
 """A latency bound in milliseconds that is never reached: every batch is learned from."""
 
@@ -38,28 +37,6 @@ class Figure(NamedTuple):
     quantity: str
     value: float
     unit: str
-
-
-def images(rows: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (N, 1, 32, 32) of ten patterns in noise, with their classes."""
-    patterns = torch.rand(CLASSES, 1, 32, 32, generator=torch.Generator().manual_seed(0)) * 255
-    draw = torch.Generator().manual_seed(seed)
-    labels = torch.randint(CLASSES, (rows,), generator=draw)
-    noise = 40 * torch.randn(rows, 1, 32, 32, generator=draw)
-    return (patterns[labels] + noise).clamp(0, 255), labels
-
-
-def trained() -> nn.Module:
-    """A SmallCNN that has learned the patterns."""
-    torch.manual_seed(0)
-    model = SmallCNN(CLASSES)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    for step in range(30):
-        x, y = images(50, 100 + step)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    return model.eval()
 
 
 def resident_bytes() -> int:
@@ -196,7 +173,7 @@ def main() -> None:
     parser.add_argument("--evicted", type=int, default=10_000, help="with eviction")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = trained()
+    model = trained_model()
     x, y = images(200, 1)
     source = eq.rehearse(model, list(zip(x.split(50), y.split(50), strict=True)), shifts=8, progress=False)
     adapter = eq.create("poise", model, source)

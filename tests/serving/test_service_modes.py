@@ -165,7 +165,6 @@ class Words(nn.Module):
 def test_indices_of_a_table_stay_integers(tmp_path: Path) -> None:
     with Service(eq.create("source", Words()), tmp_path, limits=Limits(latency_ms=60_000)) as own:
         assert len(ask(own, "a", np.arange(6).reshape(2, 3)).classes) == 2
-        assert own.classes == 3
 
 
 def test_a_closed_service_takes_nothing(tmp_path: Path) -> None:

@@ -44,9 +44,6 @@ class Learner:
         answers: where answers are remembered.
         source: a copy of the source model.
         limits: of the service.
-
-    Attributes:
-        classes: the number of classes; 0 before the first answer.
     """
 
     def __init__(
@@ -62,7 +59,6 @@ class Learner:
         self._answers, self._source, self._limits = answers, source, limits
         self._taken: set[tuple[tuple[int, ...], torch.dtype]] = set()
         self._busy = BusyShare()
-        self.classes = 0
 
     def run(self) -> None:
         """Work until the queue is closed and empty."""
@@ -176,7 +172,6 @@ class Learner:
 
     def _deliver(self, stream: Stream, requests: Sequence[Request], outcome: Learned) -> None:
         """Give each request its rows, and count the batch."""
-        self.classes = outcome.given.shape[1]
         parts = _split(stream.name, outcome, [request.rows for request in requests])
         stream.shape = stream.shape or tuple(requests[0].inputs.shape[1:])
         tokens = [request.token for request in requests]

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
 
 from equipoise.adapter import Adapter
 from equipoise.errors import OptionError, StateError
@@ -100,13 +99,6 @@ class Service:
     def method(self) -> str:
         """The name of the adapting method."""
         return self._adapter.name
-
-    @property
-    def classes(self) -> int:
-        """The number of classes; before the first answer that of the last linear layer, 0 without one."""
-        known = self._adapter._respond.student.classes or self._learner.classes
-        layers = [each for each in self._adapter.student.modules() if isinstance(each, nn.Linear)]
-        return known or (layers[-1].out_features if layers else 0)
 
     @property
     def ready(self) -> bool:
