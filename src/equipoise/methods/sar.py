@@ -41,13 +41,11 @@ class Sar(WindowedMethod):
         rho: the length of the step uphill.
         reset_below: the average entropy of a collapse in nats, for 1000 classes; 0: no resets.
         objective: what is minimised: "entropy", H, or "come" (`_objectives`); S₁, S₂ and m are always of H.
-        learning_rate: by default 2.5e-4 for "sgd" (the authors, for ResNet-50; 1e-3 for ViT-B, both times
-            the batch size / 64 where batches are small) and 1e-3 for "adam".
+        learning_rate: by default 2.5e-4 for "sgd" (the authors, for ResNet-50 and batches of 64) and 1e-3.
 
-    Deviations: after a reset the authors' code keeps m, and so resets at every batch until m has climbed;
-    here m starts anew. Their threshold is .2 nats for any number of classes. They leave out the last stage
-    or blocks, and layers by parts of their names; here every normalisation layer adapts. The second forward
-    does not move the running statistics, which only `predict` uses.
+    Deviations: after a reset the authors' code keeps m, and resets at every batch until m has climbed; here m
+    starts anew. Their threshold is .2 nats for any number of classes. They leave out the last layers, and
+    others by parts of their names; here all adapt. The second forward does not move running statistics.
     """
 
     name = "sar"
@@ -91,7 +89,7 @@ class Sar(WindowedMethod):
             there = student.slope(sharp.value)
         checks = (*checks, *here.checks, *finite, *sharp.checks)
         state, checks = student.descend(lambda: there, self.descent, part(memory, OPTIMIZER), *checks)
-        taken, now, before = all_hold(checks), mean_over(kept, entropies), memory["average"]
+        taken, before, now = all_hold(checks), memory["average"], mean_over(kept, entropies)
         average = torch.where(before == 0, now, torch.lerp(now, before, _INERTIA))
         collapsed = taken & (average < self.reset_below * scale / math.log(1000))
         copy_unless(~collapsed, student.learned, context.constants)
