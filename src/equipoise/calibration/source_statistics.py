@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from equipoise.calibration.feature_moments import FeatureMoments
 from equipoise.calibration.fisher import Fisher
+from equipoise.calibration.measured_answers import MeasuredAnswers, even_quantiles
 from equipoise.calibration.norm_limits import SampleMoments
 from equipoise.calibration.rehearsal import Rehearsal
-from equipoise.calibration.source_answers import SourceAnswers, quantiles
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.network.compiled import uncompiled
@@ -123,7 +123,7 @@ class SourceStatistics:
         importance = (
             None if fisher is False else Fisher(model, checked_parameters("parameters", fisher), outputs)
         )
-        moments, answers, of_features = SampleMoments(model), SourceAnswers(), FeatureMoments()
+        moments, answers, of_features = SampleMoments(model), MeasuredAnswers(), FeatureMoments()
         seen, classes = 0, 0
         modes = [(module, module.training) for module in model.modules()]
         try:
@@ -162,8 +162,8 @@ class SourceStatistics:
             model_fingerprint=fingerprint(model),
             library_fingerprint=f"equipoise {__version__}, torch {torch.__version__}",
             norm_limits=moments.limits(),
-            entropies=quantiles(answers.nats),
-            confidences=quantiles(answers.confidences),
+            entropies=even_quantiles(answers.nats),
+            confidences=even_quantiles(answers.confidences),
             fisher={} if importance is None else importance.result(),
             features=of_features.result() if features else {},
         )

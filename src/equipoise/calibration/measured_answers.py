@@ -10,20 +10,20 @@ from equipoise.errors import SourceError, callers_level
 from equipoise.functional import at_least_single, nats
 from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
 
-QUANTILE_LEVELS = 257
-"""The number of equal steps from 0 to 1 at which quantiles are kept."""
+_LEVELS = 257
+"""The number of equal levels from 0 to 1 at which quantiles are kept."""
 
 
-def quantiles(values: Tensor) -> Tensor:
-    """The quantiles of values at `QUANTILE_LEVELS` equal levels from 0 to 1, between two values by interpolation."""
+def even_quantiles(values: Tensor) -> Tensor:
+    """Quantiles of values at 257 equal levels from 0 to 1, interpolated between two values."""
     ordered = values.double().sort().values
-    places = torch.linspace(0, len(ordered) - 1, QUANTILE_LEVELS, dtype=torch.float64, device=values.device)
+    places = torch.linspace(0, len(ordered) - 1, _LEVELS, dtype=torch.float64, device=values.device)
     below = places.floor().long()
     above = (below + 1).clamp(max=len(ordered) - 1)
     return torch.lerp(ordered[below], ordered[above], places - below).float()
 
 
-class SourceAnswers:
+class MeasuredAnswers:
     """Three numbers of each source sample, from its logits z: ‖z‖₂, entropy in nats, and confidence.
 
     Confidence is the largest of softmax(z). Samples with non-finite logits are counted and left out.
