@@ -22,6 +22,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "sar",
         {"margin": 1.0, "reset_below": 6.0, "optimizer": "adam", "objective": "come", "tempering": "median"},
     ),
+    "deyo, lively": ("deyo", {"margin": 1.0, "min_drop": -0.5, "learning_rate": 0.05, "window": 2}),
+    "poem, lively": ("poem", {"margin": 1.0, "learning_rate": 0.05, "window": 3, "tempering": "mean"}),
     "t3a, lively": ("t3a", {"supports": 2, "tempering": "mean"}),
     "sotta, lively": ("sotta", {"confidence": 0.0, "every": 3, "capacity": 4, "tempering": "median"}),
     "sotta, all": ("sotta", {"confidence": 0.2, "every": 4, "parameters": "all", "steps": 2}),
@@ -34,7 +36,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
-ON_NORMS = ("tent", "eta", "eata", "sar", "sotta", MeanTeacher.name)
+ON_NORMS = ("tent", "eta", "eata", "sar", "deyo", "poem", "sotta", MeanTeacher.name)
 
 
 def impossible(case: str, kind: str) -> bool:
