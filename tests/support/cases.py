@@ -24,6 +24,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deyo, lively": ("deyo", {"margin": 1.0, "min_drop": -0.5, "learning_rate": 0.05, "window": 2}),
     "poem, lively": ("poem", {"margin": 1.0, "learning_rate": 0.05, "window": 3, "tempering": "mean"}),
+    "rdumb, lively": (
+        "rdumb",
+        {"base": "tent", "every": 8, "options": {"optimizer": "sgd", "learning_rate": 0.05, "window": 3}},
+    ),
+    "rdumb, sotta": (
+        "rdumb",
+        {
+            "base": "sotta",
+            "every": 10,
+            "options": {"confidence": 0.0, "every": 3, "capacity": 4},
+            "tempering": "median",
+        },
+    ),
     "t3a, lively": ("t3a", {"supports": 2, "tempering": "mean"}),
     "sotta, lively": ("sotta", {"confidence": 0.0, "every": 3, "capacity": 4, "tempering": "median"}),
     "sotta, all": ("sotta", {"confidence": 0.2, "every": 4, "parameters": "all", "steps": 2}),
@@ -36,7 +49,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
-ON_NORMS = ("tent", "eta", "eata", "sar", "deyo", "poem", "sotta", MeanTeacher.name)
+ON_NORMS = ("tent", "eta", "eata", "sar", "deyo", "poem", "rdumb", "sotta", MeanTeacher.name)
 
 
 def impossible(case: str, kind: str) -> bool:

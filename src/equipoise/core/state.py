@@ -78,11 +78,14 @@ class State:
         self._start()
 
     def _start(self) -> None:
+        self._start_memory()
+        self.random.state = None
+        self.forget_temperature()
+
+    def _start_memory(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
             self._replace({n: t.clone() for n, t in self._method.initial(self.student, self._source).items()})
         self.counts.update(dict.fromkeys(self._method.counters, 0))
-        self.random.state = None
-        self.forget_temperature()
 
     def forget_temperature(self) -> None:
         """Forget the observations of the temper."""
@@ -211,6 +214,14 @@ class State:
         self._load_model(self.student.source_values(self.student.adapting))
         self._start()
 
+    def begin_anew(self) -> None:
+        """Go back to the source model, and to memory and counts before the first batch.
+
+        Random numbers and the observations of the temper go on.
+        """
+        self._load_model(self.student.source_values(self.student.adapting))
+        self._start_memory()
+
     def move(self, fn: Any) -> None:
         """Move with the module, by the function of `nn.Module._apply`.
 
@@ -277,9 +288,17 @@ class Pending:
 
     def __init__(self, state: State, before: Memory, random: Tensor | None) -> None:
         self._state, self._before, self._random = state, before, random
+        self._whole: Snapshot | None = None
+
+    def begin_anew(self) -> None:
+        """Let the step begin from the source model and the memory before the first batch."""
+        self._whole = self._state.snapshot()
+        self._state.begin_anew()
 
     def undo(self) -> None:
-        """Give the network its values of before."""
+        """Give the network its values of before; memory too, if the step began anew."""
+        if self._whole is not None:
+            self._state.restore(self._whole)
         self._state.random.state = self._random
         copy_into(self._state.student.adapting, self._before)
 
