@@ -26,7 +26,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "poem, lively": ("poem", {"margin": 1.0, "learning_rate": 0.05, "window": 3, "tempering": "mean"}),
     "rdumb, lively": (
         "rdumb",
-        {"base": "tent", "every": 8, "options": {"optimizer": "sgd", "learning_rate": 0.05, "window": 3}},
+        {"base": "tent", "every": 12, "options": {"optimizer": "sgd", "learning_rate": 0.05, "window": 3}},
     ),
     "rdumb, sotta": (
         "rdumb",

@@ -1,7 +1,7 @@
 """A method that leaves the work to another one, and changes some of it."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -25,10 +25,10 @@ class DelegatingMethod(Method):
         for fact in _FACTS:
             object.__setattr__(self, fact, getattr(self.inner, fact))
 
-    @cached_property
+    @property
+    @abstractmethod
     def inner(self) -> Method:
         """The method that does the work."""
-        raise NotImplementedError
 
     def plan(self, context: Context) -> Plan:
         """Plan as the inner method does."""
