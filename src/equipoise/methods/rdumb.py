@@ -9,10 +9,16 @@ from equipoise.core.method import Context, Counts, Memory, Method, Plan, option_
 from equipoise.errors import OptionError, StateError, UnknownOptionError
 from equipoise.methods._delegating import DelegatingMethod
 from equipoise.network.student import Student
-from equipoise.options import option
+from equipoise.options import checked_by, option
 from equipoise.registry import method_class, register
 
 _SEEN = "seen"
+
+
+def _checked_mapping(name: str, value: Any) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, Mapping):
+        raise OptionError(f"expected {name} as a mapping of names to values, got {value!r}")
+    return None if value is None else dict(value)
 
 
 @register
@@ -37,7 +43,7 @@ class Rdumb(DelegatingMethod):
 
     base: str = "eta"
     every: int = option(64_000, low=1)
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = checked_by(_checked_mapping, None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
