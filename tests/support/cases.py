@@ -26,6 +26,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "dec",
         {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
     ),
+    "cotta, lively": (
+        "cotta",
+        {"views": 3, "confidence": 0.6, "restore": 0.2, "decay": 0.5, "mirrored": True},
+    ),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
 ON_NORMS = ("tent", "eta", "eata", "sotta", MeanTeacher.name)

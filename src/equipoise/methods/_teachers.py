@@ -1,14 +1,17 @@
 """Teachers: a second set of the weights that learn, kept in memory, which answers in the student's place."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from equipoise.core.method import Context
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.gradient import GradientMethod
+from equipoise.core.method import Answer, Context, Memory
 from equipoise.functional import at_least_single
 from equipoise.methods._views import TILE, WEAK_DRAWS, views_of, weak_views
-from equipoise.network.named_tensors import prefixed
+from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.student import Student
 
 TEACHER = "teacher."
@@ -17,9 +20,38 @@ TEACHER = "teacher."
 _ROWS_AT_ONCE = 256
 
 
-def first_teacher(student: Student) -> dict[str, Tensor]:
-    """The teacher before the first batch, as memory: the weights that learn, at least in single precision."""
-    return prefixed(TEACHER, {n: at_least_single(weight.detach()) for n, weight in student.learned.items()})
+@dataclass(frozen=True, kw_only=True)
+class TaughtMethod(GradientMethod):
+    """A gradient method whose teacher, an average of the weights that learn, gives the answers."""
+
+    def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The optimiser's state, and the teacher, at least in single precision."""
+        teacher = {name: at_least_single(weight.detach()) for name, weight in student.learned.items()}
+        return {**super().initial(student, source), **prefixed(TEACHER, teacher)}
+
+    def answer(self, context: Context) -> Answer:
+        """The teacher's logits in eval mode."""
+        with context.student.with_values(part(context.memory, TEACHER)):
+            return Answer(context.student.frozen(context.batch))
+
+    def export(self, student: Student, memory: Memory) -> nn.Module:
+        """A copy of the network with the teacher's weights."""
+        return student.export(part(memory, TEACHER))
+
+
+def confidence_limit(source: SourceStatistics | None) -> Tensor:
+    """The 5 % quantile of the confidence on source samples, minus .05; ∞ where it was not measured."""
+    measured = torch.zeros(0) if source is None else source.confidences
+    if not len(measured):
+        return torch.tensor(torch.inf)
+    below, share = divmod(0.05 * (len(measured) - 1), 1)
+    return torch.lerp(measured[int(below)], measured[int(below) + 1], share) - 0.05
+
+
+def draw_views(context: Context, views: int) -> tuple[Tensor, Tensor]:
+    """The random numbers of `view_logits`."""
+    draws = context.rand(views, WEAK_DRAWS)
+    return draws, context.rand_like(draws.new_empty(TILE))
 
 
 def view_logits(context: Context, draws: Tensor, tile: Tensor, *, mirrored: bool) -> Tensor:
@@ -43,12 +75,6 @@ def view_logits(context: Context, draws: Tensor, tile: Tensor, *, mirrored: bool
             logits = forward(views_of(batch, some, view))
         total = total + logits.unflatten(0, (-1, some.shape[1])).sum(1)
     return total / draws.shape[1]
-
-
-def draw_views(context: Context, views: int) -> tuple[Tensor, Tensor]:
-    """The random numbers of `view_logits`."""
-    draws = context.rand(views, WEAK_DRAWS)
-    return draws, context.rand_like(draws.new_empty(TILE))
 
 
 def restore_some(context: Context, probability: float) -> None:

@@ -1,19 +1,18 @@
 """CoTTA: all weights learn from an averaged teacher, and some are restored at random."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.gradient import GradientMethod, Loss
-from equipoise.core.method import Answer, Context, Memory, Update
+from equipoise.core.gradient import Loss
+from equipoise.core.method import Context, Update
 from equipoise.functional import at_least_single, soft_cross_entropy
+from equipoise.methods import _teachers as teachers
 from equipoise.methods._averages import moving_average
-from equipoise.methods._teachers import TEACHER, draw_views, first_teacher, restore_some, view_logits
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName
 from equipoise.network.parameters import Parameters, checked_parameters
@@ -26,7 +25,7 @@ _TARGETS, _CONFIDENCE = "targets", "confidence"
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Cotta(GradientMethod):
+class Cotta(teachers.TaughtMethod):
     """Continual test-time adaptation (Wang et al., CVPR 2022), of models on images.
 
     With z' the teacher's logits, or their mean over `views` views where the source model's mean confidence in
@@ -43,7 +42,7 @@ class Cotta(GradientMethod):
         confidence: None: the 5 % quantile of the confidence on source samples, minus .05 (the authors' rule);
             without source statistics the views are always used.
         decay: of the teacher.
-        restore: .01 is the authors' for CIFAR, .001 for ImageNet; a random number of the host for each weight.
+        restore: .01 is the authors' for CIFAR, .001 for ImageNet; draws a number on the host for each weight.
         mirrored: whether half of the views are mirrored left to right, as the authors' are; not for digits.
         seed: of the random numbers.
         learning_rate: by default 1e-3 for "adam" (the authors, on CIFAR) and .01 for "sgd" (on ImageNet).
@@ -54,7 +53,6 @@ class Cotta(GradientMethod):
     """
 
     name = "cotta"
-    asks_source = True
     default_teacher = "resident"
     default_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.01, "adam": 1e-3}
 
@@ -67,55 +65,36 @@ class Cotta(GradientMethod):
     optimizer: OptimizerName = choice("adam", OPTIMIZERS)
     parameters: Parameters = checked_by(checked_parameters, "all")
 
-    def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
-        """The optimiser's state, and the teacher."""
-        return {**super().initial(student, source), **first_teacher(student)}
-
     def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
         """The confidence below which views are used."""
-        level, measured = self.confidence, torch.zeros(0) if source is None else source.confidences
-        if level is None:
-            level = float(measured.quantile(0.05)) - 0.05 if len(measured) else math.inf
-        return {_CONFIDENCE: torch.tensor(level, device=student.device)}
+        given = self.confidence
+        limit = teachers.confidence_limit(source) if given is None else torch.tensor(given)
+        return {_CONFIDENCE: limit.to(student.device)}
 
     def step(self, context: Context) -> Update:
         """Learn from the teacher's logits, let the teacher follow, and restore some weights."""
-        student, teacher = context.student, part(context.memory, TEACHER)
+        student, teacher = context.student, part(context.memory, teachers.TEACHER)
+        source = student.source_logits(context.batch)
+        unsure = at_least_single(source).softmax(1).amax(1).mean() < context.constants[_CONFIDENCE]
         with torch.no_grad(), student.with_values(teacher):
-            targets = self._targets(context)
+            targets = self._targets(context, unsure)
         update = super().step(context._replace(constants={_TARGETS: targets}))
         moved = moving_average(teacher, student.learned, self.decay)
-        restore_some(context, self.restore)
-        return update._replace(logits=targets, memory={**update.memory, **prefixed(TEACHER, moved)})
+        teachers.restore_some(context, self.restore)
+        memory = {**update.memory, **prefixed(teachers.TEACHER, moved)}
+        return update._replace(logits=targets, memory=memory, source_logits=source)
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The cross-entropy against the teacher's answers."""
         targets = at_least_single(context.constants[_TARGETS]).softmax(1)
         return Loss(soft_cross_entropy(logits, targets).mean(), used=len(logits))
 
-    def _targets(self, context: Context) -> Tensor:
-        """The teacher's logits; a captured step computes them in both ways."""
-        draws, tile = draw_views(context, self.views)
-        unsure = _source_confidence(context) < context.constants[_CONFIDENCE]
+    def _targets(self, context: Context, unsure: Tensor) -> Tensor:
+        """The teacher's logits, on views if the source model is unsure; a captured step computes both."""
+        draws, tile = teachers.draw_views(context, self.views)
         needed = bool(unsure) if context.host_looks else None
         plain = None if needed else context.student.on_batch_statistics(context.batch, momentum=0.0)
         if plain is not None and needed is False:
             return plain
-        averaged = view_logits(context, draws, tile, mirrored=self.mirrored)
+        averaged = teachers.view_logits(context, draws, tile, mirrored=self.mirrored)
         return averaged if plain is None else torch.where(unsure, averaged, plain)
-
-    def answer(self, context: Context) -> Answer:
-        """The teacher's logits in eval mode."""
-        with context.student.with_values(part(context.memory, TEACHER)):
-            return Answer(context.student.frozen(context.batch))
-
-    def export(self, student: Student, memory: Memory) -> nn.Module:
-        """A copy of the network with the teacher's weights."""
-        return student.export(part(memory, TEACHER))
-
-
-def _source_confidence(context: Context) -> Tensor:
-    """The source model's mean confidence in the batch."""
-    if context.view is None:
-        raise RuntimeError("cotta asks the source model about each batch")
-    return at_least_single(context.view.logits).softmax(1).amax(1).mean()
