@@ -34,8 +34,7 @@ class Cotta(teachers.TaughtMethod):
         L = mean_i CE(softmax(z'_i), softmax(z_i)),   θ ← optimiser step,   θ' ← decay · θ' + (1 − decay) · θ,
 
     then each weight of θ goes back to its source value with probability `restore`. The answer is z'. A batch
-    takes forwards of the source model and the student, a backward, and one or `views` forwards of the teacher
-    (a captured step: both).
+    takes two forwards, a backward, and one or `views` forwards of the teacher (a captured step: both).
 
     Args:
         views: views of each image.
