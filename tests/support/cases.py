@@ -28,9 +28,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "dec",
         {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
     ),
+    "cotta, lively": (
+        "cotta",
+        {"views": 3, "confidence": 0.6, "restore": 0.2, "decay": 0.5, "mirrored": True},
+    ),
+    "roid, lively": (
+        "roid",
+        {"learning_rate": 0.05, "prior_correction": True, "mirrored": True, "window": 3},
+    ),
+    "cmf, lively": ("cmf", {"optimizer": "sgd", "learning_rate": 0.05, "steps": 2, "tempering": "median"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
-ON_NORMS = ("tent", "eta", "eata", "sotta", MeanTeacher.name)
+ON_NORMS = ("tent", "eta", "eata", "sotta", "roid", "cmf", MeanTeacher.name)
 
 
 def impossible(case: str, kind: str) -> bool:

@@ -72,9 +72,8 @@ def flipped(u: Tensor) -> Affine:
 def moved(images: Tensor, where: Affine) -> Tensor:
     """Images (N, C, H, W) with their pixels taken from other places, bilinearly; edges are repeated."""
     height, width = images.shape[2:]
-    like = {"dtype": images.dtype, "device": images.device}
-    x = (2 * torch.arange(width, **like) + 1).reshape(1, 1, 1, width) / width - 1
-    y = (2 * torch.arange(height, **like) + 1).reshape(1, 1, height, 1) / height - 1
+    x = (2 * torch.arange(width, device=images.device).to(images) + 1).reshape(1, 1, 1, width) / width - 1
+    y = (2 * torch.arange(height, device=images.device).to(images) + 1).reshape(1, 1, height, 1) / height - 1
     across = where.xx * x + where.xy * y + where.x0
     down = where.yx * x + where.yy * y + where.y0
     grid = torch.stack((across, down), -1).squeeze(1)

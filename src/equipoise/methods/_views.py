@@ -7,6 +7,7 @@ view depends neither on the other images of the batch nor on the process that ha
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -36,6 +37,18 @@ def repeated(batch: Batch, each: int) -> Batch:
     return batch.with_samples(
         {name: t.unsqueeze(1).expand(-1, each, *t.shape[1:]).flatten(0, 1) for name, t in samples.items()}
     )
+
+
+def views_of(batch: Batch, draws: Tensor, view: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    """A batch of several views of each image, those of an image in a row.
+
+    Args:
+        batch: the batch, whose first tensor is the images.
+        draws: uniform random numbers (N, views, K).
+        view: makes a view of each image out of K random numbers, such as `weak_views`.
+    """
+    many = repeated(batch, draws.shape[1])
+    return many.change(lambda images: view(images, draws.flatten(0, 1)))
 
 
 def weak_views(
@@ -158,7 +171,7 @@ def _jittered(pixels: Tensor, u: tuple[Tensor, ...]) -> Tensor:
     if coloured:
         pixels = torch.lerp(_grey(pixels), pixels, between(u[2], 0.5, 1.5)).clamp(0, 1)
         pixels = _turned(pixels, 2 * math.pi * between(u[3], -0.06, 0.06)).clamp(0, 1)
-    return pixels ** between(u[4], 0.7, 1.3)
+    return pixels.pow(between(u[4], 0.7, 1.3))
 
 
 def _grey(pixels: Tensor) -> Tensor:

@@ -305,6 +305,16 @@ class Student:
         finally:
             self.ranks = ranks
 
+    @contextmanager
+    def with_views(self, each: int) -> Iterator[None]:
+        """Run the forwards of the block on batches that have `each` rows for every sample of the step."""
+        before = self._rows_per_process
+        self._rows_per_process = None if before is None else [each * rows for rows in before]
+        try:
+            yield
+        finally:
+            self._rows_per_process = before
+
     def gather(self, rows: Tensor, what: str = "logits") -> Tensor:
         """Concatenate the rows of all processes of a step; a process without samples contributes none."""
         if self._rows_per_process is None or self.ranks.alone:
