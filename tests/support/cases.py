@@ -19,6 +19,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "t3a, lively": ("t3a", {"supports": 2, "tempering": "mean"}),
     "sotta, lively": ("sotta", {"confidence": 0.0, "every": 3, "capacity": 4, "tempering": "median"}),
     "sotta, all": ("sotta", {"confidence": 0.2, "every": 4, "parameters": "all", "steps": 2}),
+    "rotta, lively": (
+        "rotta",
+        {"every": 3, "capacity": 4, "learning_rate": 0.02, "decay": 0.5, "norm_momentum": 0.5},
+    ),
     "foa_shift, lively": ("foa_shift", {"decay": 0.2, "tempering": "median"}),
     "lame, lively": ("lame", {"affinity": "rbf", "neighbours": 3, "tempering": "mean"}),
     "poise, rehearsed": ("poise", {"tempering": "rehearsed"}),

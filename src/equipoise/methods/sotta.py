@@ -1,19 +1,17 @@
 """SoTTA: learn from a balanced memory of confident samples, towards flat minima."""
 
 from dataclasses import dataclass
-from functools import partial
 
-import torch
 from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.gradient import OPTIMIZER, GradientMethod, Loss
+from equipoise.core.gradient import GradientMethod, Loss
 from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Update
 from equipoise.functional import at_least_single
 from equipoise.methods import _stored_samples as slots
 from equipoise.methods._confident_memory import default_confidence, offer
-from equipoise.network.flags import Check, all_hold
-from equipoise.network.named_tensors import part, prefixed
+from equipoise.methods._memory_updates import learn_from_memory
+from equipoise.network.batch import Batch
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, Slope, sharpness_aware_slope
 from equipoise.network.student import Student
 from equipoise.options import choice, option
@@ -89,28 +87,15 @@ class Sotta(GradientMethod):
 
     def _update(self, context: Context, logits: Tensor) -> Update:
         """Learn from the memory; if that goes wrong, undo it and empty the memory."""
-        student, memory, old = context.student, context.memory, part(context.memory, OPTIMIZER)
-        stored = slots.remembered(memory, context.batch, whole=not context.host_looks)
-        if stored is None:
-            return Update(logits, idle="the memory is empty: no sample was confident enough")
+        student = context.student
 
-        def loss_at() -> Tensor:
-            return self.loss(student.on_batch_statistics(stored, self.norm_momentum), context).value
+        def slope_of(stored: Batch) -> tuple[Tensor, Slope]:
+            def loss_at() -> Tensor:
+                return self.loss(student.on_batch_statistics(stored, self.norm_momentum), context).value
 
-        guard = Check(slots.full(memory) | context.host_looks, "the memory is not full")
-        state, checks = old, tuple[Check, ...]((guard,))
-        with student.replicated(), student.undo_unless() as settle:
-            for _ in range(self.steps):
-                loss, found = sharpness_aware_slope(loss_at, student.learned, self.rho)
-                finite = student.finite_statistics()
-                state, checks = student.descend(partial(Slope, *found), self.descent, state, *checks, finite)
-            fine = all_hold(checks)
-            settle(fine)
-        news = prefixed(OPTIMIZER, {n: torch.where(fine, new, old[n]) for n, new in state.items()})
-        news |= slots.emptied(memory, guard.holds & ~fine)
-        fatal = [c._replace(otherwise=f"{c.otherwise}: the memory was emptied") for c in checks[1:]]
-        reported = tuple(check._replace(undoes=False, alarms=True) for check in (guard, *fatal))
-        return Update(logits, news, used=stored.rows, loss=loss, checks=reported)
+            return sharpness_aware_slope(loss_at, student.learned, self.rho)
+
+        return learn_from_memory(context, logits, slope_of, self.descent, self.steps)
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The mean entropy of the memory."""
