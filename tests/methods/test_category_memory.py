@@ -43,7 +43,7 @@ def test_a_stream_leaves_the_same_samples_as_lists_do(capacity: int, classes: in
                 stored |= join_memory(stored, offer, inside)
         for row in inside.nonzero().flatten().tolist():
             listed.offer(int(labels[row]), float(nats[row]), numbers[row])
-        assert contents(stored) == sorted((k, int(item.sample), item.age) for k, item in listed.items())
+        assert contents(stored) == sorted((k, int(item.sample), item.age) for k, item in listed.listed())
 
 
 def filled_with(labels: list[int], classes: int, capacity: int, nats: float = 0.0) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cmf, lively": ("cmf", {"optimizer": "sgd", "learning_rate": 0.05, "steps": 2, "tempering": "median"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
-ON_NORMS = ("tent", "eta", "eata", "sotta", "roid", "cmf", MeanTeacher.name)
+ON_NORMS = ("tent", "eta", "eata", "sotta", "rotta", "petta", "roid", "cmf", MeanTeacher.name)
 
 
 def impossible(case: str, kind: str) -> bool:

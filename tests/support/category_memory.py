@@ -13,6 +13,7 @@ class Item:
     sample: Tensor
     nats: float
     age: int = 0
+    slot: int = -1
 
 
 @dataclass
@@ -26,13 +27,14 @@ class ListedCategories:
     def score(self, item: Item) -> float:
         return 1 / (1 + math.exp(-item.age / self.capacity)) + item.nats / math.log(self.classes)
 
-    def items(self) -> list[tuple[int, Item]]:
+    def listed(self) -> list[tuple[int, Item]]:
         return [(label, item) for label, items in self.lists.items() for item in items]
 
     def offer(self, label: int, nats: float, sample: Tensor) -> None:
         new, own = Item(sample, nats), self.lists.setdefault(label, [])
         quota = max(self.capacity / self.classes, 1)
-        if len(own) < quota and len(self.items()) < self.capacity:
+        if len(own) < quota and len(self.listed()) < self.capacity:
+            new.slot = min(set(range(self.capacity)) - {item.slot for _, item in self.listed()})
             own.append(new)
         else:
             longest = max(len(items) for items in self.lists.values())
@@ -42,7 +44,7 @@ class ListedCategories:
             )
             if score > self.score(new):
                 self.lists[loser] = [item for item in self.lists[loser] if item is not worst]
-                own = self.lists[label]
-                own.append(new)
-        for _, item in self.items():
+                new.slot = worst.slot
+                self.lists[label].append(new)
+        for _, item in self.listed():
             item.age += 1
