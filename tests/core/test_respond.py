@@ -170,7 +170,8 @@ def test_a_batch_without_a_good_sample_is_answered_with_nan(reads: NoReads) -> N
     assert same(before, snapshot(adapter))
 
 
-FRAGILE = [case for case, (name, _) in CASES.items() if name not in ("source", "t3a", "sotta")]
+STEADY = ("source", "t3a", "foa_shift", "lame", "sotta")  # take huge samples as they are, or empty a memory
+FRAGILE = [case for case, (name, _) in CASES.items() if name not in STEADY]
 
 
 @pytest.mark.parametrize("case", FRAGILE)

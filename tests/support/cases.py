@@ -19,6 +19,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "t3a, lively": ("t3a", {"supports": 2, "tempering": "mean"}),
     "sotta, lively": ("sotta", {"confidence": 0.0, "every": 3, "capacity": 4, "tempering": "median"}),
     "sotta, all": ("sotta", {"confidence": 0.2, "every": 4, "parameters": "all", "steps": 2}),
+    "rotta, lively": (
+        "rotta",
+        {"every": 3, "capacity": 4, "learning_rate": 0.02, "decay": 0.5, "norm_momentum": 0.5},
+    ),
+    "foa_shift, lively": ("foa_shift", {"decay": 0.2, "tempering": "median"}),
+    "lame, lively": ("lame", {"affinity": "rbf", "neighbours": 3, "tempering": "mean"}),
     "poise, rehearsed": ("poise", {"tempering": "rehearsed"}),
     "tent, rehearsed": ("tent", {"tempering": "rehearsed"}),
     "dec, released": ("dec", {"reading": "released", "tempering": "median"}),
@@ -26,9 +32,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "dec",
         {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
     ),
+    "cotta, lively": (
+        "cotta",
+        {"views": 3, "confidence": 0.6, "restore": 0.2, "decay": 0.5, "mirrored": True},
+    ),
+    "roid, lively": (
+        "roid",
+        {"learning_rate": 0.05, "prior_correction": True, "mirrored": True, "window": 3},
+    ),
+    "cmf, lively": ("cmf", {"optimizer": "sgd", "learning_rate": 0.05, "steps": 2, "tempering": "median"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
-ON_NORMS = ("tent", "eta", "eata", "sotta", MeanTeacher.name)
+ON_NORMS = ("tent", "eta", "eata", "sotta", "rotta", "petta", "roid", "cmf", MeanTeacher.name)
 
 
 def impossible(case: str, kind: str) -> bool:

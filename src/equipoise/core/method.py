@@ -148,6 +148,7 @@ class Method(ABC):
         name: the name in the registry.
         needs_source: whether the method needs source statistics, tempered or not.
         needs_fisher: whether the source statistics must hold the Fisher diagonal.
+        needs_features: whether the source statistics must hold moments of the linear head's inputs.
         asks_source: whether `step` needs the source model's answers to each batch.
         moves_statistics: whether running statistics of normalisation layers follow the stream.
         stores_samples: whether samples are kept as they came.
@@ -162,6 +163,7 @@ class Method(ABC):
     name: ClassVar[str]
     needs_source: ClassVar[bool] = False
     needs_fisher: ClassVar[bool] = False
+    needs_features: ClassVar[bool] = False
     asks_source: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
     stores_samples: ClassVar[bool] = False

@@ -31,7 +31,8 @@ def batch_statistics(model: nn.Module, momentum: float, rows: int) -> Iterator[N
 
     Only normalisation layers enter train mode: dropout and stochastic depth stay as they are. `momentum` is
     PyTorch's: running ← (1 − momentum) · running + momentum · batch (Keras's 0.99 is 0.01 here). A batch of
-    one row has no statistics of its own: it is normalised by the running ones, which stay.
+    one row has no statistics of its own: it is normalised by the running ones, which stay. With a momentum
+    of 0 the running ones stay, and the batch is not counted.
     """
     layers = [module for module in model.modules() if isinstance(module, WITH_STATISTICS) and rows > 1]
     before = [(layer.training, layer.momentum) for layer in layers]
@@ -44,7 +45,7 @@ def batch_statistics(model: nn.Module, momentum: float, rows: int) -> Iterator[N
         for layer, _ in counting:
             layer._buffers["num_batches_tracked"] = None
         yield
-        if tracked:
+        if tracked and momentum:
             torch._foreach_add_(tracked, 1)
     finally:
         for layer, (training, old) in zip(layers, before, strict=True):

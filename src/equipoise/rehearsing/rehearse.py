@@ -142,13 +142,19 @@ def _as_it_is(inputs: Inputs) -> Inputs:
 def _measured(
     model: nn.Module, labelled: Labelled, method: str, batch_size: int, outputs: OutputsFunction | None
 ) -> SourceStatistics:
-    """Source statistics of the same samples, with the Fisher diagonal if the method needs it."""
+    """Source statistics of the same samples, with all that the method needs."""
     device = device_of(model)
     parts = batches_of(labelled, batch_size)
     batches = ((mapped(part.inputs, lambda t: t.to(device)), part.labels) for part in parts)
-    fisher = method_class(method).needs_fisher
+    needs = method_class(method)
     return SourceStatistics.measure(
-        model, batches, fisher=fisher, inputs=_as_it_is, outputs=outputs, progress=False
+        model,
+        batches,
+        fisher=needs.needs_fisher,
+        features=needs.needs_features,
+        inputs=_as_it_is,
+        outputs=outputs,
+        progress=False,
     )
 
 
