@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import BatchError
-from equipoise.methods._affine import flipped, moved, rotated, scaled, sheared, shifted
+from equipoise.methods._affine import flipped, leaned, moved, rotated, scaled, shifted
 from equipoise.methods._views import (
     AUGMIX_DRAWS,
     TILE,
@@ -152,7 +152,10 @@ def test_a_shift_a_shear_a_scale_and_a_mirror_image_by_hand() -> None:
         .sum(),
         atol=1e-5,
     )
-    leaning = moved(image, sheared(number(1.0), number(0.0), 1.0))  # row 0 is 1.5 pixels above the middle
+    zero = number(0.0)
+    leaning = moved(
+        image, leaned(zero, number(1.0), zero, zero, zero, 1.0)
+    )  # row 0 is 1.5 pixels above the middle
     assert torch.allclose(leaning[0, 0, 0, 2:], (image[0, 0, 0, :2] + image[0, 0, 0, 1:3]) / 2, atol=1e-5)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.core.method import Context, Method, Update
 from equipoise.functional import at_least_single, nats
-from equipoise.methods._views import AUGMIX_DRAWS, augmix_views, views_of
+from equipoise.methods._views import AUGMIX_DRAWS, augmix_views, samples_with_views
 from equipoise.network.batch import Batch
 from equipoise.network.flags import Check, all_hold
 from equipoise.network.named_tensors import copies, copy_into
@@ -65,25 +65,21 @@ class Memo(Method):
 
     def step(self, context: Context) -> Update:
         """Answer each sample after a step on its views, and restore the weights."""
-        student, batch = context.student, context.batch
-        draws = context.rand(self.views, AUGMIX_DRAWS)
-        before = copies(student.adapting)
-        results = []
+        student, draws = context.student, context.rand(self.views, AUGMIX_DRAWS)
+        before, results = copies(student.adapting), []
+        view = partial(augmix_views, mirrored=self.mirrored)
         with student.replicated():  # a process answers its own samples
-            for row in range(batch.rows):
-                one = batch.with_samples({n: t[row : row + 1] for n, t in batch.samples().items()})
-                results.append(self._answer(student, one, draws[row : row + 1]))
+            for one, views in samples_with_views(context.batch, draws, view):
+                results.append(self._answer(student, one, views))
                 copy_into(student.adapting, before)
-        answers, losses, steps = (
-            student.gather(torch.cat(column), "answers") for column in zip(*results, strict=True)
-        )
+        columns = (torch.cat(column) for column in zip(*results, strict=True))
+        answers, losses, steps = (student.gather(column, "answers") for column in columns)
         used = steps.sum()
         some = Check(used > 0, "no sample gave a finite step", undoes=False)
         return Update(answers, used=used, loss=losses.mean(), checks=(some,))
 
-    def _answer(self, student: Student, one: Batch, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _answer(self, student: Student, one: Batch, views: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The logits of a sample after a step on its views, the loss, and whether the step was taken."""
-        views = views_of(one, draws, partial(augmix_views, mirrored=self.mirrored))
         logits = at_least_single(student.on_blended_statistics(views, self.prior * self.views, momentum=0.0))
         loss = nats(logits.log_softmax(1).logsumexp(0))
         descent = Optimizer("sgd", self.learning_rate, momentum=0.0)
