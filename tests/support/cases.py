@@ -26,15 +26,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "dec",
         {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
     ),
+    "shot_im, lively": (
+        "shot_im",
+        {"learning_rate": 0.05, "pseudo_weight": 0.3, "confidence": 0.2, "steps": 2, "window": 3},
+    ),
+    "pseudo_label, lively": ("pseudo_label", {"confidence": 0.2, "learning_rate": 0.05, "window": 3}),
+    "bn_alpha, lively": ("bn_alpha", {"alpha": 0.7, "norm_momentum": 0.5, "tempering": "median"}),
+    "bn_ema, lively": ("bn_ema", {"norm_momentum": 0.9, "tempering": "mean"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
-ON_NORMS = ("tent", "eta", "eata", "sotta", MeanTeacher.name)
+ON_BATCH_NORM = ("norm", "bn_alpha", "bn_ema")
+ON_NORMS = ("tent", "eta", "eata", "sotta", "pseudo_label", MeanTeacher.name)
 
 
 def impossible(case: str, kind: str) -> bool:
     """Whether the method cannot work on the model, by what it needs."""
     method, options = CASES[case]
-    if method == "norm":
+    if method in ON_BATCH_NORM:
         return kind != "batch_norm"
     return method in ON_NORMS and kind == "norm_free" and "parameters" not in options
 
