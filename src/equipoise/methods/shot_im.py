@@ -15,6 +15,7 @@ from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._pseudo_labels import pseudo_labelled
 from equipoise.network.flags import Check
 from equipoise.network.parameters import Parameters, checked_parameters
+from equipoise.network.student import Student
 from equipoise.options import checked_by, option
 from equipoise.registry import register
 
@@ -54,15 +55,15 @@ class ShotIm(WindowedMethod):
     def step(self, context: Context) -> Update:
         """Take a step; the first makes sure that the layer that is frozen is the head."""
         student = context.student
-        if self.parameters != "encoder" or student.head is not None:
+        if self.parameters != "encoder" or _freezes_head(student):
             return super().step(context)
         with student.watched() as head:
             update = super().step(context)
-        if head.name is None or f"{head.name}.weight" in student.learned:
-            found = head.refusal or "no nn.Linear that returns the logits was found"
+        if not _freezes_head(student):
+            none = head.refusal or "no nn.Linear that returns the logits was found"
             raise ModelError(
                 'shot_im with parameters="encoder" freezes the last linear layer as the head: expected it to '
-                f"return the logits, but {found if head.name is None else f'{head.name!r} does'}; choose the "
+                f"return the logits, but {none if head.name is None else f'{head.name!r} does'}; choose the "
                 'parameters that learn by name, parameters=["features*"]'
             )
         return update
@@ -80,3 +81,8 @@ class ShotIm(WindowedMethod):
             loss = loss + self.pseudo_weight * pseudo_labelled(logits, self.confidence).loss
         several = torch.full((), rows > 1, device=logits.device)
         return Loss(loss, rows, checks=(Check(several, "a single sample has no diversity", undoes=False),))
+
+
+def _freezes_head(student: Student) -> bool:
+    """Whether the head is known and does not learn."""
+    return student.head is not None and f"{student.head}.weight" not in student.learned
