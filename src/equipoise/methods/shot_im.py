@@ -1,6 +1,7 @@
 """SHOT-IM: certain and diverse answers by the encoder, under the source's head."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,7 +47,7 @@ class ShotIm(WindowedMethod):
     """
 
     name = "shot_im"
-    default_rates: ClassVar = {"sgd": 1e-3, "adam": 5e-5}
+    default_rates: ClassVar[Mapping[str, float]] = {"sgd": 1e-3, "adam": 5e-5}
 
     pseudo_weight: float = option(0.0, low=0)
     confidence: float = option(0.9, low=0, high=1)
