@@ -48,5 +48,6 @@ def test_the_calibration_error_hardly_moves(
         errors.append(float(expected_calibration_error(logits=answers[-1], target=labels)))
     apart = float((answers[0].softmax(1) - answers[1].softmax(1)).abs().max())
     print(f"{name}: ECE {errors[0]:.4f} and {errors[1]:.4f}, probabilities up to {apart:.4f} apart")
-    # T3A's answers turn on the few supports of a class, and on the class of a single sample.
-    assert abs(errors[0] - errors[1]) < (0.01 if name == "t3a" else 0.005)
+    # T3A's answers turn on the few supports of a class, and on the class of a single sample. bn_ema's
+    # probabilities are within .004, and some of 500 samples are as near to the edge of a bin.
+    assert abs(errors[0] - errors[1]) < (0.01 if name in ("t3a", "bn_ema") else 0.005)
