@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from equipoise.functional import at_least_single
@@ -28,5 +27,4 @@ def pseudo_labelled(logits: Tensor, confidence: float) -> PseudoLabelled:
     log_p = at_least_single(logits).log_softmax(1).amax(1)
     sure = log_p.detach().exp() > confidence
     count = sure.sum()
-    # A sample that is left out must not reach the loss: 0 times an infinite value is NaN.
-    return PseudoLabelled(torch.where(sure, -log_p, 0.0).sum() / count.clamp(min=1), count)
+    return PseudoLabelled(-(sure * log_p).sum() / count.clamp(min=1), count)
