@@ -13,6 +13,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in eq.list_methods()},
     "source, each tempered": ("source", {"tempering": "median"}),
     "norm, blended": ("norm", {"prior": 4.0, "tempering": "mean"}),
+    "shot_im, lively": (
+        "shot_im",
+        {"learning_rate": 0.05, "pseudo_weight": 0.3, "confidence": 0.2, "steps": 2, "window": 3},
+    ),
+    "pseudo_label, lively": ("pseudo_label", {"confidence": 0.2, "learning_rate": 0.05, "window": 3}),
+    "bn_alpha, lively": ("bn_alpha", {"alpha": 0.7, "norm_momentum": 0.5, "tempering": "median"}),
+    "bn_ema, lively": ("bn_ema", {"norm_momentum": 0.9, "tempering": "mean"}),
     "tent, lively": ("tent", {"optimizer": "sgd", "learning_rate": 0.05, "steps": 2, "window": 3}),
     "eta, lively": ("eta", {"margin": 1.0, "epsilon": 2.0, "learning_rate": 0.05, "tempering": "median"}),
     "eata, lively": ("eata", {"margin": 1.0, "epsilon": 0.99, "optimizer": "adam", "window": 2}),
@@ -66,6 +73,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "memo, lively": ("memo", {"views": 2, "learning_rate": 0.5, "prior": 1.0, "tempering": "mean"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
+ON_BATCH_NORM = ("norm", "bn_alpha", "bn_ema")
 ON_NORMS = (
     "tent",
     "eta",
@@ -79,6 +87,7 @@ ON_NORMS = (
     "petta",
     "roid",
     "cmf",
+    "pseudo_label",
     MeanTeacher.name,
 )
 
@@ -86,7 +95,7 @@ ON_NORMS = (
 def impossible(case: str, kind: str) -> bool:
     """Whether the method cannot work on the model, by what it needs."""
     method, options = CASES[case]
-    if method == "norm":
+    if method in ON_BATCH_NORM:
         return kind != "batch_norm"
     return method in ON_NORMS and kind == "norm_free" and "parameters" not in options
 
