@@ -24,7 +24,7 @@ class Prototypes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_parameter("pictures", nn.Parameter(PICTURES.float().flatten(1)))
+        self.pictures = nn.Parameter(PICTURES.float().flatten(1))
 
     def forward(self, images: Tensor) -> Tensor:
         distance, nearest = torch.cdist(images.flatten(1), self.pictures).min(1)
@@ -72,7 +72,7 @@ def test_a_transition_goes_from_one_corruption_to_the_next() -> None:
     first, second, third = walk.cycle[:3]
     assert walk.severities(0) == ((first, 4), (second, 0))
     assert walk.severities(25) == ((first, 2), (second, 2))
-    assert walk.severities(40) == ((first, pytest.approx(0.8)), (second, pytest.approx(3.2)))
+    assert [severity for _, severity in walk.severities(40)] == pytest.approx([0.8, 3.2])
     assert walk.severities(50) == ((second, 4), (third, 0))
     assert walk.severities(15 * 50) == walk.severities(0)
 

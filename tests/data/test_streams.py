@@ -68,7 +68,7 @@ def test_segments_add_up_and_domains_are_those_of_the_rows(kind: Order) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_sentence_describes_a_stream(kind: Order) -> None:
     sentence = stream_of(kind).describe()
-    assert sentence.startswith(f"{len(stream_of(kind)):,} images ")
+    assert sentence.startswith(f"{len(stream_of(kind)):,} images: ")
     assert sentence.endswith(" (seed 0).")
     assert sentence.count(". ") == 0
 

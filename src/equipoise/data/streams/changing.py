@@ -70,7 +70,7 @@ class Changing(Kind):
             else "severities at which the source model has about the same accuracy throughout"
         )
         return (
-            f"of one domain under two corruptions at a time, of which one gives way to the next within "
+            "one domain under two corruptions at a time, of which one gives way to the next within "
             f"{self.transition:,} images, with {difficulty}"
         )
 

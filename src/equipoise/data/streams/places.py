@@ -79,7 +79,7 @@ class Kind(ABC):
     @property
     @abstractmethod
     def about(self) -> str:
-        """What the order is like, as the rest of a sentence that starts with a number of images."""
+        """The order in words: the rest of a sentence that starts with a number of images and a colon."""
 
     def change(self, seed: int) -> Change | None:
         """The change of images when they are gathered, in a stream of this seed; None: there is none."""

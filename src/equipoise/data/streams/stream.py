@@ -45,7 +45,7 @@ class Stream:
 
     def describe(self) -> str:
         """The stream in one sentence."""
-        return f"{len(self):,} images {self.about} (seed {self.seed})."
+        return f"{len(self):,} images: {self.about} (seed {self.seed})."
 
     def labels(self, labels: Sequence[Tensor]) -> Tensor:
         """The label of each image of the stream, given those of each domain; −1 for an image of no class."""
