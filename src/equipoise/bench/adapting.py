@@ -32,7 +32,7 @@ from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
-from equipoise.data.streams import Order, stream_order
+from equipoise.data.streams import Order, make_stream
 from equipoise.errors import ModelError
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
@@ -151,7 +151,7 @@ def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
 def _stream_data(trained: SourceModel, streams: tuple[Path, ...], order: Order, seed: int) -> StreamData:
     """The last streams stay in memory: the methods adapt to the same one, one after the other."""
     parts = [read_stored(path) for path in streams]
-    rows = stream_order([part.labels for part in parts], order, seed)
+    rows = make_stream([part.labels for part in parts], order, seed).rows
     images = Images.join(parts).select(rows)
     device = next(trained.model.parameters()).device
     with torch.no_grad():

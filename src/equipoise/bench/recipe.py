@@ -113,7 +113,7 @@ class Recipe(_Strict):
         data: the data set's name.
         modules: Python files, beside the recipe, that define further methods or data sets.
         seeds: each trains its own models and shuffles its own streams.
-        order: of the streams; "mixed" and "sequence" join all targets of one model, "recorded" keeps the
+        order: of the streams; "mixed" and "continual" join all targets of one model, "recorded" keeps the
             order of the data set.
         trace: whether results have the figures of each batch and of each segment of the stream.
         protocols: the answers that are scored.

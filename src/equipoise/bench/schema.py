@@ -38,7 +38,7 @@ class Cell(TypedDict):
             temperature that is best on the source.
         protocol: the answers that are scored.
         batch_size: of the stream.
-        order: of the stream: "shuffled", "sorted", "mixed" or "sequence".
+        order: the kind of the stream, as "shuffled" or "continual".
         origin: of the images: "official", or "made" here (corruptions, with a procedural frost).
         limit: the most images of each part of the data set, or None.
         epochs: of the source training.
