@@ -4,7 +4,6 @@ import json
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,16 +40,6 @@ from equipoise.version import __version__
 QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))
 """Cells of the histogram of tau: four to a doubling, from a quarter to 128."""
-SOURCE_BATCH = 200
-
-
-@dataclass(frozen=True)
-class StreamData:
-    """Images and labels of a stream in its order, and the logits of the source model on them."""
-
-    pixels: Tensor
-    labels: Tensor
-    logits: Tensor
 
 
 def run_cells(
@@ -148,17 +137,10 @@ def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
 
 
 @lru_cache(maxsize=2)
-def _stream_data(trained: SourceModel, streams: tuple[Path, ...], order: Order, seed: int) -> StreamData:
+def _stream_data(trained: SourceModel, plan: StreamPlan, seed: int) -> StreamData:
     """The last streams stay in memory: the methods adapt to the same one, one after the other."""
-    parts = [read_stored(path) for path in streams]
-    rows = stream_order([part.labels for part in parts], order, seed)
-    images = Images.join(parts).select(rows)
-    device = next(trained.model.parameters()).device
-    with torch.no_grad():
-        logits = [trained.model(x.to(device).float()).cpu() for x in images.pixels.split(SOURCE_BATCH)]
-    return StreamData(
-        images.pixels.to(device).contiguous(memory_format=layout(device)), images.labels, torch.cat(logits)
-    )
+    parts = {name: read_stored(path) for name, path in zip(plan.names, plan.paths, strict=True)}
+    return read_stream(trained, parts, plan.order, seed, dict(plan.options))
 
 
 def _view(cell: Cell, trained: SourceModel, stream: StreamData) -> SourceView:
