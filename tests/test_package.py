@@ -140,7 +140,6 @@ def test_public_names_are_there() -> None:
     for name in eq.__all__:
         assert hasattr(eq, name)
     assert eq.list_methods() == sorted(eq.list_methods())
-    assert eq.list_methods() == ["dec", "eata", "eta", "norm", "poise", "sotta", "source", "t3a", "tent"]
     for name in eq.list_methods():
         assert (SOURCE / "methods" / f"{name}.py").is_file()  # name = registry key = file name
 

@@ -33,5 +33,11 @@ def test_batches_without_an_estimate_are_left_out() -> None:
     labels = torch.ones(6, dtype=torch.long)
     found = stream_estimate(answers([1] * 6), labels, [None, estimate(0.95), None])
     assert found is not None
-    assert found == {"value": 0.95, "low": 0.85, "high": pytest.approx(1.05), "covered": 1.0}
+    assert found == {
+        "value": 0.95,
+        "low": 0.85,
+        "high": pytest.approx(1.05),
+        "covered": 1.0,
+        "off": pytest.approx(0.05),
+    }
     assert stream_estimate(answers([1] * 6), labels, [None] * 3) is None

@@ -1,23 +1,31 @@
 """A recipe as a plan: the models to train, their runs, and the cells of each run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.provenance import code_digest, resolved_options
+from equipoise.bench.provenance import code_digest, order_digest, resolved_options
 from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
 from equipoise.bench.schema import REHEARSED, Cell, RehearsalSize
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Segment, Shift
+from equipoise.data.streams import Order
+from equipoise.data.streams.make import KINDS
 from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.models.backbones import InitialWeights, weights_digest
 
 _FORMAT = 3
 """Goes up when training or adapting changes so that older results no longer hold."""
+_ALONE: tuple[Order, ...] = ("shuffled", "sorted", "recorded")
+"""The orders of one domain."""
+_PERMUTED: tuple[Order, ...] = (*_ALONE, "mixed")
+"""The orders that were there before others: their keys are as they were."""
+_SEVERAL: tuple[Order, ...] = ("mixed", "continual", "gradual", "abrupt")
+"""The orders that are nothing of their own with a single domain."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class StreamPlan:
     tier: int | None
     sources: tuple[str, ...]
     streams: tuple[str, ...]
+    domains: tuple[str, ...]
+    """The names of the streams that are joined."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +64,17 @@ class RunPlan:
 
     model: ModelPlan
     streams: tuple[Path, ...]
+    domains: tuple[str, ...]
+    """The name of each of the streams."""
     cells: Mapping[str, Cell]
     own_range: bool
     """Whether the method sets its own range of t, so that this run must not summarise the stream."""
     left_out: int
     """The files of the stream and of the training images that could not be read and were left out."""
-    segments: tuple[Segment, ...] | None
-    """The segments to score one by one, with the figures of each batch; None: only the whole stream."""
+    trace: Literal["batches", "bins"] | None
+    """Whether results have the stream over time: each batch and segment, or bins of images."""
+    segments: tuple[Segment, ...]
+    """The segments of a recorded stream."""
 
     @property
     def any_cell(self) -> Cell:
@@ -78,35 +92,56 @@ class RunPlan:
         """The key of a model on a stream with a range of t."""
         cell = self.any_cell
         options = cell["options"]
-        return content_key(
-            {"model": cell["model"], "stream": cell["stream"], "t": [options["t_min"], options["t_max"]]}
-        )
+        content = {
+            "model": cell["model"],
+            "stream": cell["stream"],
+            "t": [options["t_min"], options["t_max"]],
+        }
+        if "order_options" in cell:
+            content |= {"order": cell["order"], "order_options": cell["order_options"]}
+        return content_key(content)
 
 
-def joined_shifts(shifts: Sequence[Shift], order: str, targets: int) -> list[StreamPlan]:
-    """The streams of the models: each shift by itself, or all targets of a model and tier at once.
+def joined_shifts(shifts: Sequence[Shift], order: Order, targets: int) -> list[StreamPlan]:
+    """The streams of the models: each shift by itself, or all shifts of a model at once.
 
-    Joined targets are named "all" if they are all `targets` of the data set, else by their names.
+    Joined are the targets of a model and tier or, for "gradual", the tiers of a model and target. Joined
+    targets are named "all" if they are all `targets` of the data set, else by their names.
     """
-    if order in ("shuffled", "sorted", "recorded"):
-        return [StreamPlan(s.target, s.tier, s.sources, (s.stream,)) for s in shifts]
-    groups: dict[tuple[tuple[str, ...], int | None], list[Shift]] = {}
+    if order in _ALONE:
+        return [StreamPlan(s.target, s.tier, s.sources, (s.stream,), (s.target,)) for s in shifts]
+    groups: dict[tuple[tuple[str, ...], int | str | None], list[Shift]] = {}
     for shift in shifts:
-        groups.setdefault((shift.sources, shift.tier), []).append(shift)
-    if any(len(group) < 2 for group in groups.values()):
+        groups.setdefault((shift.sources, shift.target if order == "gradual" else shift.tier), []).append(
+            shift
+        )
+    if order in _SEVERAL and any(len(group) < 2 for group in groups.values()):
+        joined, owner = ("tiers", "target") if order == "gradual" else ("targets", "model")
         raise RecipeError(
-            f"order: {order!r} joins the targets of one model, and here a model has only one: "
+            f"order: {order!r} joins all {joined} of one {owner}, and here a {owner} has only one: "
             "leave-one-out data sets train a model for each target; use 'shuffled' or 'sorted'"
         )
-    return [
-        StreamPlan(
-            "all" if len(group) == targets else "+".join(shift.target for shift in group),
-            tier,
-            sources,
-            tuple(shift.stream for shift in group),
+    return [_joined(group, order, targets) for group in groups.values()]
+
+
+def _joined(group: Sequence[Shift], order: Order, targets: int) -> StreamPlan:
+    streams, first = tuple(shift.stream for shift in group), group[0]
+    if order == "gradual":
+        tiers = tuple(f"tier {shift.tier}" for shift in group)
+        return StreamPlan(first.target, None, first.sources, streams, tiers)
+    names = tuple(shift.target for shift in group)
+    target = "all" if len(group) == targets > 1 else "+".join(names)
+    return StreamPlan(target, first.tier, first.sources, streams, names)
+
+
+def resolved_order_options(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a kind of stream, defaults included; RecipeError for one that it does not have."""
+    known = [field.name for field in fields(KINDS[order])]
+    if unknown := [name for name in given if name not in known]:
+        raise RecipeError(
+            f"order_options: no {', '.join(unknown)} of {order!r} streams; there are {', '.join(known) or 'none'}"
         )
-        for (sources, tier), group in groups.items()
-    ]
+    return asdict(KINDS[order](**given))
 
 
 def make_plan(
@@ -156,6 +191,7 @@ def make_plan(
             RunPlan(
                 model,
                 tuple(part.path for part in streams),
+                stream.domains,
                 _cells(
                     recipe,
                     model,
@@ -169,7 +205,8 @@ def make_plan(
                 ),
                 own_range=bool(method.options.keys() & {"t_min", "t_max"}),
                 left_out=sum(len(part.problems) for part in (*sources, *streams)),
-                segments=_segments(data_set, stream, limit) if recipe.trace else None,
+                trace=recipe.trace,
+                segments=_segments(data_set, stream, limit) if recipe.trace == "batches" else (),
             )
             for label, method in recipe.methods.items()
         ]
@@ -216,15 +253,25 @@ def _cells(
             epochs=recipe.training.epochs,
             input_size=backbone.input_size,
             model=model.key,
-            stream=content_key({"parts": [part.digest for part in streams]}),
+            stream=_stream_digest(recipe.order, streams),
         )
         for protocol, tempering in product(recipe.protocols, temperings)
     ]
+    of_order = resolved_order_options(recipe.order, recipe.order_options)
     for cell in cells:
+        if of_order:
+            cell["order_options"] = of_order
         if cell["tempering"] == REHEARSED:
             cell["rehearsal"] = RehearsalSize(images=recipe.rehearsal.images, shifts=recipe.rehearsal.shifts)
-    traced = {"trace": True} if recipe.trace else {}
+    # Keys of results with each batch are as they were before there were bins.
+    traced = {"trace": recipe.trace == "batches" or recipe.trace} if recipe.trace else {}
     return {content_key({**cell, "format": _FORMAT, **traced}): cell for cell in cells}
+
+
+def _stream_digest(order: Order, streams: Sequence[Stored]) -> str:
+    """A hash of the images of a stream and, for the orders that are more than a permutation, of their code."""
+    code = {} if order in _PERMUTED else {"order": order_digest()}
+    return content_key({"parts": [part.digest for part in streams], **code})
 
 
 def _segments(data_set: DataSet, stream: StreamPlan, limit: int | None) -> tuple[Segment, ...]:

@@ -1,6 +1,6 @@
 """Run a recipe: read the data, train the models, adapt them by every method, and store each cell once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,7 +70,7 @@ def run_recipe(
         check_backbone(name)
     weights = find_weights(recipe, data)
     data_set = open_data_set(recipe.data, data)
-    shifts = picked_shifts(data_set.shifts, targets)
+    shifts = picked_shifts(data_set.shifts, targets, recipe.tiers)
     with Store(out) as store:
         for folder in (out, out / MODELS, out / CACHE):
             folder.mkdir(exist_ok=True)
@@ -100,8 +100,18 @@ def find_weights(recipe: Recipe, data: Path) -> dict[str, InitialWeights]:
     return found
 
 
-def picked_shifts(shifts: Sequence[Shift], targets: Sequence[str]) -> list[Shift]:
-    """The shifts to these targets, each a domain or a domain and a tier; all if none is named."""
+def picked_shifts(
+    shifts: Sequence[Shift], targets: Sequence[str], tiers: Collection[int] = ()
+) -> list[Shift]:
+    """The shifts to these targets, each a domain or a domain and a tier; all if none is named.
+
+    Of a data set with tiers, those of `tiers` alone, unless it is empty.
+    """
+    if tiers and any(s.tier is not None for s in shifts):
+        there = sorted({s.tier for s in shifts if s.tier is not None})
+        if missing := [tier for tier in tiers if tier not in there]:
+            raise RecipeError(f"tiers: expected some of {', '.join(map(str, there))}, got {missing[0]}")
+        shifts = [s for s in shifts if s.tier in tiers]
     names = {s.target for s in shifts} | {f"{s.target}/{s.tier}" for s in shifts if s.tier is not None}
     for target in targets:
         if target not in names:

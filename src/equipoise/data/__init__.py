@@ -11,7 +11,7 @@ from equipoise.data.dataset import DataSet, Origin, Segment, Shift
 from equipoise.data.images import Images, chosen
 from equipoise.data.reader import Problem, Reader
 from equipoise.data.registry import data_set_class, list_data_sets, open_data_set, register_data_set
-from equipoise.data.streams import Order, stream_order
+from equipoise.data.streams import Order, Stream, make_stream
 
 __all__ = [
     "Cache",
@@ -24,6 +24,7 @@ __all__ = [
     "Segment",
     "Shift",
     "Stored",
+    "Stream",
     "chosen",
     "corrupt",
     "data_set_class",
@@ -32,9 +33,9 @@ __all__ = [
     "drift",
     "folders",
     "list_data_sets",
+    "make_stream",
     "open_data_set",
     "read_stored",
     "register_data_set",
-    "stream_order",
     "tiny_imagenet",
 ]
