@@ -102,7 +102,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     path.write_text("a: !!python/object/apply:os.system [true]\n")
     with pytest.raises(RecipeError, match="not YAML"):
         load_recipe(str(path))
-    with pytest.raises(RecipeError, match="there are demo, digits"):
+    with pytest.raises(RecipeError, match="there are continual, correlated, demo, digits"):
         load_recipe("mnist")
 
 

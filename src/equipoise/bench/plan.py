@@ -139,7 +139,8 @@ def resolved_order_options(order: Order, given: Mapping[str, Any]) -> dict[str, 
     known = [field.name for field in fields(KINDS[order])]
     if unknown := [name for name in given if name not in known]:
         raise RecipeError(
-            f"order_options: no {', '.join(unknown)} of {order!r} streams; there are {', '.join(known) or 'none'}"
+            f"order_options: no {', '.join(unknown)} of {order!r} streams; there are "
+            f"{', '.join(known) or 'none'}"
         )
     return asdict(KINDS[order](**given))
 
@@ -269,7 +270,7 @@ def _cells(
 
 
 def _stream_digest(order: Order, streams: Sequence[Stored]) -> str:
-    """A hash of the images of a stream and, for the orders that are more than a permutation, of their code."""
+    """A hash of the images of a stream and, for orders that are no plain permutation, of their code."""
     code = {} if order in _PERMUTED else {"order": order_digest()}
     return content_key({"parts": [part.digest for part in streams], **code})
 

@@ -120,8 +120,8 @@ class Recipe(_Strict):
             "recorded" keeps the order of the data set.
         order_options: of that kind, as `passes` of "recurring".
         tiers: only these, of a data set with tiers; empty: all.
-        trace: whether results have the stream over time: "batches" (or true), the figures of each batch and of
-            each segment; "bins", those of bins of images, for long streams.
+        trace: whether results have the stream over time: "batches" (or true), the figures of each batch and
+            of each segment; "bins", those of bins of images, for long streams.
         protocols: the answers that are scored.
         temperings: the divisors of the logits; "rehearsed" is for methods with `rehearsed: true`.
         training: of the source models.

@@ -101,8 +101,8 @@ class EstimatedAccuracy(TypedDict):
 class StreamEstimate(EstimatedAccuracy):
     """The means of the estimates after each batch of a stream.
 
-    `covered` is the share of batches at which the interval held the accuracy of the last 500 images, `off` the
-    mean distance of the estimate from that accuracy.
+    `covered` is the share of batches at which the interval held the accuracy of the last 500 images, `off`
+    the mean distance of the estimate from that accuracy.
     """
 
     covered: float
