@@ -4,8 +4,9 @@
 `DataSet` in a file of its own, with `@register_data_set`.
 """
 
-from equipoise.data import demo, digits, drift, folders, tiny_imagenet
+from equipoise.data import corrupted, demo, digits, drift, folders, tiny_imagenet
 from equipoise.data.cache import Cache, Stored, read_stored
+from equipoise.data.corrupted import Corrupted, corrupted_version
 from equipoise.data.corruptions import corrupt
 from equipoise.data.dataset import DataSet, Origin, Segment, Shift
 from equipoise.data.images import Images, chosen
@@ -15,6 +16,7 @@ from equipoise.data.streams import Order, Stream, make_stream
 
 __all__ = [
     "Cache",
+    "Corrupted",
     "DataSet",
     "Images",
     "Order",
@@ -27,6 +29,8 @@ __all__ = [
     "Stream",
     "chosen",
     "corrupt",
+    "corrupted",
+    "corrupted_version",
     "data_set_class",
     "demo",
     "digits",

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.data.streams.places import Domains, Kind, Places, Visit, as_one, one_after_another, shuffled
+from equipoise.data.streams.places import Domains, Kind, Places, Visit, as_one, one_after_another, permutation
 from equipoise.options import option
 
 MOST_SLOTS = 100
@@ -22,7 +22,7 @@ class Sorted(Kind):
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """One order of all rows."""
         labels = torch.cat(list(domains.labels))
-        rows = shuffled(len(labels), generator)
+        rows = permutation(len(labels), generator)
         return as_one("all classes", rows[labels[rows].argsort(stable=True)], domains.sizes)
 
 
@@ -72,13 +72,13 @@ def dirichlet_slots(
     parts: list[list[Tensor]] = [[] for _ in range(slots)]
     for label in labels.unique().tolist():
         rows = (labels == label).nonzero().flatten()
-        rows = rows[shuffled(len(rows), generator)]
+        rows = rows[permutation(len(rows), generator)]
         shares = torch.from_numpy(draws.dirichlet(np.full(slots, concentration)))
         cuts = (shares.cumsum(0)[:-1] * len(rows)).round().long()
         for slot, part in enumerate(rows.tensor_split(cuts)):
             parts[slot].append(part)
     return [
-        torch.cat([of_slot[place] for place in shuffled(len(of_slot), generator).tolist()])
+        torch.cat([of_slot[place] for place in permutation(len(of_slot), generator).tolist()])
         for of_slot in parts
     ]
 
@@ -109,11 +109,11 @@ class Imbalanced(Kind):
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """A visit to each domain, with some of its images."""
         classes = torch.cat(list(domains.labels)).unique()
-        ranked = classes[shuffled(len(classes), generator)].tolist()
+        ranked = classes[permutation(len(classes), generator)].tolist()
         visits = []
         for place, (name, labels) in enumerate(zip(domains.names, domains.labels, strict=True)):
             rows = torch.cat(long_tail(labels, ranked, self.ratio, generator))
-            visits.append(Visit(name, place, rows[shuffled(len(rows), generator)]))
+            visits.append(Visit(name, place, rows[permutation(len(rows), generator)]))
         return one_after_another(visits, domains.sizes)
 
 
@@ -128,5 +128,5 @@ def long_tail(
     picked = []
     for label, rows in of_class.items():
         count = min(len(rows), max(1, round(most * shares[label])))
-        picked.append(rows[shuffled(len(rows), generator)[:count]])
+        picked.append(rows[permutation(len(rows), generator)[:count]])
     return picked

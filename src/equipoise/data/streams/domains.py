@@ -13,7 +13,7 @@ from equipoise.data.streams.places import (
     as_one,
     in_turn,
     one_after_another,
-    shuffled,
+    permutation,
 )
 from equipoise.options import option
 
@@ -50,7 +50,7 @@ class Mixed(Kind):
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """One order of all rows."""
-        return as_one("all domains", shuffled(sum(domains.sizes), generator), domains.sizes)
+        return as_one("all domains", permutation(sum(domains.sizes), generator), domains.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Gradual(Kind):
         up = [(tier, "up") for tier in range(len(domains.sizes))]
         down = [(tier, "down") for tier in reversed(range(len(domains.sizes) - 1))]
         visits = [
-            Visit(f"{domains.names[tier]}, {way}", tier, shuffled(domains.sizes[tier], generator))
+            Visit(f"{domains.names[tier]}, {way}", tier, permutation(domains.sizes[tier], generator))
             for tier, way in up + down
         ]
         return one_after_another(visits, domains.sizes)
@@ -133,10 +133,10 @@ class Abrupt(Kind):
         pieces = [
             (domain, piece)
             for domain, size in enumerate(domains.sizes)
-            for piece in _cut(shuffled(size, generator), max(1, round(size / self.stretch)), generator)
+            for piece in _cut(permutation(size, generator), max(1, round(size / self.stretch)), generator)
         ]
         joined: list[tuple[int, Tensor]] = []
-        for place in shuffled(len(pieces), generator).tolist():
+        for place in permutation(len(pieces), generator).tolist():
             domain, rows = pieces[place]
             if joined and joined[-1][0] == domain:
                 joined[-1] = (domain, torch.cat([joined[-1][1], rows]))
@@ -151,5 +151,5 @@ class Abrupt(Kind):
 
 def _cut(rows: Tensor, pieces: int, generator: torch.Generator) -> list[Tensor]:
     """The rows in so many pieces, none of them empty, cut at random places."""
-    cuts = shuffled(len(rows) - 1, generator)[: pieces - 1].sort().values + 1
+    cuts = permutation(len(rows) - 1, generator)[: pieces - 1].sort().values + 1
     return list(rows.tensor_split(cuts))

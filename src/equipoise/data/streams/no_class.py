@@ -54,5 +54,6 @@ def phase_scrambled(image: Image, generator: np.random.Generator) -> Image:
     return _levels(np.fft.irfft2(spectrum, s=(height, width)))
 
 
-def _levels(values: NDArray[np.floating]) -> Image:
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+def _levels(values: NDArray[np.float64]) -> Image:
+    levels: Image = np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    return levels

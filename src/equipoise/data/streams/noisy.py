@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from equipoise.data.dataset import Segment
-from equipoise.data.streams.places import Domains, Kind, Places, in_turn, one_after_another, shuffled
+from equipoise.data.streams.places import Domains, Kind, Places, in_turn, one_after_another, permutation
 from equipoise.errors import OptionError
 from equipoise.options import option
 
@@ -42,7 +42,7 @@ class Noisy(Kind):
                 f"got {self.share:g}"
             )
         real = torch.ones(len(base.rows) + noise, dtype=torch.bool)
-        real[shuffled(len(real), generator)[:noise]] = False
+        real[permutation(len(real), generator)[:noise]] = False
         before = (real.cumsum(0) - 1).clamp(min=0)
         rows = torch.where(real, base.rows[before], -1)
         lengths = torch.tensor([segment.images for segment in base.segments])

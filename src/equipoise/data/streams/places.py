@@ -103,7 +103,7 @@ def as_one(name: str, rows: Tensor, sizes: Sequence[int]) -> Places:
     return Places(rows, torch.bucketize(rows, ends, right=True), (Segment(name, len(rows)),))
 
 
-def shuffled(count: int, generator: torch.Generator) -> Tensor:
+def permutation(count: int, generator: torch.Generator) -> Tensor:
     """The numbers from 0 to `count` − 1 in random order."""
     return torch.randperm(count, generator=generator)
 
@@ -111,6 +111,6 @@ def shuffled(count: int, generator: torch.Generator) -> Tensor:
 def in_turn(domains: Domains, generator: torch.Generator) -> list[Visit]:
     """A visit to each domain, all its images in random order."""
     return [
-        Visit(name, place, shuffled(size, generator))
+        Visit(name, place, permutation(size, generator))
         for place, (name, size) in enumerate(zip(domains.names, domains.sizes, strict=True))
     ]
