@@ -131,6 +131,8 @@ def summarise_stream(run: RunPlan, trained: SourceModel, logits: Tensor) -> Stre
     )
     if "order_options" in cell:
         summary["order_options"] = cell["order_options"]
+    if "domain_images" in cell:
+        summary["domain_images"] = cell["domain_images"]
     return summary
 
 

@@ -1,31 +1,23 @@
 """A recipe as a plan: the models to train, their runs, and the cells of each run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.provenance import code_digest, order_digest, resolved_options
+from equipoise.bench.provenance import code_digest, resolved_options
 from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
 from equipoise.bench.schema import REHEARSED, Cell, RehearsalSize
+from equipoise.bench.stream_plan import StreamPlan, joined_shifts, resolved_order_options, stream_digest
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Segment, Shift
-from equipoise.data.streams import Order
-from equipoise.data.streams.make import KINDS
-from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.models.backbones import InitialWeights, weights_digest
 
 _FORMAT = 3
 """Goes up when training or adapting changes so that older results no longer hold."""
-_ALONE: tuple[Order, ...] = ("shuffled", "sorted", "recorded")
-"""The orders of one domain."""
-_PERMUTED: tuple[Order, ...] = (*_ALONE, "mixed")
-"""The orders that were there before others: their keys are as they were."""
-_SEVERAL: tuple[Order, ...] = ("mixed", "continual", "gradual", "abrupt")
-"""The orders that are nothing of their own with a single domain."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +36,6 @@ class ModelPlan:
     training: Training
     input_size: int | None
     weights: InitialWeights
-
-
-@dataclass(frozen=True)
-class StreamPlan:
-    """The stream of a run: that of one shift, or those of several shifts joined."""
-
-    target: str
-    tier: int | None
-    sources: tuple[str, ...]
-    streams: tuple[str, ...]
-    domains: tuple[str, ...]
-    """The names of the streams that are joined."""
 
 
 @dataclass(frozen=True)
@@ -102,49 +82,6 @@ class RunPlan:
         return content_key(content)
 
 
-def joined_shifts(shifts: Sequence[Shift], order: Order, targets: int) -> list[StreamPlan]:
-    """The streams of the models: each shift by itself, or all shifts of a model at once.
-
-    Joined are the targets of a model and tier or, for "gradual", the tiers of a model and target. Joined
-    targets are named "all" if they are all `targets` of the data set, else by their names.
-    """
-    if order in _ALONE:
-        return [StreamPlan(s.target, s.tier, s.sources, (s.stream,), (s.target,)) for s in shifts]
-    groups: dict[tuple[tuple[str, ...], int | str | None], list[Shift]] = {}
-    for shift in shifts:
-        groups.setdefault((shift.sources, shift.target if order == "gradual" else shift.tier), []).append(
-            shift
-        )
-    if order in _SEVERAL and any(len(group) < 2 for group in groups.values()):
-        joined, owner = ("tiers", "target") if order == "gradual" else ("targets", "model")
-        raise RecipeError(
-            f"order: {order!r} joins all {joined} of one {owner}, and here a {owner} has only one: "
-            "leave-one-out data sets train a model for each target; use 'shuffled' or 'sorted'"
-        )
-    return [_joined(group, order, targets) for group in groups.values()]
-
-
-def _joined(group: Sequence[Shift], order: Order, targets: int) -> StreamPlan:
-    streams, first = tuple(shift.stream for shift in group), group[0]
-    if order == "gradual":
-        tiers = tuple(f"tier {shift.tier}" for shift in group)
-        return StreamPlan(first.target, None, first.sources, streams, tiers)
-    names = tuple(shift.target for shift in group)
-    target = "all" if len(group) == targets > 1 else "+".join(names)
-    return StreamPlan(target, first.tier, first.sources, streams, names)
-
-
-def resolved_order_options(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a kind of stream, defaults included; RecipeError for one that it does not have."""
-    known = [field.name for field in fields(KINDS[order])]
-    if unknown := [name for name in given if name not in known]:
-        raise RecipeError(
-            f"order_options: no {', '.join(unknown)} of {order!r} streams; there are "
-            f"{', '.join(known) or 'none'}"
-        )
-    return asdict(KINDS[order](**given))
-
-
 def make_plan(
     recipe: Recipe,
     data_set: DataSet,
@@ -152,8 +89,12 @@ def make_plan(
     stored: Mapping[str, Stored],
     weights: Mapping[str, InitialWeights],
     limit: int | None,
+    domains: Mapping[str, Stored] | None = None,
 ) -> list[RunPlan]:
-    """Every run of a recipe, those of one model and then of one stream next to each other."""
+    """Every run of a recipe, those of one model and then of one stream next to each other.
+
+    `domains` are the parts of the streams, where these have fewer images of a part than the training.
+    """
     targets = len({shift.target for shift in data_set.shifts})
     starts = {name: weights_digest(path, name) for name, path in weights.items()}
     runs = []
@@ -186,7 +127,7 @@ def make_plan(
             input_size=backbone.input_size,
             weights=weights[name],
         )
-        streams = [stored[part] for part in stream.streams]
+        streams = [(domains or stored)[part] for part in stream.streams]
         made = any(data_set.origin(part) == "made" for part in stream.streams)
         runs += [
             RunPlan(
@@ -254,7 +195,7 @@ def _cells(
             epochs=recipe.training.epochs,
             input_size=backbone.input_size,
             model=model.key,
-            stream=_stream_digest(recipe.order, streams),
+            stream=stream_digest(recipe.order, streams),
         )
         for protocol, tempering in product(recipe.protocols, temperings)
     ]
@@ -262,17 +203,13 @@ def _cells(
     for cell in cells:
         if of_order:
             cell["order_options"] = of_order
+        if recipe.domain_images is not None:
+            cell["domain_images"] = recipe.domain_images
         if cell["tempering"] == REHEARSED:
             cell["rehearsal"] = RehearsalSize(images=recipe.rehearsal.images, shifts=recipe.rehearsal.shifts)
     # Keys of results with each batch are as they were before there were bins.
     traced = {"trace": recipe.trace == "batches" or recipe.trace} if recipe.trace else {}
     return {content_key({**cell, "format": _FORMAT, **traced}): cell for cell in cells}
-
-
-def _stream_digest(order: Order, streams: Sequence[Stored]) -> str:
-    """A hash of the images of a stream and, for orders that are no plain permutation, of their code."""
-    code = {} if order in _PERMUTED else {"order": order_digest()}
-    return content_key({"parts": [part.digest for part in streams], **code})
 
 
 def _segments(data_set: DataSet, stream: StreamPlan, limit: int | None) -> tuple[Segment, ...]:

@@ -18,8 +18,9 @@ from pydantic import (
 )
 
 from equipoise.bench.schema import REHEARSED, Protocol
+from equipoise.data.corrupted import corrupted_version
 from equipoise.data.streams import Order
-from equipoise.errors import RecipeError
+from equipoise.errors import DataError, RecipeError
 from equipoise.factory import options_of
 from equipoise.registry import list_methods
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES
@@ -120,6 +121,7 @@ class Recipe(_Strict):
             "recorded" keeps the order of the data set.
         order_options: of that kind, as `passes` of "recurring".
         tiers: only these, of a data set with tiers; empty: all.
+        domain_images: the most images of each domain of a stream; None: all. Training has all.
         trace: whether results have the stream over time: "batches" (or true), the figures of each batch and
             of each segment; "bins", those of bins of images, for long streams.
         protocols: the answers that are scored.
@@ -138,6 +140,7 @@ class Recipe(_Strict):
     order: Order = "shuffled"
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[_Positive, ...] = ()
+    domain_images: _Positive | None = None
     trace: Trace | None = None
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
     temperings: tuple[RecipeTempering, ...] = (
@@ -193,6 +196,7 @@ class Recipe(_Strict):
         seeds: Sequence[int] = (),
         temperings: Sequence[str] = (),
         epochs: int | None = None,
+        domain_images: int | None = None,
     ) -> "Recipe":
         """The recipe limited to these methods, backbones, …; arguments that are empty or None change nothing.
 
@@ -213,6 +217,8 @@ class Recipe(_Strict):
             changes["temperings"] = tuple(temperings)
         if epochs is not None:
             changes["training"] = {**self.training.model_dump(), "epochs": epochs}
+        if domain_images is not None:
+            changes["domain_images"] = domain_images
         return _validated(
             Recipe, {**{name: getattr(self, name) for name in type(self).model_fields}, **changes}, ""
         )
@@ -221,6 +227,7 @@ class Recipe(_Strict):
 class StreamRecipe(_Strict):
     """A kind of stream, to run on the data set of another recipe: training, networks and methods are its own.
 
+    The domains of the stream are the corruptions of each target, where the data set has a version with these.
     Every method is rehearsed, so that each has an estimate of its accuracy.
 
     Attributes:
@@ -229,6 +236,7 @@ class StreamRecipe(_Strict):
         order: the kind of the stream.
         order_options: of that kind.
         tiers: of the corruptions that the stream consists of; each is a stream.
+        domain_images: the most images of each domain, so of each corruption.
         seeds: as in `Recipe`; None: those of the other recipe.
         rehearsal: its size.
         trace: the stream over time.
@@ -241,6 +249,7 @@ class StreamRecipe(_Strict):
     order: Order
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[_Positive, ...] = (5,)
+    domain_images: _Positive | None = None
     seeds: tuple[int, ...] | None = None
     rehearsal: RehearsalRecipe = RehearsalRecipe(shifts=16)
     trace: Trace = "bins"
@@ -253,7 +262,16 @@ class StreamRecipe(_Strict):
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in ("on", "seeds")}
         rehearsed = {label: entry.model_copy(update={"rehearsed": True}) for label, entry in methods.items()}
         seeds = base.seeds if self.seeds is None else self.seeds
-        return base.model_copy(update={**own, "seeds": seeds, "methods": rehearsed})
+        changes = {"data": _corrupted(base.data), "seeds": seeds, "methods": rehearsed}
+        return base.model_copy(update={**own, **changes})
+
+
+def _corrupted(data: str) -> str:
+    """The version of a data set with corruptions; itself if there is none, as for one of the user's own."""
+    try:
+        return corrupted_version(data)
+    except DataError:
+        return data
 
 
 def _looks_like_a_number(text: str) -> bool:

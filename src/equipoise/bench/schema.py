@@ -47,6 +47,7 @@ class Cell(TypedDict):
         stream: a hash of the images of the stream.
         rehearsal: the size of the rehearsal, where the tempering is "rehearsed".
         order_options: of that kind of stream, defaults included, where it has any.
+        domain_images: the most images of each domain of the stream, where that is not `limit`.
     """
 
     data: str
@@ -70,6 +71,7 @@ class Cell(TypedDict):
     stream: str
     rehearsal: NotRequired[RehearsalSize]
     order_options: NotRequired[dict[str, Any]]
+    domain_images: NotRequired[int]
 
 
 class CellScores(TypedDict):
@@ -230,6 +232,7 @@ class StreamSummary(TypedDict):
     input_size: int | None
     order: str
     order_options: NotRequired[dict[str, Any]]
+    domain_images: NotRequired[int]
     origin: str
     t_min: float
     t_max: float

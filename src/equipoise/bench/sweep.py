@@ -76,8 +76,11 @@ def run_recipe(
             folder.mkdir(exist_ok=True)
             for half in folder.glob(".*.partial"):  # of a killed run: this one alone has the store now
                 half.unlink(missing_ok=True)
-        stored = _read_parts(data_set, shifts, limit, out / CACHE, bad_files, workers.count, progress)
-        runs = make_plan(recipe, data_set, shifts, stored, weights, limit)
+        few = min((each for each in (limit, recipe.domain_images) if each is not None), default=None)
+        read = partial(_read_parts, data_set, out / CACHE, bad_files, workers.count, progress)
+        stored = read([part for shift in shifts for part in shift.sources], limit)
+        streams = read([shift.stream for shift in shifts], few)
+        runs = make_plan(recipe, data_set, shifts, stored, weights, limit, streams)
         total = {key: cell for run in runs for key, cell in run.cells.items()}
         before = store.done & total.keys()
         of_other_code = store.of_other_code(total.values())
@@ -123,16 +126,16 @@ def picked_shifts(
 
 def _read_parts(
     data_set: DataSet,
-    shifts: Sequence[Shift],
-    limit: int | None,
     folder: Path,
     bad_files: Literal["refuse", "skip"],
     workers: int,
     progress: RunProgress,
+    parts: Iterable[str],
+    limit: int | None,
 ) -> dict[str, Stored]:
-    """Every part that the shifts need, read once into a cache that all workers share."""
+    """Every part, read once into a cache that all workers share."""
     cache, stored, refused = Cache(folder), {}, []
-    for name in dict.fromkeys(part for shift in shifts for part in (*shift.sources, shift.stream)):
+    for name in dict.fromkeys(parts):
         progress.stage(f"reading {data_set.name}: {name}", 1)
         reader = Reader(workers=workers, bad_files=bad_files, progress=progress.step)
         try:

@@ -32,8 +32,8 @@ _IDENTITY = ("data", "backbone", "protocol", "target", "tier", "shift", "seed", 
 AT_BEST_TEMPERATURE = {"ece": "floor_ece", "nll": "floor_nll"}
 """The columns of a metric at the best temperature, found with labels; of raw results alone."""
 ESTIMATES = {"value": "estimate", "covered": "estimate_covered", "off": "estimate_off"}
-"""The columns of the accuracy that was estimated without labels, of the share of right intervals, and of the mean
-distance along the stream."""
+"""The columns of the accuracy that was estimated without labels, of the share of right intervals, and of the
+mean distance along the stream."""
 OVER_TIME = ("trace", "bins")
 """The columns of a stream over time, each batch of it or bins; None in most results."""
 FRAME_COLUMNS = (
@@ -64,6 +64,7 @@ class Scope(NamedTuple):
     protocol: str
     order_options: str = ""
     """Of the order, as JSON; empty where it has none."""
+    domain_images: int | None = None
 
 
 class Variant(NamedTuple):
@@ -181,9 +182,12 @@ def _code(cell: Mapping[str, Any]) -> tuple[str, str]:
 
 def scope_of(cell: Mapping[str, Any]) -> Scope:
     """The scope of the tables that a cell belongs to."""
-    named = {name: cell[name] for name in Scope._fields if name != "order_options"}
     options = cell.get("order_options")
-    return Scope(**named, order_options=json.dumps(options, sort_keys=True) if options else "")
+    later: dict[str, Any] = {
+        "order_options": json.dumps(options, sort_keys=True) if options else "",
+        "domain_images": cell.get("domain_images"),
+    }
+    return Scope(**{name: cell[name] for name in Scope._fields if name not in later}, **later)
 
 
 def variants(runs: pd.DataFrame) -> list[Variant]:
@@ -210,7 +214,14 @@ def _row(line: CellResult, names: Mapping[Any, str]) -> dict[str, Any]:
     estimated: dict[str, Any] = {**line.get("estimate", {})}
     given |= {column: measured.get(metric, math.nan) for metric, column in AT_BEST_TEMPERATURE.items()}
     given |= {column: estimated.get(entry, math.nan) for entry, column in ESTIMATES.items()}
-    known = {**dict.fromkeys((*OVER_TIME, "described")), **line, **line["made"], **cell, **(line["scores"] or {}), **given}
+    known = {
+        **dict.fromkeys((*OVER_TIME, "described")),
+        **line,
+        **line["made"],
+        **cell,
+        **(line["scores"] or {}),
+        **given,
+    }
     return {column: known[column] for column in FRAME_COLUMNS}
 
 

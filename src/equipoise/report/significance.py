@@ -3,8 +3,8 @@
 The paper compares DEC "with the second best algorithm for each experiment" and does not name its test. Here a
 pair is a shift, with the means over the seeds that both methods have: seeds of one shift are not independent
 experiments on it. Where a shift comes in tiers, its tiers are pairs of their own, although they are not
-independent either, so their p values are too small rather than too large. Comparisons with the best of the others
-are corrected neither for their number nor for that choice; `alike_best` corrects for the number (Holm).
+independent either, so their p values are too small rather than too large. Comparisons with the best of the
+others are corrected neither for their number nor for that choice; `alike_best` corrects for the number.
 """
 
 import math
@@ -71,7 +71,7 @@ def paired_test(first: Sequence[float], second: Sequence[float], confidence: flo
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P values adjusted for their number: the k-th smallest of n, times n − k + 1, and no less than those before.
+    """P values adjusted for their number: the k-th smallest of n, times n − k + 1, no less than those before.
 
     Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """
@@ -85,7 +85,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str]) -> list[Variant]:
     """The best by a metric, and those that paired t-tests with it, adjusted by Holm, do not tell from it.
 
-    Only methods with the pairs that most have take part. With too few pairs for a test, only the best is left.
+    Methods that lack pairs which most others have take no part. With too few pairs, only the best is left.
 
     Args:
         runs: rows with a name, a tempering, the columns of `pairs` and the metric.

@@ -1,4 +1,4 @@
-"""Methods × streams: accuracy, ECE, NLL and the error of the estimated accuracy in every kind of stream."""
+"""Methods by stream: accuracy, ECE, NLL and the error of the estimated accuracy in every kind of stream."""
 
 from collections.abc import Sequence
 
@@ -17,23 +17,23 @@ ALL = "all streams"
 PAIR = ("stream", "shift", "seed")
 """The columns that name a pair of a test."""
 EXPLAINED = (
-    "Est. off: the mean distance, after each batch, of the accuracy estimated without labels from that of the "
-    "last 500 images; of rehearsed methods alone."
+    "Est. off: the mean distance, after each batch, of the accuracy estimated without labels from that of "
+    "the last 500 images; of rehearsed methods alone."
 )
 MARKED = (
-    "Marked are the best of each column and, underlined (in Markdown: in italics), those that a paired t-test "
-    f"over streams and seeds does not tell from it at {LEVEL:g}, adjusted by Holm for the number of the others. "
-    "Seeds of one target are pairs of their own but not independent: p is too small."
+    "Marked are the best of each column and, underlined (in Markdown: in italics), those that a paired "
+    f"t-test over streams and seeds does not tell from it at {LEVEL:g}, adjusted by Holm for the number of "
+    "the others. Seeds of one target are pairs of their own but not independent: p is too small."
 )
-FEW = f"Nothing is tested where there are fewer than {FEWEST_PAIRS} streams and seeds: only the best is marked."
+FEW = f"Fewer than {FEWEST_PAIRS} streams and seeds are not tested: only the best is marked."
 
 
 def stream_tables(every: Sequence[Part]) -> list[Table]:
-    """A table for each data set and network with streams other than shuffled: their answers while adapting."""
+    """A table for each data set and network with streams other than shuffled, of answers while adapting."""
     groups: dict[Scope, list[Part]] = {}
     for part in every:
         if part.scope.protocol == "online" and part.scope.order != "recorded":
-            common = part.scope._replace(order="", order_options="", origin="")
+            common = part.scope._replace(order="", order_options="", origin="", domain_images=None)
             groups.setdefault(common, []).append(part)
     return [
         _table(scope, several)
@@ -62,15 +62,13 @@ def _table(scope: Scope, several: Sequence[Part]) -> Table:
     for name, runs in named.items():
         first = next(iter(runs["described"].dropna()), None)
         notes += [f"{name[:1].upper()}{name[1:]}: {first}"] if first else []
-    title = f"{paper_name(scope.data)}, {paper_name(scope.backbone)}: methods × streams"
+    title = f"{paper_name(scope.data)}, {paper_name(scope.backbone)}: methods by stream"
     return Table(title, columns, list(map(str, rows)), notes)
 
 
 def _with_distance(runs: pd.DataFrame) -> pd.DataFrame:
     """Rows of lines without the distance along the stream have that of the means."""
-    return runs.assign(
-        estimate_off=runs["estimate_off"].fillna((runs["estimate"] - runs["accuracy"]).abs())
-    )
+    return runs.assign(estimate_off=runs["estimate_off"].fillna((runs["estimate"] - runs["accuracy"]).abs()))
 
 
 def _column(rows: Sequence[Variant], frame: pd.DataFrame, metric: str) -> list[Entry]:
@@ -87,7 +85,5 @@ def _column(rows: Sequence[Variant], frame: pd.DataFrame, metric: str) -> list[E
         size, mean = counts[tuple(row)], means[tuple(row)]
         entry = Entry(float(mean), missing=f"{size} of {whole} streams and seeds" if size < whole else "")
         top = best is not None and size == whole and entry.written(mean) == entry.written(means[tuple(best)])
-        entries.append(
-            Entry(entry.value, missing=entry.missing, best=top, alike=not top and row in alike)
-        )
+        entries.append(Entry(entry.value, missing=entry.missing, best=top, alike=not top and row in alike))
     return entries

@@ -62,6 +62,7 @@ def setting_words(scope: Scope) -> str:
     """A setting in a few words: "at most 500 images of a part, 1 epoch"."""
     told = {
         f"at most {scope.limit} images of a part": scope.limit is not None,
+        f"at most {scope.domain_images} images of a domain": scope.domain_images is not None,
         counted(scope.epochs, "epoch"): True,
         f"{scope.input_size} px": scope.input_size is not None,
         f"{stream_name(scope)} stream": scope.order != "shuffled",

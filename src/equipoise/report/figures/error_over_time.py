@@ -1,4 +1,4 @@
-"""The error over time: a line for each method, those of interest in colour with a band, the others in grey."""
+"""The error over time: a line for each method, a few of them in colour with a band, the others in grey."""
 
 import json
 from collections.abc import Mapping
@@ -62,7 +62,9 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
     curves: dict[str, dict[tuple[str, int], Curve]] = {}
     for name, shift, seed, bins in zip(rows["name"], rows["shift"], rows["seed"], traces, strict=True):
         curve = errors(bins, points)
-        smooth = curve if passes > 1 else smoothed(curve, segments if same else [{"name": "", "bins": points}])
+        smooth = (
+            curve if passes > 1 else smoothed(curve, segments if same else [{"name": "", "bins": points}])
+        )
         curves.setdefault(name, {})[shift, seed] = smooth
     figure, (axes,) = panels(10.8, 3.6)
     at = (np.arange(points) + (1.0 if passes > 1 else 0.5)) / (1 if passes > 1 else points)
@@ -78,9 +80,7 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def _lines(
-    axes: Axes, part: Part, at: Curve, curves: Mapping[str, Mapping[tuple[str, int], Curve]]
-) -> None:
+def _lines(axes: Axes, part: Part, at: Curve, curves: Mapping[str, Mapping[tuple[str, int], Curve]]) -> None:
     chosen = emphasised(part, {name: float(np.mean(list(each.values()))) for name, each in curves.items()})
     grey = [name for name in curves if name not in chosen]
     for place, name in enumerate(grey):
@@ -103,7 +103,7 @@ def _lines(
 
 
 def emphasised(part: Part, means: Mapping[str, float]) -> dict[str, tuple[Colour, str]]:
-    """The methods in colour, with their words in the legend: no adaptation, the best rival, and poise last."""
+    """The methods in colour, with words for the legend: no adaptation, the best rival, and poise last."""
     fixed = ("source", "poise")
     rivals = [name for name in means if part.methods[name] not in fixed]
     best = min(rivals, key=lambda name: means[name], default=None)
@@ -120,11 +120,13 @@ def emphasised(part: Part, means: Mapping[str, float]) -> dict[str, tuple[Colour
 
 
 def _spread(several: Mapping[tuple[str, int], Curve]) -> Curve | None:
-    """The standard deviation over the seeds of the mean over the targets or, of one seed, over the targets."""
+    """The standard deviation over seeds of the mean over targets or, of a single seed, over targets."""
     by_seed: dict[Any, list[Curve]] = {}
     for (_, seed), curve in several.items():
         by_seed.setdefault(seed, []).append(curve)
-    over = [np.mean(each, axis=0) for each in by_seed.values()] if len(by_seed) > 1 else list(several.values())
+    over = (
+        [np.mean(each, axis=0) for each in by_seed.values()] if len(by_seed) > 1 else list(several.values())
+    )
     return np.std(over, axis=0, ddof=1) if len(over) > 1 else None
 
 
