@@ -41,3 +41,14 @@ def test_batches_without_an_estimate_are_left_out() -> None:
         "off": pytest.approx(0.05),
     }
     assert stream_estimate(answers([1] * 6), labels, [None] * 3) is None
+
+
+def test_images_of_no_class_are_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "RECENT_IMAGES", 2)
+    given = answers([1, 1, 1, 0, 0, 0])
+    labels = torch.tensor([-1, -1, 1, -1, 1, 1])  # recent accuracies: none yet, 1, 0
+    found = stream_estimate(given, labels, [estimate(0.2), estimate(0.95), estimate(0.5)])
+    assert found is not None
+    assert found["value"] == pytest.approx((0.95 + 0.5) / 2)
+    assert found["covered"] == 0.5
+    assert found["off"] == pytest.approx((0.05 + 0.5) / 2)
