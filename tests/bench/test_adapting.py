@@ -11,7 +11,7 @@ import torch
 
 import equipoise as eq
 from equipoise.bench import scoring
-from equipoise.bench.adapting import TAU_EDGES, StreamData, run_cells, summarise_stream
+from equipoise.bench.adapting import TAU_EDGES, run_cells, summarise_stream
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.schema import CellResult, CellScores, ReliabilitySums
 from equipoise.bench.scoring import Divider
@@ -263,9 +263,8 @@ def test_images_without_a_tau_have_no_say_in_it(folder: Path) -> None:
     run = runs_of(folder)[0]
     found = trained(run, folder)
     logits = torch.tensor([[3.0, 0, 1], [0, 0, 0], [1, 2, 5]])  # tau is infinite where all are zero
-    labels = torch.zeros(3, dtype=torch.int64)
-    line = summarise_stream(run, found, StreamData(torch.zeros(3, 1, 32, 32), labels, logits))
-    others = summarise_stream(run, found, StreamData(torch.zeros(2, 1, 32, 32), labels[:2], logits[::2]))
+    line = summarise_stream(run, found, logits)
+    others = summarise_stream(run, found, logits[::2])
     assert (line["taus"], line["tau_mean"], line["tau_std"], line["tau_counts"]) == (
         others["taus"],
         others["tau_mean"],
