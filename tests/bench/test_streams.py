@@ -1,4 +1,4 @@
-"""Streams of several domains in a run: what is scored, described and kept over time, and how images are held."""
+"""Streams of several domains in a run: their scores, descriptions, traces, and how images are held."""
 
 import json
 from pathlib import Path
