@@ -1,6 +1,7 @@
 """RoTTA's memory: category-balanced sampling by timeliness and uncertainty."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -38,12 +39,13 @@ def free_categories(capacity: int, device: torch.device) -> dict[str, Tensor]:
     return {**free(capacity, device), _AGES: ages, _NATS: torch.zeros(capacity, device=device)}
 
 
-def offer_of(context: Context, logits: Tensor) -> Offer:
-    """The samples of a batch with their logits, of all processes."""
+def offering(context: Context, logits: Tensor) -> Callable[[Memory, Tensor], dict[str, Tensor]]:
+    """A function that offers the samples of a batch, of all processes, to a memory (`join_memory`)."""
     samples = storable(context.memory, context.batch, context.student.gather)
     good = logits.isfinite().all(1)
     wide = torch.where(good.unsqueeze(1), at_least_single(logits.detach()), 0.0)
-    return Offer(samples, wide.argmax(1), nats(wide), good, logits.shape[1])
+    offer = Offer(samples, wide.argmax(1), nats(wide), good, logits.shape[1])
+    return lambda memory, inside: join_memory(memory, offer, inside)
 
 
 def join_memory(stored: Memory, offer: Offer, inside: Tensor) -> dict[str, Tensor]:
