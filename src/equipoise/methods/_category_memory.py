@@ -33,10 +33,10 @@ class Offer(NamedTuple):
     num_classes: int
 
 
-def free_categories(capacity: int, device: torch.device) -> dict[str, Tensor]:
-    """A memory without samples: the class, the age and the entropy in each slot."""
-    ages = torch.zeros(capacity, dtype=torch.long, device=device)
-    return {**free(capacity, device), _AGES: ages, _NATS: torch.zeros(capacity, device=device)}
+def free_categories(capacity: int, like: Tensor) -> dict[str, Tensor]:
+    """A memory without samples: the class, the age and the entropy in each slot, these in a type and place."""
+    levels = like.new_zeros(capacity)
+    return {**free(capacity, like.device), _AGES: levels.long(), _NATS: levels}
 
 
 def offering(context: Context, logits: Tensor) -> Callable[[Memory, Tensor], dict[str, Tensor]]:

@@ -14,6 +14,7 @@ from equipoise.functional import at_least_single, soft_cross_entropy
 from equipoise.methods import _stored_samples as slots
 from equipoise.methods._averages import moving_average
 from equipoise.methods._category_memory import free_categories, offering, timeliness
+from equipoise.methods._linear_head import on_student
 from equipoise.methods._memory_updates import learn_from_memory, memory_step
 from equipoise.methods._teachers import TEACHER, TaughtMethod
 from equipoise.methods._views import TILE, WEAK_DRAWS, weak_views
@@ -57,7 +58,8 @@ class RobustMethod(TaughtMethod):
 
     def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
         """The optimiser's state, the teacher and a free memory."""
-        return {**super().initial(student, source), **free_categories(self.capacity, student.device)}
+        like = on_student(torch.zeros(()), student)
+        return {**super().initial(student, source), **free_categories(self.capacity, like)}
 
     def plan(self, context: Context) -> Plan:
         """Decide after which samples an update is due; not captured before the memory is full."""
