@@ -23,6 +23,10 @@ LIVELY: dict[str, dict[str, Any]] = {
     "sotta": {"confidence": 0.0, "every": 4, "capacity": 6},
     "dec": {"learning_rate": 0.01, "tempering": "none"},
     "poise": {"tempering": "none"},
+    "shot_im": {"learning_rate": 0.05},
+    "pseudo_label": {"learning_rate": 0.05, "confidence": 0.2},
+    "bn_alpha": {},
+    "bn_ema": {},
 }
 every_method = pytest.mark.parametrize("method", list(LIVELY))
 scalars = pytest.mark.parametrize("tempering", ["mean", "median"])

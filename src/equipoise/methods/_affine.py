@@ -51,10 +51,14 @@ def scaled(factor: Tensor) -> Affine:
     return Affine(1 / factor, zero, zero, zero, 1 / factor, zero)
 
 
-def sheared(x: Tensor, y: Tensor, ratio: float) -> Affine:
-    """A shear: each pixel down moves the image `x` pixels across, each pixel across `y` pixels down."""
-    one, zero = torch.ones_like(x), torch.zeros_like(x)
-    return Affine(one, x / ratio, zero, y * ratio, one, zero)
+def leaned(degrees: Tensor, lean_x: Tensor, lean_y: Tensor, x: Tensor, y: Tensor, ratio: float) -> Affine:
+    """A rotation, a shear or a shift: for each image at most one of the numbers is not 0.
+
+    A shear moves a pixel by `lean_x` pixels across for each pixel down, or `lean_y` down for each across; a
+    shift is a share of width or height.
+    """
+    turn = rotated(degrees, ratio)
+    return Affine(turn.xx, turn.xy + lean_x / ratio, 2 * x, turn.yx + lean_y * ratio, turn.yy, 2 * y)
 
 
 def shifted(x: Tensor, y: Tensor) -> Affine:

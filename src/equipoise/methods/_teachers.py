@@ -10,14 +10,12 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import GradientMethod
 from equipoise.core.method import Answer, Context, Memory
 from equipoise.functional import at_least_single
-from equipoise.methods._views import TILE, WEAK_DRAWS, views_of, weak_views
+from equipoise.methods._views import ROWS_AT_ONCE, TILE, WEAK_DRAWS, views_of, weak_views
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.student import Student
 
 TEACHER = "teacher."
 """Prefix of the names of memory that holds the teacher's weights."""
-
-_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ def view_logits(context: Context, draws: Tensor, tile: Tensor, *, mirrored: bool
     rows, total = student.all_rows(batch), torch.zeros((), device=student.device)
     forward = partial(student.on_batch_statistics, momentum=0.0) if rows > 1 else student.frozen
     view = partial(weak_views, tile=tile, mirrored=mirrored)
-    for some in draws.split(max(1, _ROWS_AT_ONCE // rows), 1):
+    for some in draws.split(max(1, ROWS_AT_ONCE // rows), 1):
         with student.with_views(some.shape[1]):
             logits = forward(views_of(batch, some, view))
         total = total + logits.unflatten(0, (-1, some.shape[1])).sum(1)

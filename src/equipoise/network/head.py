@@ -89,6 +89,7 @@ class SeenHead:
         if seen.name is not None:
             seen.layer = linear_layer(self._model, seen.name)
             seen.is_output = calls[seen.name].returned(logits)
+        calls.clear()  # a layer that runs in the next forward of the block has not run twice
         return seen
 
 
