@@ -51,6 +51,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "rotta",
         {"every": 3, "capacity": 4, "learning_rate": 0.02, "decay": 0.5, "norm_momentum": 0.5},
     ),
+    "petta, lively": (
+        "petta",
+        {"every": 3, "capacity": 4, "learning_rate": 0.02, "decay": 0.5, "tempering": "median"},
+    ),
     "foa_shift, lively": ("foa_shift", {"decay": 0.2, "tempering": "median"}),
     "lame, lively": ("lame", {"affinity": "rbf", "neighbours": 3, "tempering": "mean"}),
     "poise, rehearsed": ("poise", {"tempering": "rehearsed"}),
