@@ -141,7 +141,7 @@ class Student:
         """
         jumps = None if limits is None or age is None else Jumps(limits, age)
         following = pooled_following(self.model, momentum, self.ranks, self._rows(batch), jumps)
-        with torch.no_grad(), following as followed:
+        with following as followed:
             logits = self._forward(batch, hooked=True)
         return logits, followed.age
 
