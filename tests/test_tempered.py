@@ -226,7 +226,9 @@ def test_samples_that_the_source_cannot_judge_learn_and_are_answered(
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Mute().eval()
-    source = eq.SourceStatistics.measure(model, [torch.randn(32, 4) + 2], fisher=True, progress=False)
+    source = eq.SourceStatistics.measure(
+        model, [torch.randn(32, 4) + 2], fisher=True, features=True, progress=False
+    )
     raw = create(method, model, source)
     tempered = create(method, model, source, tempering=tempering)
     for seed, shift in enumerate((2.0, 0.5, -9.0)):  # the last batch is dark altogether

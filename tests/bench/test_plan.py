@@ -166,7 +166,7 @@ def test_streams_are_told_apart_by_model_images_and_range() -> None:
     assert not {run.stream_key for run in runs} & {run.stream_key for run in other}
 
 
-@pytest.mark.parametrize("order", ["mixed", "sequence"])
+@pytest.mark.parametrize("order", ["mixed", "continual"])
 def test_joined_orders_meet_all_targets_of_a_model_at_once(order: str) -> None:
     shifts = ToyTiers(Path()).shifts
     joined = joined_shifts(shifts, order, 2)

@@ -42,14 +42,19 @@ def test_recipes_have_the_papers_settings(name: str) -> None:
     assert sizes == ({256} if name == "tiny-imagenet-c" else {None})
 
 
+STREAMS = ("continual", "correlated", "noisy", "recurring")
+
+
 def test_shipped_recipes_are_listed_and_explain_themselves() -> None:
-    assert list_recipes() == ["demo", "digits", "drift", "office-home", "pacs", "tiny-imagenet-c"]
+    of_data = ["demo", "digits", "drift", "office-home", "pacs", "tiny-imagenet-c"]
+    assert list_recipes() == sorted([*of_data, *STREAMS])
     for name in list_recipes():
         recipe = load_recipe(name)
         recipe.check_methods()
         assert recipe.about
         assert recipe_text(name).startswith("# ")
-        assert {label for label, entry in recipe.methods.items() if entry.rehearsed} == {"poise"}
+        rehearsed = {label for label, entry in recipe.methods.items() if entry.rehearsed}
+        assert rehearsed == (set(recipe.methods) if name in STREAMS else {"poise"})
         assert "rehearsed" in recipe.temperings
         assert set(recipe.protocols) == ({"online"} if recipe.trace else {"online", "after-pass"})
 
@@ -97,7 +102,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     path.write_text("a: !!python/object/apply:os.system [true]\n")
     with pytest.raises(RecipeError, match="not YAML"):
         load_recipe(str(path))
-    with pytest.raises(RecipeError, match="there are demo, digits"):
+    with pytest.raises(RecipeError, match="there are continual, correlated, demo, digits"):
         load_recipe("mnist")
 
 

@@ -97,7 +97,7 @@ class Flattening(nn.Module):
 @pytest.mark.parametrize("name", [*eq.list_methods(), "predict"])
 def test_a_model_that_wants_contiguous_tensors_gets_them(name: str) -> None:
     model = Flattening().eval()
-    source = eq.SourceStatistics.measure(model, [drifted(8)], fisher=True, progress=False)
+    source = eq.SourceStatistics.measure(model, [drifted(8)], fisher=True, features=True, progress=False)
     method = "source" if name == "predict" else name
     adapter = eq.create(method, model, source, tempering="mean", teacher="resident")
     plain = eq.create(method, model, source, tempering="mean", teacher="resident", engine="eager")

@@ -23,9 +23,36 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tent, lively": ("tent", {"optimizer": "sgd", "learning_rate": 0.05, "steps": 2, "window": 3}),
     "eta, lively": ("eta", {"margin": 1.0, "epsilon": 2.0, "learning_rate": 0.05, "tempering": "median"}),
     "eata, lively": ("eata", {"margin": 1.0, "epsilon": 0.99, "optimizer": "adam", "window": 2}),
+    "tent, come": ("tent", {"objective": "come", "learning_rate": 0.05, "tempering": "mean"}),
+    "sar, lively": ("sar", {"margin": 0.99, "learning_rate": 0.05, "steps": 2, "window": 3}),
+    "sar, collapsing": (
+        "sar",
+        {"margin": 1.0, "reset_below": 6.0, "optimizer": "adam", "objective": "come", "tempering": "median"},
+    ),
+    "deyo, lively": ("deyo", {"margin": 1.0, "min_drop": -0.5, "learning_rate": 0.05, "window": 2}),
+    "poem, lively": ("poem", {"margin": 1.0, "learning_rate": 0.05, "window": 3, "tempering": "mean"}),
+    "rdumb, lively": (
+        "rdumb",
+        {"base": "tent", "every": 12, "options": {"optimizer": "sgd", "learning_rate": 0.05, "window": 3}},
+    ),
+    "rdumb, sotta": (
+        "rdumb",
+        {
+            "base": "sotta",
+            "every": 10,
+            "options": {"confidence": 0.0, "every": 3, "capacity": 4},
+            "tempering": "median",
+        },
+    ),
     "t3a, lively": ("t3a", {"supports": 2, "tempering": "mean"}),
     "sotta, lively": ("sotta", {"confidence": 0.0, "every": 3, "capacity": 4, "tempering": "median"}),
     "sotta, all": ("sotta", {"confidence": 0.2, "every": 4, "parameters": "all", "steps": 2}),
+    "rotta, lively": (
+        "rotta",
+        {"every": 3, "capacity": 4, "learning_rate": 0.02, "decay": 0.5, "norm_momentum": 0.5},
+    ),
+    "foa_shift, lively": ("foa_shift", {"decay": 0.2, "tempering": "median"}),
+    "lame, lively": ("lame", {"affinity": "rbf", "neighbours": 3, "tempering": "mean"}),
     "poise, rehearsed": ("poise", {"tempering": "rehearsed"}),
     "tent, rehearsed": ("tent", {"tempering": "rehearsed"}),
     "dec, released": ("dec", {"reading": "released", "tempering": "median"}),
@@ -33,10 +60,36 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "dec",
         {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
     ),
+    "cotta, lively": (
+        "cotta",
+        {"views": 3, "confidence": 0.6, "restore": 0.2, "decay": 0.5, "mirrored": True},
+    ),
+    "roid, lively": (
+        "roid",
+        {"learning_rate": 0.05, "prior_correction": True, "mirrored": True, "window": 3},
+    ),
+    "cmf, lively": ("cmf", {"optimizer": "sgd", "learning_rate": 0.05, "steps": 2, "tempering": "median"}),
+    "memo": ("memo", {"views": 2}),
+    "memo, lively": ("memo", {"views": 2, "learning_rate": 0.5, "prior": 1.0, "tempering": "mean"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
 ON_BATCH_NORM = ("norm", "bn_alpha", "bn_ema")
-ON_NORMS = ("tent", "eta", "eata", "sotta", "pseudo_label", MeanTeacher.name)
+ON_NORMS = (
+    "tent",
+    "eta",
+    "eata",
+    "sar",
+    "deyo",
+    "poem",
+    "rdumb",
+    "sotta",
+    "rotta",
+    "petta",
+    "roid",
+    "cmf",
+    "pseudo_label",
+    MeanTeacher.name,
+)
 
 
 def impossible(case: str, kind: str) -> bool:

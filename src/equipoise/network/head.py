@@ -159,9 +159,9 @@ def find_head(calls: Calls, logits: Tensor) -> str:
         if call.returned(logits):
             return name
     raise ModelError(
-        f"t3a needs a linear head, an nn.Linear whose output is the model's output, and none of the "
-        f"{len(calls)} linear layers that ran is one; name the layer with head=..., or use a method that "
-        "needs no head: norm, tent, eta and sotta need normalisation layers, poise nothing"
+        f"the method needs a linear head, an nn.Linear whose output is the model's output, and none of the "
+        f"{len(calls)} linear layers that ran is one; for t3a name the layer with head=..., or use a method "
+        "that needs no head: norm, tent, eta and sotta need normalisation layers, poise nothing"
     )
 
 

@@ -141,7 +141,7 @@ class Student:
         """
         jumps = None if limits is None or age is None else Jumps(limits, age)
         following = pooled_following(self.model, momentum, self.ranks, self._rows(batch), jumps)
-        with torch.no_grad(), following as followed:
+        with following as followed:
             logits = self._forward(batch, hooked=True)
         return logits, followed.age
 
@@ -304,6 +304,16 @@ class Student:
             yield
         finally:
             self.ranks = ranks
+
+    @contextmanager
+    def with_views(self, each: int) -> Iterator[None]:
+        """Run the forwards of the block on batches that have `each` rows for every sample of the step."""
+        before = self._rows_per_process
+        self._rows_per_process = None if before is None else [each * rows for rows in before]
+        try:
+            yield
+        finally:
+            self._rows_per_process = before
 
     def gather(self, rows: Tensor, what: str = "logits") -> Tensor:
         """Concatenate the rows of all processes of a step; a process without samples contributes none."""
