@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=200, help="seconds after which no measurement begins")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows = pd.read_csv(CSV).to_dict("records") if CSV.exists() else []
+    rows: list[dict[Any, Any]] = pd.read_csv(CSV).to_dict("records") if CSV.exists() else []
     began = time.perf_counter()
     for network in NETWORKS:
         for method in given.methods or eq.list_methods():

@@ -17,6 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 CSV = Path(__file__).with_name("cost.csv")
 SMALL, MIDDLE = "SmallCNN", "MobileNet v1"
 _UNMEASURED = "not measured"
+Row = dict[Any, Any]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -33,35 +34,30 @@ def costs(measured: pd.DataFrame) -> str:
         small, middle, graph = (
             found.get((method, *place)) for place in ((SMALL, "cpu"), (MIDDLE, "cpu"), (MIDDLE, "cuda"))
         )
-        captured = (
-            "" if small is None or "failed" in _present(small) else ("no", "yes")[bool(small["captured"])]
-        )
-        cells = [_passes(small), _ratio(small), _ratio(middle), _peak(middle), captured]
+        cells = [_passes(small), _ratio(small), _ratio(middle), _peak(middle), _captured(small)]
         rows.append([f"`{method}`", *cells, *([_ratio(graph)] if gpu else [])])
     head = ["", "samples forwards, backwards", f"{SMALL}, plain forwards", f"{MIDDLE}, plain forwards"]
     head += [f"{MIDDLE}, peak MiB", "CUDA graph", *([f"{MIDDLE} on a GPU"] if gpu else [])]
     return f"{table(head, rows)}\n\n{_conditions(measured)}"
 
 
-def _present(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if not pd.isna(value)}
+def _passes(row: Row | None) -> str:
+    return _UNMEASURED if row is None else f"{row['forwarded']:.3g}, {row['backwards']:g}"
 
 
-def _passes(row: dict[str, Any] | None) -> str:
-    if row is None or "failed" in _present(row):
-        return _UNMEASURED
-    return f"{row['forwarded']:.3g}, {row['backwards']:g}"
-
-
-def _ratio(row: dict[str, Any] | None) -> str:
-    if row is None or "failed" in _present(row):
+def _ratio(row: Row | None) -> str:
+    if row is None:
         return _UNMEASURED
     few = "" if row["batch"] == 64 else f" (batches of {row['batch']:g})"
     return f"**{row['plain_forwards']:.2g}** ({row['low']:.2g} to {row['high']:.2g}){few}"
 
 
-def _peak(row: dict[str, Any] | None) -> str:
-    return _UNMEASURED if row is None or "failed" in _present(row) else f"{row['peak_mib']:,.0f}"
+def _peak(row: Row | None) -> str:
+    return _UNMEASURED if row is None else f"{row['peak_mib']:,.0f}"
+
+
+def _captured(row: Row | None) -> str:
+    return _UNMEASURED if row is None else ("yes" if row["captured"] else "no")
 
 
 def _conditions(measured: pd.DataFrame) -> str:
@@ -102,6 +98,8 @@ TABLES: dict[str, Callable[[pd.DataFrame], str]] = {"costs": costs, "options": o
 def written(text: str) -> str:
     """The page with its tables made anew."""
     measured = pd.read_csv(CSV)
+    if "failed" in measured:
+        measured = measured[measured["failed"].isna()]
     for name, make in TABLES.items():
         begin, end = f"<!-- {name}, by benchmarks/methods/methods_page.py -->\n", f"\n<!-- end of {name} -->"
         before, found, rest = text.partition(begin)

@@ -76,7 +76,7 @@ def learned(adapter: eq.Adapter) -> dict[str, Tensor]:
 def answer(adapter: eq.Adapter, x: Tensor) -> Tensor:
     """The answer to a batch, after everything that must hold for any batch is checked."""
     before = learned(adapter)
-    logits = adapter(x)
+    logits: Tensor = adapter(x)
     good = x.flatten(1).isfinite().all(1)
     assert logits.shape == (len(x), CLASSES)
     assert logits[good].isfinite().all()
