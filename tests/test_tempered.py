@@ -28,6 +28,10 @@ LIVELY: dict[str, dict[str, Any]] = {
     "sotta": {"confidence": 0.0, "every": 4, "capacity": 6},
     "dec": {"learning_rate": 0.01, "tempering": "none"},
     "poise": {"tempering": "none"},
+    "shot_im": {"learning_rate": 0.05},
+    "pseudo_label": {"learning_rate": 0.05, "confidence": 0.2},
+    "bn_alpha": {},
+    "bn_ema": {},
 }
 FORWARDS = {"dec": 2, "sar": 2, "deyo": 2}
 """Forwards of a batch, of the methods that make more than one."""
@@ -233,7 +237,9 @@ def test_samples_that_the_source_cannot_judge_learn_and_are_answered(
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Mute().eval()
-    source = eq.SourceStatistics.measure(model, [torch.randn(32, 4) + 2], fisher=True, progress=False)
+    source = eq.SourceStatistics.measure(
+        model, [torch.randn(32, 4) + 2], fisher=True, features=True, progress=False
+    )
     raw = create(method, model, source)
     tempered = create(method, model, source, tempering=tempering)
     for seed, shift in enumerate((2.0, 0.5, -9.0)):  # the last batch is dark altogether

@@ -11,7 +11,7 @@ import torch
 
 import equipoise as eq
 from equipoise.bench import scoring
-from equipoise.bench.adapting import TAU_EDGES, StreamData, run_cells, summarise_stream
+from equipoise.bench.adapting import TAU_EDGES, run_cells, summarise_stream
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.schema import CellResult, CellScores, ReliabilitySums
 from equipoise.bench.scoring import Divider
@@ -19,7 +19,7 @@ from equipoise.bench.source_model import SourceModel, model_path, read_source_mo
 from equipoise.bench.training import train_source_model
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView
-from equipoise.data import Cache, Images, Reader, Stored, read_stored, stream_order
+from equipoise.data import Cache, Images, Reader, Stored, make_stream, read_stored
 
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
 
@@ -70,7 +70,7 @@ def byhand(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
 
 def stream(run: RunPlan) -> Images:
     images = toy_images(run.any_cell["target"])
-    return images.select(stream_order([images.labels], "shuffled", run.any_cell["seed"]))
+    return images.select(make_stream([images.labels], "shuffled", run.any_cell["seed"]).rows)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -183,7 +183,7 @@ def test_orders_of_the_stream_are_those_asked_for(folder: Path) -> None:
         run = runs_of(folder, order=order, methods={"tent": {"batch_size": 16}})[1]
         accuracies[order] = first_answers(run, folder)["scores"]
     assert accuracies["shuffled"] != accuracies["sorted"]
-    run = runs_of(folder, data="toy-tiers", order="sequence", methods={"source": {"batch_size": 16}})[0]
+    run = runs_of(folder, data="toy-tiers", order="continual", methods={"source": {"batch_size": 16}})[0]
     line = first_answers(run, folder)
     assert line["images"] == 80
     parts = [read_stored(path) for path in run.streams]
@@ -263,9 +263,8 @@ def test_images_without_a_tau_have_no_say_in_it(folder: Path) -> None:
     run = runs_of(folder)[0]
     found = trained(run, folder)
     logits = torch.tensor([[3.0, 0, 1], [0, 0, 0], [1, 2, 5]])  # tau is infinite where all are zero
-    labels = torch.zeros(3, dtype=torch.int64)
-    line = summarise_stream(run, found, StreamData(torch.zeros(3, 1, 32, 32), labels, logits))
-    others = summarise_stream(run, found, StreamData(torch.zeros(2, 1, 32, 32), labels[:2], logits[::2]))
+    line = summarise_stream(run, found, logits)
+    others = summarise_stream(run, found, logits[::2])
     assert (line["taus"], line["tau_mean"], line["tau_std"], line["tau_counts"]) == (
         others["taus"],
         others["tau_mean"],

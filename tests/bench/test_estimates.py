@@ -33,5 +33,22 @@ def test_batches_without_an_estimate_are_left_out() -> None:
     labels = torch.ones(6, dtype=torch.long)
     found = stream_estimate(answers([1] * 6), labels, [None, estimate(0.95), None])
     assert found is not None
-    assert found == {"value": 0.95, "low": 0.85, "high": pytest.approx(1.05), "covered": 1.0}
+    assert found == {
+        "value": 0.95,
+        "low": 0.85,
+        "high": pytest.approx(1.05),
+        "covered": 1.0,
+        "off": pytest.approx(0.05),
+    }
     assert stream_estimate(answers([1] * 6), labels, [None] * 3) is None
+
+
+def test_images_of_no_class_are_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "RECENT_IMAGES", 2)
+    given = answers([1, 1, 1, 0, 0, 0])
+    labels = torch.tensor([-1, -1, 1, -1, 1, 1])  # recent accuracies: none yet, 1, 0
+    found = stream_estimate(given, labels, [estimate(0.2), estimate(0.95), estimate(0.5)])
+    assert found is not None
+    assert found["value"] == pytest.approx((0.95 + 0.5) / 2)
+    assert found["covered"] == 0.5
+    assert found["off"] == pytest.approx((0.05 + 0.5) / 2)

@@ -30,7 +30,7 @@ from equipoise.bench.sweep import run_recipe
 from equipoise.bench.training import train_source_model
 from equipoise.bench.workers import InProcess
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.data import Cache, DataSet, Images, Reader, Shift, register_data_set, stream_order
+from equipoise.data import Cache, DataSet, Images, Reader, Shift, make_stream, register_data_set
 from equipoise.data.images import chosen
 
 from .toy import toy_images, toy_recipe
@@ -187,7 +187,7 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
     changed.save(rehearsal_path(folder, rehearsed_cell(run)))
     lines = rehearsed_lines(run_cells(run, folder, summarise=False)[1])
     images = toy_images("dark", 80)
-    images = images.select(stream_order([images.labels], "shuffled", 3))
+    images = images.select(make_stream([images.labels], "shuffled", 3).rows)
     adapter = eq.create("poise", model, changed, **rehearsed_cell(run)["options"])
     batches = images.pixels.float().split(20)
     online = torch.cat([adapter(x) for x in batches])
@@ -210,7 +210,7 @@ def test_estimates_are_those_after_each_batch(folder: Path, run: RunPlan, source
     source.save(rehearsal_path(folder, rehearsed_cell(run)))
     line = rehearsed_lines(run_cells(replace(run, segments=()), folder, summarise=False)[1])["online"]
     images = toy_images("dark", 80)
-    images = images.select(stream_order([images.labels], "shuffled", 3))
+    images = images.select(make_stream([images.labels], "shuffled", 3).rows)
     adapter = eq.create("poise", trained(run, folder).model, source, **rehearsed_cell(run)["options"])
     expected = []
     for x in images.pixels.float().split(20):

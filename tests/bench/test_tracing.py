@@ -105,3 +105,14 @@ def test_a_traced_recipe_keeps_the_order_of_the_data_set_and_each_segment(tmp_pa
     assert sum(hits[3:]) == round(25 * trace["segments"][1]["scores"]["accuracy"])
     assert online["scores"] is not None
     assert sum(hits) == round(55 * online["scores"]["accuracy"])
+
+
+def test_images_of_no_class_are_left_out_of_batches_and_segments() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0], [1.0, 0.0]])
+    labels = torch.tensor([0, -1, -1, -1])
+    segments = [Segment("day", 2), Segment("night", 2)]
+    trace = trace_stream([logits[:2], logits[2:]], labels, [None, None], segments)
+    assert [(batch["images"], batch["correct"]) for batch in trace["batches"]] == [(1, 1), (0, 0)]
+    assert [(each["name"], each["images"], each["scores"]["accuracy"]) for each in trace["segments"]] == [
+        ("day", 1, 1.0)
+    ]

@@ -19,7 +19,7 @@ from ..bench.own import write_own
 
 def run_toy(console: Console, name: str = "demo", **options: Any) -> int:
     given: dict[str, Any] = dict.fromkeys(("methods", "backbones", "targets", "seeds", "temperings"), ())
-    given |= dict.fromkeys(("limit", "epochs", "address"), None)
+    given |= dict.fromkeys(("on", "limit", "epochs", "domain_images", "address"), None)
     given |= {"data": Path("d"), "out": Path("o"), "ray": False, "workers": 1, "skip_bad_files": False}
     return run_named_recipe(name, console=console, **{**given, **options})
 

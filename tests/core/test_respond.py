@@ -173,11 +173,8 @@ def test_a_batch_without_a_good_sample_is_answered_with_nan(reads: NoReads) -> N
     assert same(before, snapshot(adapter))
 
 
-FRAGILE = [
-    case
-    for case, (name, _) in CASES.items()
-    if name not in ("source", "t3a", "sotta") and case != "rdumb, sotta"
-]
+STEADY = ("source", "t3a", "foa_shift", "lame", "memo", "sotta")  # have no memory, or empty it
+FRAGILE = [case for case, (name, _) in CASES.items() if name not in STEADY and case != "rdumb, sotta"]
 
 
 @pytest.mark.parametrize("case", FRAGILE)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import BatchError
-from equipoise.methods._affine import flipped, moved, rotated, scaled, sheared, shifted
+from equipoise.methods._affine import flipped, leaned, moved, rotated, scaled, shifted
 from equipoise.methods._views import (
     AUGMIX_DRAWS,
     TILE,
@@ -152,7 +152,10 @@ def test_a_shift_a_shear_a_scale_and_a_mirror_image_by_hand() -> None:
         .sum(),
         atol=1e-5,
     )
-    leaning = moved(image, sheared(number(1.0), number(0.0), 1.0))  # row 0 is 1.5 pixels above the middle
+    zero = number(0.0)
+    leaning = moved(
+        image, leaned(zero, number(1.0), zero, zero, zero, 1.0)
+    )  # row 0 is 1.5 pixels above the middle
     assert torch.allclose(leaning[0, 0, 0, 2:], (image[0, 0, 0, :2] + image[0, 0, 0, 1:3]) / 2, atol=1e-5)
 
 
@@ -205,6 +208,43 @@ def test_augmix_mixes_the_image_with_its_chains() -> None:
     assert torch.allclose(augmix_views(images, draws), images, atol=1e-5)
     draws[:, 3] = 0.0
     assert not torch.allclose(augmix_views(images, draws), images, atol=1e-2)
+
+
+def augmix_of_one(image: Tensor, kind: int, strength: float) -> Tensor:
+    """The view that is one chain of one operation alone."""
+    draws = torch.zeros(1, AUGMIX_DRAWS)
+    draws[0, :3], draws[0, 4] = 0.5, 0.9
+    draws[0, 8], draws[0, 11] = (kind + 0.5) / 8, strength
+    return augmix_views(image, draws)
+
+
+def test_the_operations_of_augmix_by_hand() -> None:
+    image = random(1, 1, 10, 10)
+    image = (image - image.min()) / (image.max() - image.min())
+    turned = moved(image, rotated(number(9.0), 1.0))
+    assert torch.allclose(augmix_of_one(image, 0, 1.0), turned, atol=1e-5)
+    right = augmix_of_one(image, 3, 1.0)
+    assert torch.allclose(right[..., :9], image[..., 1:], atol=1e-5)
+    assert torch.allclose(right[..., 9], image[..., 9], atol=1e-5)
+    assert torch.allclose(augmix_of_one(image, 4, 0.0)[..., 1:, :], image[..., :9, :], atol=1e-5)
+    narrow = torch.cat([image, 0.25 + 0.5 * image], 1)
+    assert torch.allclose(augmix_of_one(narrow, 5, 0.3), torch.cat([image, image], 1), atol=1e-5)
+    few = augmix_of_one(image, 6, 0.1)
+    assert torch.allclose(few, ((image * 8).floor() / 8).clamp(max=7 / 8), atol=1e-5)
+    bright = augmix_of_one(image, 7, 1.0)
+    assert torch.allclose(bright, torch.where(image >= 0.7, 1 - image, image), atol=1e-5)
+
+
+def test_a_chain_has_one_to_three_operations() -> None:
+    image = random(1, 1, 10, 10)
+    image = (image - image.min()) / (image.max() - image.min())
+    draws = torch.zeros(1, AUGMIX_DRAWS)
+    draws[0, :3], draws[0, 4] = 0.5, 0.9
+    draws[0, 8:11], draws[0, 11:14] = 3.5 / 8, 1.0  # three shifts by a tenth
+    for length in range(1, 4):
+        draws[0, 7] = (length - 0.5) / 3
+        view = augmix_views(image, draws)
+        assert torch.allclose(view[..., : 10 - length], image[..., length:], atol=1e-5)
 
 
 def test_a_batch_is_repeated_sample_by_sample() -> None:

@@ -4,13 +4,14 @@ import json
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipoise.bench.bins import bin_stream
 from equipoise.bench.estimates import stream_estimate
 from equipoise.bench.plan import RunPlan
 from equipoise.bench.rehearsals import rehearsed_temper
@@ -27,12 +28,11 @@ from equipoise.bench.schema import (
 )
 from equipoise.bench.scoring import Divider, oracle, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
-from equipoise.bench.step import layout
+from equipoise.bench.stream_data import StreamData, read_stream
 from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
-from equipoise.data.images import Images
-from equipoise.data.streams import Order, stream_order
+from equipoise.data.streams import Order
 from equipoise.errors import ModelError
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
@@ -41,16 +41,6 @@ from equipoise.version import __version__
 QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))
 """Cells of the histogram of tau: four to a doubling, from a quarter to 128."""
-SOURCE_BATCH = 200
-
-
-@dataclass(frozen=True)
-class StreamData:
-    """Images and labels of a stream in its order, and the logits of the source model on them."""
-
-    pixels: Tensor
-    labels: Tensor
-    logits: Tensor
 
 
 def run_cells(
@@ -62,7 +52,7 @@ def run_cells(
     try:
         trained, stream = _start(run, models)
         if summarise:
-            summary = summarise_stream(run, trained, stream)
+            summary = summarise_stream(run, trained, stream.logits)
         able, rehearsed, results = _rehearse(run, trained, models)
         with seeded(run.model.key, cell["stream"], cell["label"]):
             results += _adapt(able, trained, stream, rehearsed) if able.cells else []
@@ -102,16 +92,16 @@ def _rehearse(
         return run.without(asking.cells), None, failed(asking, error)
 
 
-def summarise_stream(run: RunPlan, trained: SourceModel, stream: StreamData) -> StreamSummary:
+def summarise_stream(run: RunPlan, trained: SourceModel, logits: Tensor) -> StreamSummary:
     """The norms of the source model's logits on a stream, and the certainty regulariser of those logits."""
     cell, source = run.any_cell, trained.source
-    norms, tau = torch.linalg.vector_norm(stream.logits.double(), dim=1), _view(cell, trained, stream).tau
+    norms, tau = torch.linalg.vector_norm(logits.double(), dim=1), _view(cell, trained, logits).tau
     tau = tau[tau.isfinite()].double()
     if len(tau) == 0:
         raise ModelError("expected finite logits of the source model, got none for the whole stream")
     edges = torch.tensor(TAU_EDGES, dtype=torch.float64)
     cells = torch.bucketize(tau, edges[1:-1], right=True)
-    return StreamSummary(
+    summary = StreamSummary(
         key=run.stream_key,
         data=cell["data"],
         backbone=cell["backbone"],
@@ -128,7 +118,7 @@ def summarise_stream(run: RunPlan, trained: SourceModel, stream: StreamData) -> 
         h0=source.h0,
         kappa=source.kappa,
         fixed_tau=trained.fixed_tau,
-        images=len(stream.labels),
+        images=len(logits),
         levels=list(QUANTILE_LEVELS),
         norms=quantiles(norms, QUANTILE_LEVELS),
         norm_mean=float(norms.mean()),
@@ -139,32 +129,38 @@ def summarise_stream(run: RunPlan, trained: SourceModel, stream: StreamData) -> 
         tau_edges=list(TAU_EDGES),
         tau_counts=torch.bincount(cells, minlength=len(TAU_EDGES) - 1).tolist(),
     )
+    if "order_options" in cell:
+        summary["order_options"] = cell["order_options"]
+    if "domain_images" in cell:
+        summary["domain_images"] = cell["domain_images"]
+    return summary
 
 
 def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     cell = run.any_cell
     trained = read_source_model(model_path(models, run.model.key), pick_device())
-    return trained, _stream_data(trained, run.streams, cell["order"], cell["seed"])
+    options = tuple(cell.get("order_options", {}).items())
+    return trained, _stream_data(trained, run.streams, run.domains, cell["order"], cell["seed"], options)
 
 
 @lru_cache(maxsize=2)
-def _stream_data(trained: SourceModel, streams: tuple[Path, ...], order: Order, seed: int) -> StreamData:
+def _stream_data(
+    trained: SourceModel,
+    streams: tuple[Path, ...],
+    domains: tuple[str, ...],
+    order: Order,
+    seed: int,
+    options: tuple[tuple[str, Any], ...],
+) -> StreamData:
     """The last streams stay in memory: the methods adapt to the same one, one after the other."""
-    parts = [read_stored(path) for path in streams]
-    rows = stream_order([part.labels for part in parts], order, seed)
-    images = Images.join(parts).select(rows)
-    device = next(trained.model.parameters()).device
-    with torch.no_grad():
-        logits = [trained.model(x.to(device).float()).cpu() for x in images.pixels.split(SOURCE_BATCH)]
-    return StreamData(
-        images.pixels.to(device).contiguous(memory_format=layout(device)), images.labels, torch.cat(logits)
-    )
+    parts = {name: read_stored(path) for name, path in zip(domains, streams, strict=True)}
+    return read_stream(trained, parts, order, seed, dict(options))
 
 
-def _view(cell: Cell, trained: SourceModel, stream: StreamData) -> SourceView:
+def _view(cell: Cell, trained: SourceModel, logits: Tensor) -> SourceView:
     options, source = cell["options"], trained.source
-    t, tau = certainty_regularizer(stream.logits, source.h0, source.kappa, options["t_min"], options["t_max"])
-    return SourceView(stream.logits, t, tau)
+    t, tau = certainty_regularizer(logits, source.h0, source.kappa, options["t_min"], options["t_max"])
+    return SourceView(logits, t, tau)
 
 
 def _adapt(
@@ -178,40 +174,58 @@ def _adapt(
     adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
     t_min, t_max = options["t_min"], options["t_max"]
     divider = Divider(temperings, trained.source, trained.fixed_tau, t_min, t_max, rehearsed)
-    view = _view(cell, trained, stream)
+    view = _view(cell, trained, stream.logits)
     rows = torch.arange(len(stream.labels)).split(cell["batch_size"])
-    batches = [(stream.pixels[at[0] : at[-1] + 1], view.select(at)) for at in rows]
     answers: dict[tuple[Protocol, str], list[Tensor]] = {}
     estimates: dict[str, list[EstimatedAccuracy | None]] = {}
-    for pixels, of_batch in batches:
-        logits = adapter(pixels.float()).detach().cpu()
-        for kind, divided in divider.online(logits, of_batch):
+    for pixels, at in zip(stream.batches(cell["batch_size"]), rows, strict=True):
+        logits = adapter(pixels).detach().cpu()
+        for kind, divided in divider.online(logits, view.select(at)):
             answers.setdefault(("online", kind), []).append(divided)
             estimates.setdefault(kind, []).append(divider.estimate(kind))
     if "after-pass" in protocols:
-        for pixels, of_batch in batches:
-            logits = adapter.predict(pixels.float()).cpu()
-            for kind, divided in divider.after_pass(logits, of_batch):
+        for pixels, at in zip(stream.batches(cell["batch_size"]), rows, strict=True):
+            logits = adapter.predict(pixels).cpu()
+            for kind, divided in divider.after_pass(logits, view.select(at)):
                 answers.setdefault(("after-pass", kind), []).append(divided)
-    results = []
-    for key, cell in run.cells.items():
-        given = answers[cell["protocol"], cell["tempering"]]
-        result = _scored(_result(key, cell, run.left_out), given, stream.labels)
-        if cell["tempering"] == RAW:
-            result["oracle"] = oracle(torch.cat(given), stream.labels)
-        if cell["protocol"] == "online":
-            known = estimates[cell["tempering"]]
-            if (estimate := stream_estimate(given, stream.labels, known)) is not None:
-                result["estimate"] = estimate
-            if run.segments is not None:
-                result["trace"] = trace_stream(given, stream.labels, known, run.segments)
-        results.append(result)
-    return results
+    return [
+        _scored(
+            run,
+            _result(key, cell, run.left_out),
+            stream,
+            answers[cell["protocol"], cell["tempering"]],
+            estimates.get(cell["tempering"], []),
+        )
+        for key, cell in run.cells.items()
+    ]
 
 
-def _scored(result: CellResult, answers: Sequence[Tensor], labels: Tensor) -> CellResult:
+def _scored(
+    run: RunPlan,
+    result: CellResult,
+    stream: StreamData,
+    answers: Sequence[Tensor],
+    estimates: Sequence[EstimatedAccuracy | None],
+) -> CellResult:
+    """The result with the scores of the answers to images of a class, and the stream over time."""
+    cell, counted = result["cell"], stream.labels >= 0
+    logits, labels = torch.cat(list(answers)), stream.labels
+    if not counted.all():
+        logits, labels = logits[counted], labels[counted]
+        result["no_class"] = int((~counted).sum())
     result["images"], result["classes"] = len(labels), len(labels.unique())
-    result["scores"], result["reliability"] = score(torch.cat(list(answers)), labels)
+    result["scores"], result["reliability"] = score(logits, labels)
+    if "order_options" in cell or len(run.domains) > 1:
+        result["described"] = stream.stream.describe()
+    if cell["tempering"] == RAW:
+        result["oracle"] = oracle(logits, labels)
+    if cell["protocol"] == "online":
+        if (estimate := stream_estimate(answers, stream.labels, estimates)) is not None:
+            result["estimate"] = estimate
+        if run.trace == "batches":
+            result["trace"] = trace_stream(answers, stream.labels, estimates, run.segments)
+        elif run.trace == "bins":
+            result["bins"] = bin_stream(answers, stream.labels, estimates, stream.stream.segments)
     return result
 
 

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from equipoise.bench.keys import content_key
 from equipoise.bench.provenance import code_digest, resolved_options
 from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
 from equipoise.bench.schema import REHEARSED, Cell, RehearsalSize
+from equipoise.bench.stream_plan import StreamPlan, joined_shifts, resolved_order_options, stream_digest
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import DataSet, Origin, Segment, Shift
-from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.models.backbones import InitialWeights, weights_digest
 
@@ -39,28 +39,22 @@ class ModelPlan:
 
 
 @dataclass(frozen=True)
-class StreamPlan:
-    """The stream of a run: that of one shift, or those of several shifts joined."""
-
-    target: str
-    tier: int | None
-    sources: tuple[str, ...]
-    streams: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class RunPlan:
     """One pass of a method over a stream, scored for several cells: each protocol with each tempering."""
 
     model: ModelPlan
     streams: tuple[Path, ...]
+    domains: tuple[str, ...]
+    """The name of each of the streams."""
     cells: Mapping[str, Cell]
     own_range: bool
     """Whether the method sets its own range of t, so that this run must not summarise the stream."""
     left_out: int
     """The files of the stream and of the training images that could not be read and were left out."""
-    segments: tuple[Segment, ...] | None
-    """The segments to score one by one, with the figures of each batch; None: only the whole stream."""
+    trace: Literal["batches", "bins"] | None
+    """Whether results have the stream over time: each batch and segment, or bins of images."""
+    segments: tuple[Segment, ...]
+    """The segments of a recorded stream."""
 
     @property
     def any_cell(self) -> Cell:
@@ -78,35 +72,14 @@ class RunPlan:
         """The key of a model on a stream with a range of t."""
         cell = self.any_cell
         options = cell["options"]
-        return content_key(
-            {"model": cell["model"], "stream": cell["stream"], "t": [options["t_min"], options["t_max"]]}
-        )
-
-
-def joined_shifts(shifts: Sequence[Shift], order: str, targets: int) -> list[StreamPlan]:
-    """The streams of the models: each shift by itself, or all targets of a model and tier at once.
-
-    Joined targets are named "all" if they are all `targets` of the data set, else by their names.
-    """
-    if order in ("shuffled", "sorted", "recorded"):
-        return [StreamPlan(s.target, s.tier, s.sources, (s.stream,)) for s in shifts]
-    groups: dict[tuple[tuple[str, ...], int | None], list[Shift]] = {}
-    for shift in shifts:
-        groups.setdefault((shift.sources, shift.tier), []).append(shift)
-    if any(len(group) < 2 for group in groups.values()):
-        raise RecipeError(
-            f"order: {order!r} joins the targets of one model, and here a model has only one: "
-            "leave-one-out data sets train a model for each target; use 'shuffled' or 'sorted'"
-        )
-    return [
-        StreamPlan(
-            "all" if len(group) == targets else "+".join(shift.target for shift in group),
-            tier,
-            sources,
-            tuple(shift.stream for shift in group),
-        )
-        for (sources, tier), group in groups.items()
-    ]
+        content = {
+            "model": cell["model"],
+            "stream": cell["stream"],
+            "t": [options["t_min"], options["t_max"]],
+        }
+        if "order_options" in cell:
+            content |= {"order": cell["order"], "order_options": cell["order_options"]}
+        return content_key(content)
 
 
 def make_plan(
@@ -116,8 +89,12 @@ def make_plan(
     stored: Mapping[str, Stored],
     weights: Mapping[str, InitialWeights],
     limit: int | None,
+    domains: Mapping[str, Stored] | None = None,
 ) -> list[RunPlan]:
-    """Every run of a recipe, those of one model and then of one stream next to each other."""
+    """Every run of a recipe, those of one model and then of one stream next to each other.
+
+    `domains` are the parts of the streams, where these have fewer images of a part than the training.
+    """
     targets = len({shift.target for shift in data_set.shifts})
     starts = {name: weights_digest(path, name) for name, path in weights.items()}
     runs = []
@@ -150,12 +127,13 @@ def make_plan(
             input_size=backbone.input_size,
             weights=weights[name],
         )
-        streams = [stored[part] for part in stream.streams]
+        streams = [(domains or stored)[part] for part in stream.streams]
         made = any(data_set.origin(part) == "made" for part in stream.streams)
         runs += [
             RunPlan(
                 model,
                 tuple(part.path for part in streams),
+                stream.domains,
                 _cells(
                     recipe,
                     model,
@@ -169,7 +147,8 @@ def make_plan(
                 ),
                 own_range=bool(method.options.keys() & {"t_min", "t_max"}),
                 left_out=sum(len(part.problems) for part in (*sources, *streams)),
-                segments=_segments(data_set, stream, limit) if recipe.trace else None,
+                trace=recipe.trace,
+                segments=_segments(data_set, stream, limit) if recipe.trace == "batches" else (),
             )
             for label, method in recipe.methods.items()
         ]
@@ -216,14 +195,20 @@ def _cells(
             epochs=recipe.training.epochs,
             input_size=backbone.input_size,
             model=model.key,
-            stream=content_key({"parts": [part.digest for part in streams]}),
+            stream=stream_digest(recipe.order, streams),
         )
         for protocol, tempering in product(recipe.protocols, temperings)
     ]
+    of_order = resolved_order_options(recipe.order, recipe.order_options)
     for cell in cells:
+        if of_order:
+            cell["order_options"] = of_order
+        if recipe.domain_images is not None:
+            cell["domain_images"] = recipe.domain_images
         if cell["tempering"] == REHEARSED:
             cell["rehearsal"] = RehearsalSize(images=recipe.rehearsal.images, shifts=recipe.rehearsal.shifts)
-    traced = {"trace": True} if recipe.trace else {}
+    # Keys of results with each batch are as they were before there were bins.
+    traced = {"trace": recipe.trace == "batches" or recipe.trace} if recipe.trace else {}
     return {content_key({**cell, "format": _FORMAT, **traced}): cell for cell in cells}
 
 

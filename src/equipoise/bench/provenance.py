@@ -19,7 +19,14 @@ from equipoise.registry import method_class
 _PACKAGE = Path(equipoise.__file__).resolve().parent
 _ANSWERS = ("factory.py", "rehearsing/rehearse.py", "bench/scoring.py")
 """With their imports, the code that every result depends on: adapters, temperatures, rehearsals, scores."""
-_RUNNING = ("bench/adapting.py", "bench/estimates.py", "bench/rehearsals.py", "bench/repeatable.py")
+_RUNNING = (
+    "bench/adapting.py",
+    "bench/bins.py",
+    "bench/estimates.py",
+    "bench/rehearsals.py",
+    "bench/repeatable.py",
+    "bench/stream_data.py",
+)
 """Without their imports, the code that runs a method for every result: recipes and plans are among those
 imports, and a result's key holds the outcome of these."""
 _INSTALLED = {Path(sysconfig.get_paths()[name]).resolve() for name in ("purelib", "platlib")}
@@ -34,8 +41,17 @@ def code_digest(name: str) -> str:
     torch and other packages. OptionError for a method that is in no file.
     """
     followed = _with_imports([_method_file(name), *(_PACKAGE / part for part in _ANSWERS)])
+    return _digest(followed.union(_PACKAGE / part for part in _RUNNING))
+
+
+def order_digest() -> str:
+    """A hash of the source files that draw the order of a stream."""
+    return _digest((_PACKAGE / "data" / "streams").glob("*.py"))
+
+
+def _digest(files: Iterable[Path]) -> str:
     digest = hashlib.blake2b(digest_size=6)
-    for file in sorted(followed.union(_PACKAGE / part for part in _RUNNING)):
+    for file in sorted(files):
         near = file.relative_to(_PACKAGE) if file.is_relative_to(_PACKAGE) else Path(file.name)
         text = file.read_bytes()
         digest.update(f"{near.as_posix()} {len(text)}\n".encode() + text)

@@ -18,8 +18,9 @@ from pydantic import (
 )
 
 from equipoise.bench.schema import REHEARSED, Protocol
+from equipoise.data.corrupted import corrupted_version
 from equipoise.data.streams import Order
-from equipoise.errors import RecipeError
+from equipoise.errors import DataError, RecipeError
 from equipoise.factory import options_of
 from equipoise.registry import list_methods
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES
@@ -28,8 +29,11 @@ from equipoise.rehearsing.rehearse import FEWEST_SHIFTS
 RecipeTempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
 """The divisor of raw logits; "fixed" is the one temperature with the least ECE on the source."""
 
+Trace = Literal["batches", "bins"]
+
 _Positive = Annotated[int, Field(gt=0)]
 _Entry = TypeVar("_Entry")
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _Strict(BaseModel):
@@ -113,15 +117,20 @@ class Recipe(_Strict):
         data: the data set's name.
         modules: Python files, beside the recipe, that define further methods or data sets.
         seeds: each trains its own models and shuffles its own streams.
-        order: of the streams; "mixed" and "sequence" join all targets of one model, "recorded" keeps the
-            order of the data set.
-        trace: whether results have the figures of each batch and of each segment of the stream.
+        order: the kind of the streams; "mixed", "continual" and others join all targets of one model,
+            "recorded" keeps the order of the data set.
+        order_options: of that kind, as `passes` of "recurring".
+        tiers: only these, of a data set with tiers; empty: all.
+        domain_images: the most images of each domain of a stream; None: all. Training has all.
+        trace: whether results have the stream over time: "batches" (or true), the figures of each batch and
+            of each segment; "bins", those of bins of images, for long streams.
         protocols: the answers that are scored.
         temperings: the divisors of the logits; "rehearsed" is for methods with `rehearsed: true`.
         training: of the source models.
         rehearsal: of the methods with `rehearsed: true`.
         backbones: the networks by name.
         methods: the methods by their label in the results.
+        stream_methods: further ones, for the recipes of streams on this data set alone.
     """
 
     about: str
@@ -129,7 +138,10 @@ class Recipe(_Strict):
     modules: tuple[str, ...] = ()
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
     order: Order = "shuffled"
-    trace: bool = False
+    order_options: dict[str, JsonValue] = Field(default_factory=dict)
+    tiers: tuple[_Positive, ...] = ()
+    domain_images: _Positive | None = None
+    trace: Trace | None = None
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
     temperings: tuple[RecipeTempering, ...] = (
         "none",
@@ -144,6 +156,12 @@ class Recipe(_Strict):
     rehearsal: RehearsalRecipe = RehearsalRecipe()
     backbones: dict[str, BackboneRecipe] = Field(min_length=1)
     methods: dict[str, MethodRecipe] = Field(min_length=1)
+    stream_methods: dict[str, MethodRecipe] = Field(default_factory=dict)
+
+    @field_validator("trace", mode="before")
+    @classmethod
+    def _yes_is_batches(cls, trace: Any) -> Any:
+        return {True: "batches", False: None}.get(trace, trace) if isinstance(trace, bool) else trace
 
     @field_validator("seeds", "protocols", "temperings")
     @classmethod
@@ -178,6 +196,7 @@ class Recipe(_Strict):
         seeds: Sequence[int] = (),
         temperings: Sequence[str] = (),
         epochs: int | None = None,
+        domain_images: int | None = None,
     ) -> "Recipe":
         """The recipe limited to these methods, backbones, …; arguments that are empty or None change nothing.
 
@@ -187,7 +206,8 @@ class Recipe(_Strict):
         changes: dict[str, Any] = {}
         if methods:
             registered = {name: MethodRecipe() for name in list_methods()}
-            changes["methods"] = _picked("method", methods, {**registered, **self.methods})
+            known = {**registered, **self.stream_methods, **self.methods}
+            changes["methods"] = _picked("method", methods, known)
         if backbones:
             new = {name: next(iter(self.backbones.values())) for name in backbones}
             changes["backbones"] = _picked("backbone", backbones, {**new, **self.backbones})
@@ -197,7 +217,61 @@ class Recipe(_Strict):
             changes["temperings"] = tuple(temperings)
         if epochs is not None:
             changes["training"] = {**self.training.model_dump(), "epochs": epochs}
-        return _validated({**{name: getattr(self, name) for name in type(self).model_fields}, **changes}, "")
+        if domain_images is not None:
+            changes["domain_images"] = domain_images
+        return _validated(
+            Recipe, {**{name: getattr(self, name) for name in type(self).model_fields}, **changes}, ""
+        )
+
+
+class StreamRecipe(_Strict):
+    """A kind of stream, to run on the data set of another recipe: training, networks and methods are its own.
+
+    The domains of the stream are the corruptions of each target, where the data set has a version with these.
+    Every method is rehearsed, so that each has an estimate of its accuracy.
+
+    Attributes:
+        about: one line for `equipoise recipes`.
+        on: the recipe of the data set; a file is looked for beside this one.
+        order: the kind of the stream.
+        order_options: of that kind.
+        tiers: of the corruptions that the stream consists of; each is a stream.
+        domain_images: the most images of each domain, so of each corruption.
+        seeds: as in `Recipe`; None: those of the other recipe.
+        rehearsal: its size.
+        trace: the stream over time.
+        protocols: the answers that are scored.
+        temperings: the divisors of the logits.
+    """
+
+    about: str
+    on: str
+    order: Order
+    order_options: dict[str, JsonValue] = Field(default_factory=dict)
+    tiers: tuple[_Positive, ...] = (5,)
+    domain_images: _Positive | None = None
+    seeds: tuple[int, ...] | None = None
+    rehearsal: RehearsalRecipe = RehearsalRecipe(shifts=16)
+    trace: Trace = "bins"
+    protocols: tuple[Protocol, ...] = ("online",)
+    temperings: tuple[RecipeTempering, ...] = ("none", "rehearsed")
+
+    def applied(self, base: Recipe) -> Recipe:
+        """The experiment on the data set of a recipe."""
+        methods = {**base.methods, **base.stream_methods}
+        own = {name: getattr(self, name) for name in type(self).model_fields if name not in ("on", "seeds")}
+        rehearsed = {label: entry.model_copy(update={"rehearsed": True}) for label, entry in methods.items()}
+        seeds = base.seeds if self.seeds is None else self.seeds
+        changes = {"data": _corrupted(base.data), "seeds": seeds, "methods": rehearsed}
+        return base.model_copy(update={**own, **changes})
+
+
+def _corrupted(data: str) -> str:
+    """The version of a data set with corruptions; itself if there is none, as for one of the user's own."""
+    try:
+        return corrupted_version(data)
+    except DataError:
+        return data
 
 
 def _looks_like_a_number(text: str) -> bool:
@@ -228,17 +302,38 @@ def recipe_text(name: str) -> str:
     return files("equipoise.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def load_recipe(name: str) -> Recipe:
-    """A recipe by name or path, validated; RecipeError names each wrong entry and the reason."""
+def load_recipe(name: str, on: str | None = None) -> Recipe:
+    """A recipe by name or path, validated; RecipeError names each wrong entry and the reason.
+
+    Args:
+        name: of a recipe that comes with equipoise, or the path of one.
+        on: the recipe of the data set, for a recipe of a stream, in place of its own `on`.
+    """
+    content, folder = _content(name), Path(name).resolve().parent
+    if "on" not in content:
+        if on is not None:
+            raise RecipeError(f"--on: {name} is no recipe of a stream, and has a data set of its own")
+        recipe = _validated(Recipe, content, f"{name}: ")
+        return recipe.model_copy(update={"modules": tuple(str(folder / module) for module in recipe.modules)})
+    stream = _validated(StreamRecipe, content, f"{name}: ")
+    beside = stream.on if stream.on in list_recipes() else str(folder / stream.on)
+    base = on or beside
+    if "on" in _content(base):
+        raise RecipeError(
+            f"{name}: expected the recipe of a data set to run on, got that of a stream: {base}"
+        )
+    return stream.applied(load_recipe(base))
+
+
+def _content(name: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(recipe_text(name))
     except yaml.YAMLError as error:
         raise RecipeError(f"{name}: not YAML: {error}") from error
     if not isinstance(content, dict):
         raise RecipeError(f"{name}: expected a mapping with data, training, …, got {type(content).__name__}")
-    recipe = _validated(content, f"{name}: ")
-    folder = Path(name).resolve().parent
-    return recipe.model_copy(update={"modules": tuple(str(folder / module) for module in recipe.modules)})
+    # YAML 1.1 reads the key `on` as true.
+    return {"on" if key is True else key: value for key, value in content.items()}
 
 
 def _shipped() -> list[Any]:
@@ -252,9 +347,9 @@ def _picked(kind: str, names: Sequence[str], known: dict[str, _Entry]) -> dict[s
     return {name: known[name] for name in names}
 
 
-def _validated(content: dict[str, Any], prefix: str) -> Recipe:
+def _validated(kind: type[_Model], content: dict[str, Any], prefix: str) -> _Model:
     try:
-        return Recipe.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         wrong = [
             f"{'.'.join(map(str, entry['loc'])) or 'recipe'}: {entry['msg']}, got {entry['input']!r:.80}"

@@ -38,7 +38,7 @@ class Cell(TypedDict):
             temperature that is best on the source.
         protocol: the answers that are scored.
         batch_size: of the stream.
-        order: of the stream: "shuffled", "sorted", "mixed" or "sequence".
+        order: the kind of the stream, as "shuffled" or "continual".
         origin: of the images: "official", or "made" here (corruptions, with a procedural frost).
         limit: the most images of each part of the data set, or None.
         epochs: of the source training.
@@ -46,6 +46,8 @@ class Cell(TypedDict):
         model: the key of the trained model: a hash of its recipe, its weights before training and its data.
         stream: a hash of the images of the stream.
         rehearsal: the size of the rehearsal, where the tempering is "rehearsed".
+        order_options: of that kind of stream, defaults included, where it has any.
+        domain_images: the most images of each domain of the stream, where that is not `limit`.
     """
 
     data: str
@@ -68,6 +70,8 @@ class Cell(TypedDict):
     model: str
     stream: str
     rehearsal: NotRequired[RehearsalSize]
+    order_options: NotRequired[dict[str, Any]]
+    domain_images: NotRequired[int]
 
 
 class CellScores(TypedDict):
@@ -99,10 +103,12 @@ class EstimatedAccuracy(TypedDict):
 class StreamEstimate(EstimatedAccuracy):
     """The means of the estimates after each batch of a stream.
 
-    `covered` is the share of batches at which the interval held the accuracy of the last 500 images.
+    `covered` is the share of batches at which the interval held the accuracy of the last 500 images, `off`
+    the mean distance of the estimate from that accuracy.
     """
 
     covered: float
+    off: NotRequired[float]
 
 
 class OracleScores(TypedDict):
@@ -138,6 +144,31 @@ class Trace(TypedDict):
     segments: list[SegmentScores]
 
 
+class BinnedSegment(TypedDict):
+    """A named stretch of a stream, and its number of bins."""
+
+    name: str
+    bins: int
+
+
+class Bins(TypedDict):
+    """A stream over time, in bins of consecutive images: a few numbers for each, however long the stream is.
+
+    Attributes:
+        images: the images of a class in each bin.
+        correct: the right answers.
+        confidence: the mean confidence.
+        estimate: the accuracy estimated without labels, for tempering "rehearsed"; None before the first.
+        segments: the stretches that the bins divide, in order; a bin lies in one of them.
+    """
+
+    images: list[int]
+    correct: list[int]
+    confidence: list[float]
+    estimate: NotRequired[list[float | None]]
+    segments: list[BinnedSegment]
+
+
 class Provenance(TypedDict):
     """The versions and the device that made a result, and the seconds that it took."""
 
@@ -151,13 +182,16 @@ class CellResult(TypedDict):
     """A cell and its result: scores, or an error and a traceback if it failed.
 
     Attributes:
-        images: the number of images of the stream.
+        images: the number of images of the stream that are of a class: the scores are of these.
+        no_class: the number of those that are of none, where there are any.
+        described: the stream in a sentence, for streams with options or of several domains.
         classes: the number of classes that occur in the stream.
         left_out: the files of the stream and of the training images that could not be read and were left out
             (`--skip-bad-files`).
         oracle: the scores at the best temperature, for tempering "none".
         estimate: of the accuracy, for tempering "rehearsed" and protocol "online".
-        trace: the stream over time, for recipes with `trace: true`.
+        trace: the stream over time, batch by batch, for recipes with `trace: batches`.
+        bins: the stream over time in bins, for recipes with `trace: bins`.
     """
 
     key: str
@@ -171,6 +205,9 @@ class CellResult(TypedDict):
     oracle: NotRequired[OracleScores]
     estimate: NotRequired[StreamEstimate]
     trace: NotRequired[Trace]
+    bins: NotRequired[Bins]
+    no_class: NotRequired[int]
+    described: NotRequired[str]
     error: str | None
     traceback: str | None
     made: Provenance
@@ -194,6 +231,8 @@ class StreamSummary(TypedDict):
     epochs: int
     input_size: int | None
     order: str
+    order_options: NotRequired[dict[str, Any]]
+    domain_images: NotRequired[int]
     origin: str
     t_min: float
     t_max: float

@@ -1,6 +1,6 @@
 """Run a recipe: read the data, train the models, adapt them by every method, and store each cell once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,14 +70,17 @@ def run_recipe(
         check_backbone(name)
     weights = find_weights(recipe, data)
     data_set = open_data_set(recipe.data, data)
-    shifts = picked_shifts(data_set.shifts, targets)
+    shifts = picked_shifts(data_set.shifts, targets, recipe.tiers)
     with Store(out) as store:
         for folder in (out, out / MODELS, out / CACHE):
             folder.mkdir(exist_ok=True)
             for half in folder.glob(".*.partial"):  # of a killed run: this one alone has the store now
                 half.unlink(missing_ok=True)
-        stored = _read_parts(data_set, shifts, limit, out / CACHE, bad_files, workers.count, progress)
-        runs = make_plan(recipe, data_set, shifts, stored, weights, limit)
+        few = min((each for each in (limit, recipe.domain_images) if each is not None), default=None)
+        read = partial(_read_parts, data_set, out / CACHE, bad_files, workers.count, progress)
+        stored = read([part for shift in shifts for part in shift.sources], limit)
+        streams = read([shift.stream for shift in shifts], few)
+        runs = make_plan(recipe, data_set, shifts, stored, weights, limit, streams)
         total = {key: cell for run in runs for key, cell in run.cells.items()}
         before = store.done & total.keys()
         of_other_code = store.of_other_code(total.values())
@@ -100,8 +103,18 @@ def find_weights(recipe: Recipe, data: Path) -> dict[str, InitialWeights]:
     return found
 
 
-def picked_shifts(shifts: Sequence[Shift], targets: Sequence[str]) -> list[Shift]:
-    """The shifts to these targets, each a domain or a domain and a tier; all if none is named."""
+def picked_shifts(
+    shifts: Sequence[Shift], targets: Sequence[str], tiers: Collection[int] = ()
+) -> list[Shift]:
+    """The shifts to these targets, each a domain or a domain and a tier; all if none is named.
+
+    Of a data set with tiers, those of `tiers` alone, unless it is empty.
+    """
+    if tiers and any(s.tier is not None for s in shifts):
+        there = sorted({s.tier for s in shifts if s.tier is not None})
+        if missing := [tier for tier in tiers if tier not in there]:
+            raise RecipeError(f"tiers: expected some of {', '.join(map(str, there))}, got {missing[0]}")
+        shifts = [s for s in shifts if s.tier in tiers]
     names = {s.target for s in shifts} | {f"{s.target}/{s.tier}" for s in shifts if s.tier is not None}
     for target in targets:
         if target not in names:
@@ -113,16 +126,16 @@ def picked_shifts(shifts: Sequence[Shift], targets: Sequence[str]) -> list[Shift
 
 def _read_parts(
     data_set: DataSet,
-    shifts: Sequence[Shift],
-    limit: int | None,
     folder: Path,
     bad_files: Literal["refuse", "skip"],
     workers: int,
     progress: RunProgress,
+    parts: Iterable[str],
+    limit: int | None,
 ) -> dict[str, Stored]:
-    """Every part that the shifts need, read once into a cache that all workers share."""
+    """Every part, read once into a cache that all workers share."""
     cache, stored, refused = Cache(folder), {}, []
-    for name in dict.fromkeys(part for shift in shifts for part in (*shift.sources, shift.stream)):
+    for name in dict.fromkeys(parts):
         progress.stage(f"reading {data_set.name}: {name}", 1)
         reader = Reader(workers=workers, bad_files=bad_files, progress=progress.step)
         try:

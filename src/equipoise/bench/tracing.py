@@ -21,7 +21,7 @@ def trace_stream(
 
     Args:
         answers: the logits of each batch.
-        labels: of the whole stream.
+        labels: of the whole stream; images of no class (-1) are left out of all numbers.
         estimates: of the accuracy, after each batch.
         segments: the stretches of the stream, in order; without any, the whole stream is one.
     """
@@ -31,11 +31,12 @@ def trace_stream(
 
 
 def _batch(logits: Tensor, labels: Tensor, estimate: EstimatedAccuracy | None) -> BatchTrace:
-    confidence, answer = logits.double().softmax(1).max(1)
+    counted = labels >= 0
+    confidence, answer = logits[counted].double().softmax(1).max(1)
     return BatchTrace(
-        images=len(labels),
-        correct=int((answer == labels).sum()),
-        confidence=round(float(confidence.mean()), 6),
+        images=len(answer),
+        correct=int((answer == labels[counted]).sum()),
+        confidence=round(float(confidence.mean()), 6) if len(answer) else 0.0,
         estimate=estimate,
     )
 
@@ -53,9 +54,14 @@ def _segments(logits: Tensor, labels: Tensor, segments: Sequence[Segment]) -> li
     found, start = [], 0
     for segment in stretches:
         rows = slice(start, start + segment.images)
-        scores, reliability = score(logits[rows], labels[rows])
-        found.append(
-            SegmentScores(name=segment.name, images=segment.images, scores=scores, reliability=reliability)
-        )
         start += segment.images
+        counted = labels[rows] >= 0
+        if not counted.any():
+            continue
+        scores, reliability = score(logits[rows][counted], labels[rows][counted])
+        found.append(
+            SegmentScores(
+                name=segment.name, images=int(counted.sum()), scores=scores, reliability=reliability
+            )
+        )
     return found

@@ -71,6 +71,13 @@ class Scheduler(str, Enum):
 @app.command("run", cls=TakesLists)
 def run_command(
     recipe: Annotated[str, typer.Argument(help="A name that `equipoise recipes` lists, or a .yaml file.")],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="For a recipe of a stream (as continual): the recipe of the data set to run it on.",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         Path,
         typer.Option(
@@ -101,6 +108,10 @@ def run_command(
         int | None, typer.Option(min=1, help="The most images of each domain, in training and in streams.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of source training.")] = None,
+    domain_images: Annotated[
+        int | None,
+        typer.Option(min=1, help="The most images of each domain of a stream; training has all of them."),
+    ] = None,
     engine: Annotated[
         Scheduler, typer.Option(help="Processes of this machine, or tasks of Ray.")
     ] = Scheduler.local,
@@ -130,12 +141,15 @@ def run_command(
         equipoise run digits --data data --out results --seeds 0 --limit 500
 
         equipoise run pacs --data data --out results --methods source dec --targets sketch
+
+        equipoise run continual --on pacs --data data --out results
     """
     with plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
         from equipoise.cli.run import run_named_recipe
 
         failed = run_named_recipe(
             recipe,
+            on=on,
             data=data,
             out=out,
             methods=methods or (),
@@ -145,6 +159,7 @@ def run_command(
             temperings=tempering or (),
             limit=limit,
             epochs=epochs,
+            domain_images=domain_images,
             ray=engine is Scheduler.ray,
             workers=workers,
             address=address,

@@ -18,6 +18,7 @@ from equipoise.errors import OptionError
 def run_named_recipe(
     name: str,
     *,
+    on: str | None,
     data: Path,
     out: Path,
     methods: Sequence[str],
@@ -27,6 +28,7 @@ def run_named_recipe(
     temperings: Sequence[str],
     limit: int | None,
     epochs: int | None,
+    domain_images: int | None,
     ray: bool,
     workers: int | None,
     address: str | None,
@@ -36,10 +38,15 @@ def run_named_recipe(
     """Run a recipe, print a summary, and return the number of failed cells."""
     if address is not None and not ray:
         raise OptionError("--address names a Ray cluster: expected --engine ray with it")
-    whole = load_recipe(name)
+    whole = load_recipe(name, on)
     load_modules(whole.modules)
     recipe = whole.narrowed(
-        methods=methods, backbones=backbones, seeds=seeds, temperings=temperings, epochs=epochs
+        methods=methods,
+        backbones=backbones,
+        seeds=seeds,
+        temperings=temperings,
+        epochs=epochs,
+        domain_images=domain_images,
     )
     shown = console or Console()
     for line in unchecked(whole.modules):

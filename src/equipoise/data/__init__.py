@@ -4,17 +4,19 @@
 `DataSet` in a file of its own, with `@register_data_set`.
 """
 
-from equipoise.data import demo, digits, drift, folders, tiny_imagenet
+from equipoise.data import corrupted, demo, digits, drift, folders, tiny_imagenet
 from equipoise.data.cache import Cache, Stored, read_stored
+from equipoise.data.corrupted import Corrupted, corrupted_version
 from equipoise.data.corruptions import corrupt
 from equipoise.data.dataset import DataSet, Origin, Segment, Shift
 from equipoise.data.images import Images, chosen
 from equipoise.data.reader import Problem, Reader
 from equipoise.data.registry import data_set_class, list_data_sets, open_data_set, register_data_set
-from equipoise.data.streams import Order, stream_order
+from equipoise.data.streams import Order, Stream, calibrated_paths, make_stream
 
 __all__ = [
     "Cache",
+    "Corrupted",
     "DataSet",
     "Images",
     "Order",
@@ -24,17 +26,21 @@ __all__ = [
     "Segment",
     "Shift",
     "Stored",
+    "Stream",
+    "calibrated_paths",
     "chosen",
     "corrupt",
+    "corrupted",
+    "corrupted_version",
     "data_set_class",
     "demo",
     "digits",
     "drift",
     "folders",
     "list_data_sets",
+    "make_stream",
     "open_data_set",
     "read_stored",
     "register_data_set",
-    "stream_order",
     "tiny_imagenet",
 ]

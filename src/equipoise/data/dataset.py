@@ -23,12 +23,20 @@ class Shift:
         stream: the part that a model adapts to.
         sources: the parts that the model was trained on.
         tier: the strength of the shift, from 1; None where the data set has a single strength.
+        corruption: of the target's images, where a data set has one target under several corruptions;
+            None: they are as they are.
     """
 
     target: str
     stream: str
     sources: tuple[str, ...]
     tier: int | None = None
+    corruption: str | None = None
+
+    @property
+    def domain(self) -> str:
+        """The target with its corruption, a name of its own for each shift of a model and tier."""
+        return f"{self.target}, {self.corruption}" if self.corruption else self.target
 
 
 class Segment(NamedTuple):

@@ -49,9 +49,9 @@ def make_corrupted(
     return made
 
 
-def probe(corruption: str, tier: int, *, side: int) -> str:
+def probe(corruption: str, tier: int, *, side: int, channels: int = 3) -> str:
     """A hash of corrupted noise; versions of a corruption that make other pixels have other hashes."""
-    noise = np.random.default_rng(0).integers(0, 256, (4, side, side, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (4, side, side, channels), dtype=np.uint8)
     made = _make(corruption, tier, (noise, range(len(noise))))
     return hashlib.blake2b(made.tobytes(), digest_size=12).hexdigest()
 

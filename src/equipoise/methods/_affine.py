@@ -33,7 +33,7 @@ class Affine(NamedTuple):
         )
 
 
-def between(u: Tensor, low: float, high: float) -> Tensor:
+def in_range(u: Tensor, low: float, high: float) -> Tensor:
     """Uniform random numbers from `low` to `high`, of such from 0 to 1."""
     return low + (high - low) * u
 
@@ -51,10 +51,14 @@ def scaled(factor: Tensor) -> Affine:
     return Affine(1 / factor, zero, zero, zero, 1 / factor, zero)
 
 
-def sheared(x: Tensor, y: Tensor, ratio: float) -> Affine:
-    """A shear: each pixel down moves the image `x` pixels across, each pixel across `y` pixels down."""
-    one, zero = torch.ones_like(x), torch.zeros_like(x)
-    return Affine(one, x / ratio, zero, y * ratio, one, zero)
+def leaned(degrees: Tensor, lean_x: Tensor, lean_y: Tensor, x: Tensor, y: Tensor, ratio: float) -> Affine:
+    """A rotation, a shear or a shift: for each image at most one of the numbers is not 0.
+
+    A shear moves a pixel by `lean_x` pixels across for each pixel down, or `lean_y` down for each across; a
+    shift is a share of width or height.
+    """
+    turn = rotated(degrees, ratio)
+    return Affine(turn.xx, turn.xy + lean_x / ratio, 2 * x, turn.yx + lean_y * ratio, turn.yy, 2 * y)
 
 
 def shifted(x: Tensor, y: Tensor) -> Affine:
@@ -72,9 +76,8 @@ def flipped(u: Tensor) -> Affine:
 def moved(images: Tensor, where: Affine) -> Tensor:
     """Images (N, C, H, W) with their pixels taken from other places, bilinearly; edges are repeated."""
     height, width = images.shape[2:]
-    like = {"dtype": images.dtype, "device": images.device}
-    x = (2 * torch.arange(width, **like) + 1).reshape(1, 1, 1, width) / width - 1
-    y = (2 * torch.arange(height, **like) + 1).reshape(1, 1, height, 1) / height - 1
+    x = (2 * torch.arange(width, device=images.device).to(images) + 1).reshape(1, 1, 1, width) / width - 1
+    y = (2 * torch.arange(height, device=images.device).to(images) + 1).reshape(1, 1, height, 1) / height - 1
     across = where.xx * x + where.xy * y + where.x0
     down = where.yx * x + where.yy * y + where.y0
     grid = torch.stack((across, down), -1).squeeze(1)

@@ -7,6 +7,7 @@ view depends neither on the other images of the batch nor on the process that ha
 """
 
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.nn.functional import interpolate, pad
 
 from equipoise.errors import BatchError
 from equipoise.functional import at_least_single
-from equipoise.methods._affine import Affine, between, flipped, moved, rotated, scaled, sheared, shifted
+from equipoise.methods._affine import Affine, flipped, in_range, leaned, moved, rotated, scaled, shifted
 from equipoise.network.batch import Batch
 
 WEAK_DRAWS = 13
@@ -26,16 +27,51 @@ AUGMIX_DRAWS = 28
 TILE = (64, 64)
 """Shape of the random numbers from which `weak_views` makes the noise of all images."""
 
+ROWS_AT_ONCE = 256
+"""Views that are made, or answered, at once."""
+
 _LUMA = (0.299, 0.587, 0.114)  # shares of red, green and blue in the brightness
 _CHAINS, _LINKS = 3, 3  # of AugMix: chains that are mixed, and the most operations in a chain
+_NOTHING = 8  # the number of operations, and the number of the one that does nothing
 
 
 def repeated(batch: Batch, each: int) -> Batch:
     """A batch with every sample `each` times in a row; what belongs to all samples stays."""
-    samples = batch.samples()
-    return batch.with_samples(
-        {name: t.unsqueeze(1).expand(-1, each, *t.shape[1:]).flatten(0, 1) for name, t in samples.items()}
-    )
+    return batch.with_samples({name: _times(rows, each) for name, rows in batch.samples().items()})
+
+
+def _times(rows: Tensor, each: int) -> Tensor:
+    """Every row `each` times in a row."""
+    return rows.unsqueeze(1).expand(-1, each, *rows.shape[1:]).flatten(0, 1)
+
+
+def views_of(batch: Batch, draws: Tensor, view: Callable[[Tensor, Tensor], Tensor]) -> Batch:
+    """A batch of several views of each image, those of an image in a row.
+
+    Args:
+        batch: the batch, whose first tensor is the images.
+        draws: uniform random numbers (N, views, K).
+        view: makes a view of each image out of K random numbers, such as `weak_views`.
+    """
+    many = repeated(batch, draws.shape[1])
+    return many.change(lambda images: view(images, draws.flatten(0, 1)))
+
+
+def samples_with_views(
+    batch: Batch, draws: Tensor, view: Callable[[Tensor, Tensor], Tensor]
+) -> Iterator[tuple[Batch, Batch]]:
+    """Each sample as a batch of its own, and its views (`views_of`), which are made for several at once."""
+    views = draws.shape[1]
+    at_once = max(1, ROWS_AT_ONCE // views)
+    for first in range(0, batch.rows, at_once):
+        some = _rows(batch, first, first + at_once)
+        made = views_of(some, draws[first : first + at_once], view)
+        for row in range(some.rows):
+            yield _rows(some, row, row + 1), _rows(made, row * views, (row + 1) * views)
+
+
+def _rows(batch: Batch, first: int, end: int) -> Batch:
+    return batch.with_samples({name: rows[first:end] for name, rows in batch.samples().items()})
 
 
 def weak_views(
@@ -58,11 +94,11 @@ def weak_views(
     u = draws.to(pixels).reshape(len(draws), WEAK_DRAWS, 1, 1, 1).unbind(1)
     pixels = _jittered(pixels, u[:5])
     ratio = images.shape[3] / images.shape[2]
-    where = rotated(between(u[5], -15, 15), ratio).then(scaled(between(u[6], 0.9, 1.1)))
-    where = where.then(shifted(between(u[7], -1 / 16, 1 / 16), between(u[8], -1 / 16, 1 / 16)))
+    where = rotated(in_range(u[5], -15, 15), ratio).then(scaled(in_range(u[6], 0.9, 1.1)))
+    where = where.then(shifted(in_range(u[7], -1 / 16, 1 / 16), in_range(u[8], -1 / 16, 1 / 16)))
     pixels = moved(pixels, where.then(flipped(u[9])) if mirrored else where)
     if tile is not None:
-        pixels = _blurred(pixels, between(u[10], 0.001, 0.5)) + 0.005 * _noise(pixels, tile, u[11], u[12])
+        pixels = _blurred(pixels, in_range(u[10], 0.001, 0.5)) + 0.005 * _noise(pixels, tile, u[11], u[12])
     return _restored(pixels, low, span, images)
 
 
@@ -81,16 +117,21 @@ def augmix_views(images: Tensor, draws: Tensor, *, mirrored: bool = False) -> Te
         mirrored: whether half of the views are mirrored left to right; not for digits and text.
     """
     pixels, low, span = _unit(images)
-    u = draws.to(pixels).reshape(len(draws), AUGMIX_DRAWS, 1, 1, 1).unbind(1)
-    start = shifted(between(u[0], -1 / 8, 1 / 8), between(u[1], -1 / 8, 1 / 8))
-    start = start.then(flipped(u[2])) if mirrored else start
-    share = u[3]
-    parts = torch.stack([-(1 - one).log() for one in u[4 : 4 + _CHAINS]])  # exponential: Dirichlet's parts
-    weights = parts / parts.sum(0).clamp(min=torch.finfo(parts.dtype).tiny)
-    mixed = share * moved(pixels, start)
-    for chain, weight in enumerate(weights):
-        first = 4 + _CHAINS + chain * (1 + 2 * _LINKS)
-        mixed = mixed + (1 - share) * weight * _chain(pixels, start, u[first : first + 1 + 2 * _LINKS])
+    sizes = (3, 1, _CHAINS, _CHAINS * (1 + 2 * _LINKS))
+    place, share, parts, chains = draws.to(pixels).split(sizes, 1)
+    exponential = -(1 - parts).log()  # divided by their sum, a draw from Dirichlet(1, 1, 1)
+    mix = exponential / exponential.sum(1, keepdim=True).clamp(min=torch.finfo(pixels.dtype).tiny)
+    weights = torch.cat((share, (1 - share) * mix), 1)
+    length, kinds, strengths = chains.unflatten(1, (_CHAINS, -1)).split((1, _LINKS, _LINKS), 2)
+    links = torch.arange(_LINKS, device=images.device)
+    kinds = torch.where(links <= (length * _LINKS).floor(), (kinds * _NOTHING).floor(), _NOTHING)
+    kinds = pad(kinds, (0, 0, 1, 0), value=_NOTHING)  # before the chains the image itself
+    strengths = pad(strengths, (0, 0, 1, 0))
+    x, y, side = _times(place, 1 + _CHAINS).reshape(-1, 3, 1, 1, 1).unbind(1)
+    start = shifted(in_range(x, -1 / 8, 1 / 8), in_range(y, -1 / 8, 1 / 8))
+    start = start.then(flipped(side)) if mirrored else start
+    many = _chained(_times(pixels, 1 + _CHAINS), start, kinds.flatten(0, 1), strengths.flatten(0, 1))
+    mixed = (weights[..., None, None, None] * many.unflatten(0, (-1, 1 + _CHAINS))).sum(1)
     return _restored(mixed, low, span, images)
 
 
@@ -152,13 +193,13 @@ def _restored(pixels: Tensor, low: Tensor, span: Tensor, like: Tensor) -> Tensor
 def _jittered(pixels: Tensor, u: tuple[Tensor, ...]) -> Tensor:
     """Another brightness, contrast, saturation, hue and gamma."""
     coloured = pixels.shape[1] == len(_LUMA)
-    pixels = (pixels * between(u[0], 0.6, 1.4)).clamp(0, 1)
+    pixels = (pixels * in_range(u[0], 0.6, 1.4)).clamp(0, 1)
     grey = _grey(pixels) if coloured else pixels.mean(1, keepdim=True)
-    pixels = torch.lerp(grey.mean((2, 3), keepdim=True), pixels, between(u[1], 0.7, 1.3)).clamp(0, 1)
+    pixels = torch.lerp(grey.mean((2, 3), keepdim=True), pixels, in_range(u[1], 0.7, 1.3)).clamp(0, 1)
     if coloured:
-        pixels = torch.lerp(_grey(pixels), pixels, between(u[2], 0.5, 1.5)).clamp(0, 1)
-        pixels = _turned(pixels, 2 * math.pi * between(u[3], -0.06, 0.06)).clamp(0, 1)
-    return pixels ** between(u[4], 0.7, 1.3)
+        pixels = torch.lerp(_grey(pixels), pixels, in_range(u[2], 0.5, 1.5)).clamp(0, 1)
+        pixels = _turned(pixels, 2 * math.pi * in_range(u[3], -0.06, 0.06)).clamp(0, 1)
+    return pixels.pow(in_range(u[4], 0.7, 1.3))
 
 
 def _grey(pixels: Tensor) -> Tensor:
@@ -198,22 +239,19 @@ def _noise(pixels: Tensor, tile: Tensor, down: Tensor, across: Tensor) -> Tensor
     return normal[rows.unsqueeze(3), columns.unsqueeze(2)]
 
 
-def _chain(pixels: Tensor, start: Affine, u: tuple[Tensor, ...]) -> Tensor:
-    """One chain of AugMix: its length, and a kind and a strength for each link."""
-    length, ratio = (u[0] * _LINKS).floor(), pixels.shape[3] / pixels.shape[2]
-    kinds = [torch.where(length >= link, (u[1 + 2 * link] * 8).floor(), 8) for link in range(_LINKS)]
-    where = start
-    for kind, strength in zip(kinds, u[2::2], strict=True):
-        signed = 2 * strength - 1
-        turn, lean_x, lean_y, right, down = ((kind == one) * signed for one in range(5))
-        where = where.then(rotated(9 * turn, ratio)).then(sheared(0.09 * lean_x, 0.09 * lean_y, ratio))
-        where = where.then(shifted(0.1 * right, 0.1 * down))
+def _chained(pixels: Tensor, start: Affine, kinds: Tensor, strengths: Tensor) -> Tensor:
+    """The chains of AugMix, one for each image: (N, links) operations by number, and their strengths."""
+    ratio, where = pixels.shape[3] / pixels.shape[2], start
+    kinds, strengths = kinds[..., None, None, None], strengths[..., None, None, None]
+    for kind, strength in zip(kinds.unbind(1), strengths.unbind(1), strict=True):
+        # At most one of the five numbers is not 0.
+        turn, lean_x, lean_y, right, down = ((kind == one) * (2 * strength - 1) for one in range(5))
+        where = where.then(leaned(9 * turn, 0.09 * lean_x, 0.09 * lean_y, 0.1 * right, 0.1 * down, ratio))
     pixels = moved(pixels, where)
-    for kind, strength in zip(kinds, u[2::2], strict=True):
+    for kind, strength in zip(kinds.unbind(1), strengths.unbind(1), strict=True):
         low, high = pixels.amin((2, 3), keepdim=True), pixels.amax((2, 3), keepdim=True)
         levels = torch.where(strength < 0.5, 8.0, 16.0)
-        threshold = 1 - 0.3 * strength
         pixels = torch.where(kind == 5, (pixels - low) / torch.where(high > low, high - low, 1.0), pixels)
         pixels = torch.where(kind == 6, (pixels * levels).floor().clamp(max=levels - 1) / levels, pixels)
-        pixels = torch.where((kind == 7) & (pixels >= threshold), 1 - pixels, pixels)
+        pixels = torch.where((kind == 7) & (pixels >= 1 - 0.3 * strength), 1 - pixels, pixels)
     return pixels

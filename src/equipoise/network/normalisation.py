@@ -116,7 +116,9 @@ def blended_statistics(
     model.
     """
     named = {id(module): prefix for prefix, module in model.named_modules()}
-    later: dict[int, Tensor] = {}  # the next running statistics, while the layers hold the blend
+    # The running statistics and their next values, while tensors with the blend are in their places: a
+    # backward needs the blend unchanged.
+    held: dict[tuple[_BatchNorm, str], tuple[Tensor, Tensor]] = {}
 
     def blend(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         rows, each, mean, var = measure(input_of(args, kwargs))
@@ -127,12 +129,13 @@ def blended_statistics(
             start = source[prefix + name].to(buffer, non_blocking=True)
             unbiased = moment * (each / max(each - 1, 1)) if name == "running_var" else moment
             towards = torch.lerp(start, unbiased.to(buffer), share)
-            later[id(buffer)] = torch.lerp(buffer, towards, momentum)
-            buffer.copy_(torch.lerp(start, moment.to(buffer), share))
+            held[layer, name] = buffer, torch.lerp(buffer, towards, momentum)
+            layer._buffers[name] = torch.lerp(start, moment.to(buffer), share)
 
     def follow(layer: _BatchNorm, _inputs: object, _output: object) -> None:
-        for buffer in (layer.get_buffer("running_mean"), layer.get_buffer("running_var")):
-            buffer.copy_(later.pop(id(buffer)))
+        for name in ("running_mean", "running_var"):
+            buffer, following = held.pop((layer, name))
+            layer._buffers[name] = buffer.copy_(following)
 
     handles = []
     try:
@@ -143,6 +146,8 @@ def blended_statistics(
     finally:
         for handle in handles:
             handle.remove()
+        for (layer, name), (buffer, _) in held.items():  # of a forward that raised
+            layer._buffers[name] = buffer
 
 
 def input_of(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Tensor:

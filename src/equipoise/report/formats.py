@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from equipoise.files import whole_file
-from equipoise.report.results import Results
+from equipoise.report.results import OVER_TIME, Results
 from equipoise.report.table import DOUBTFUL, INCOMPLETE, Entry, Table
 
 _LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
@@ -44,6 +44,7 @@ class Markup(NamedTuple):
 
     text: Callable[[str], str]
     best: str
+    alike: str
     bold: str
     std: str
     printed: str
@@ -53,13 +54,22 @@ class Markup(NamedTuple):
 HTML = Markup(
     escape,
     '<b class="best">{}</b>',
+    '<span class="alike">{}</span>',
     "<b>{}</b>",
     "<small> ±{}</small>",
     ' <span class="printed">({})</span>',
     "&ndash;",
 )
-LATEX = Markup(latex_text, r"\textbf{{{}}}", r"\textbf{{{}}}", r"{{\scriptsize$\pm${}}}", " ({})", "--")
-MARKDOWN = Markup(markdown_text, "**{}**", "**{}**", " ± {}", " ({})", "\N{EN DASH}")
+LATEX = Markup(
+    latex_text,
+    r"\textbf{{{}}}",
+    r"\underline{{{}}}",
+    r"\textbf{{{}}}",
+    r"{{\scriptsize$\pm${}}}",
+    " ({})",
+    "--",
+)
+MARKDOWN = Markup(markdown_text, "**{}**", "*{}*", "**{}**", " ± {}", " ({})", "\N{EN DASH}")
 
 
 def html_frame(frame: pd.DataFrame, label: str, common_gap: str = "") -> str:
@@ -116,7 +126,7 @@ def write_latex(tables: Sequence[Table], folder: Path) -> list[Path]:
 
 def write_csv(results: Results, tables: Sequence[Table], folder: Path) -> list[Path]:
     """Write results.csv, a row for each result, and tables.csv, a row for each cell of each table."""
-    names = ("value", "std", "printed", "printed_std", "missing", "doubt")
+    names = ("value", "std", "printed", "printed_std", "missing", "doubt", "best", "alike")
     cells = [
         {"table": table.key, "row": row, "metric": metric.rstrip(" ↑↓"), "column": column}
         | {name: getattr(entry, name) for name in names}
@@ -124,7 +134,7 @@ def write_csv(results: Results, tables: Sequence[Table], folder: Path) -> list[P
         for row, (metric, column), entry in table.entries
     ]
     frames = {
-        "results.csv": results.frame.drop(columns=["reliability", "trace"]),
+        "results.csv": results.frame.drop(columns=["reliability", *OVER_TIME]),
         "tables.csv": pd.DataFrame(cells),
     }
     return [write_text(folder / name, frame.to_csv(index=False)) for name, frame in frames.items()]
@@ -166,7 +176,8 @@ def _cell(value: object, markup: Markup, common_gap: str) -> str:
 
     ours = markup.nothing
     if entry.value is not None:
-        ours = number(entry.value, entry.std, markup.best if entry.best else "{}")
+        mark = markup.best if entry.best else markup.alike if entry.alike else "{}"
+        ours = number(entry.value, entry.std, mark)
         ours += markup.text(INCOMPLETE) if entry.missing and entry.missing != common_gap else ""
     if entry.printed is None:
         return ours

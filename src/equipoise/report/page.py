@@ -12,6 +12,7 @@ from equipoise.report import tables
 from equipoise.report.drawing import svg
 from equipoise.report.figures.ablation import ablation_figures
 from equipoise.report.figures.certainty import certainty_figures
+from equipoise.report.figures.error_over_time import error_figures
 from equipoise.report.figures.over_time import over_time_figures
 from equipoise.report.figures.reliability import reliability_figures
 from equipoise.report.figures.streams import stream_figures, streams_of
@@ -21,6 +22,7 @@ from equipoise.report.paper import counted, paper_name
 from equipoise.report.paper_tables import paper_tables, run_to_run_tables
 from equipoise.report.part import Part, Place, parts
 from equipoise.report.results import Results, Scope, Variant
+from equipoise.report.stream_tables import stream_tables
 from equipoise.report.table import Entry, Table
 
 PROTOCOLS = {
@@ -55,6 +57,7 @@ def report_page(results: Results, compare: str | None = None) -> str:
         tables=tables,
         paper_tables=paper_tables,
         run_to_run_tables=run_to_run_tables,
+        stream_tables=stream_tables(every),
         tests=lambda part: tables.comparison_tables(part, compare),
         html_table=html_table,
         figures=lambda part: figures_of(part, streams_of(part, results.streams)),
@@ -64,16 +67,21 @@ def report_page(results: Results, compare: str | None = None) -> str:
 
 
 def all_tables(every: Sequence[Part], compare: str | None = None) -> Iterator[Table]:
-    """Every table: part by part the paper's and ours, then the run-to-run variances."""
+    """Every table: part by part the paper's and ours, then the streams and the run-to-run variances."""
     for part in every:
-        yield from (
-            *paper_tables(part),
-            *tables.average_tables(part),
-            *tables.comparison_tables(part, compare),
-            *tables.estimate_tables(part),
-        )
-        yield from tables.detail_tables(part)
+        yield from _part_tables(part, compare)
+    yield from stream_tables(every)
     yield from run_to_run_tables(every)
+
+
+def _part_tables(part: Part, compare: str | None) -> Iterator[Table]:
+    yield from (
+        *paper_tables(part),
+        *tables.average_tables(part),
+        *tables.comparison_tables(part, compare),
+        *tables.estimate_tables(part),
+    )
+    yield from tables.detail_tables(part)
 
 
 def report_markdown(results: Results, compare: str | None = None) -> str:
@@ -83,9 +91,11 @@ def report_markdown(results: Results, compare: str | None = None) -> str:
     for protocol, words in PROTOCOLS.items():
         several = [part for part in every if part.scope.protocol == protocol]
         blocks += [f"## Answers {words}", _bullets(found.overall_findings(several))] if several else []
+    for table in stream_tables(every):
+        blocks += [f"## {markdown_text(table.title)}", markdown_table(table)]
     for part in every:
         blocks += [f"## {markdown_text(tables.subject(part.scope))}", _bullets(found.part_findings(part))]
-        for table in all_tables([part], compare):
+        for table in (*_part_tables(part, compare), *run_to_run_tables([part])):
             blocks += [f"### {markdown_text(table.title)}", markdown_table(table)]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
@@ -93,6 +103,7 @@ def report_markdown(results: Results, compare: str | None = None) -> str:
 def figures_of(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Mapping[Any, Figure]]:
     """Every figure of a part: by its kind, then by its title."""
     return {
+        "error over time": error_figures(part),
         "over time": over_time_figures(part.runs),
         "certainty": certainty_figures(part),
         "certainty by place": certainty_figures(part, by_place=True),

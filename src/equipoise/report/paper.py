@@ -12,8 +12,11 @@ from equipoise.report.results import Scope, Variant
 
 PAPER_NAMES = {
     "digits": "Digits",
+    "digits-c": "Digits-C",
     "pacs": "PACS",
+    "pacs-c": "PACS-C",
     "office-home": "HomeOffice",
+    "office-home-c": "HomeOffice-C",
     "tiny-imagenet-c": "TIN-C",
     "smallcnn": "SmallCNN",
     "efficientnet_b0": "EfficientNetB0",

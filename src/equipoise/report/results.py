@@ -31,8 +31,11 @@ _PROVENANCE = ("code", "equipoise", "torch", "device", "model", "stream", "image
 _IDENTITY = ("data", "backbone", "protocol", "target", "tier", "shift", "seed", "name", "label", "method")
 AT_BEST_TEMPERATURE = {"ece": "floor_ece", "nll": "floor_nll"}
 """The columns of a metric at the best temperature, found with labels; of raw results alone."""
-ESTIMATES = {"value": "estimate", "covered": "estimate_covered"}
-"""The columns of the accuracy that was estimated without labels, and of the share of right intervals."""
+ESTIMATES = {"value": "estimate", "covered": "estimate_covered", "off": "estimate_off"}
+"""The columns of the accuracy that was estimated without labels, of the share of right intervals, and of the
+mean distance along the stream."""
+OVER_TIME = ("trace", "bins")
+"""The columns of a stream over time, each batch of it or bins; None in most results."""
 FRAME_COLUMNS = (
     *_IDENTITY,
     "options",
@@ -42,7 +45,8 @@ FRAME_COLUMNS = (
     *AT_BEST_TEMPERATURE.values(),
     *ESTIMATES.values(),
     "reliability",
-    "trace",
+    *OVER_TIME,
+    "described",
     *_PROVENANCE,
 )
 
@@ -58,6 +62,9 @@ class Scope(NamedTuple):
     origin: str
     backbone: str
     protocol: str
+    order_options: str = ""
+    """Of the order, as JSON; empty where it has none."""
+    domain_images: int | None = None
 
 
 class Variant(NamedTuple):
@@ -148,7 +155,7 @@ def collect(lines: Sequence[CellResult]) -> Results:
     for line in reversed(lines):
         cell, scope = line["cell"], scope_of(line["cell"])
         made = cell["model"], cell["stream"]
-        place = scope[:-1], cell["target"], cell["tier"], cell["seed"]
+        place = scope._replace(protocol=""), cell["target"], cell["tier"], cell["seed"]
         experiment = scope, cell["label"], cell["method"], cell["tempering"]
         if line["status"] == "failed":
             if newest.get(place, made) == made and (place, experiment) not in done:
@@ -175,7 +182,12 @@ def _code(cell: Mapping[str, Any]) -> tuple[str, str]:
 
 def scope_of(cell: Mapping[str, Any]) -> Scope:
     """The scope of the tables that a cell belongs to."""
-    return Scope(*(cell[name] for name in Scope._fields))
+    options = cell.get("order_options")
+    later: dict[str, Any] = {
+        "order_options": json.dumps(options, sort_keys=True) if options else "",
+        "domain_images": cell.get("domain_images"),
+    }
+    return Scope(**{name: cell[name] for name in Scope._fields if name not in later}, **later)
 
 
 def variants(runs: pd.DataFrame) -> list[Variant]:
@@ -202,7 +214,14 @@ def _row(line: CellResult, names: Mapping[Any, str]) -> dict[str, Any]:
     estimated: dict[str, Any] = {**line.get("estimate", {})}
     given |= {column: measured.get(metric, math.nan) for metric, column in AT_BEST_TEMPERATURE.items()}
     given |= {column: estimated.get(entry, math.nan) for entry, column in ESTIMATES.items()}
-    known = {"trace": None, **line, **line["made"], **cell, **(line["scores"] or {}), **given}
+    known = {
+        **dict.fromkeys((*OVER_TIME, "described")),
+        **line,
+        **line["made"],
+        **cell,
+        **(line["scores"] or {}),
+        **given,
+    }
     return {column: known[column] for column in FRAME_COLUMNS}
 
 
@@ -222,7 +241,7 @@ def _names(lines: Iterable[CellResult]) -> dict[Any, str]:
 
 
 def _label(line: CellResult) -> tuple[Any, str]:
-    return scope_of(line["cell"])[:-1], line["cell"]["label"]
+    return scope_of(line["cell"])._replace(protocol=""), line["cell"]["label"]
 
 
 def _traits(line: CellResult) -> str:
@@ -296,5 +315,5 @@ def _is_sound_stream(stream: StreamSummary) -> bool:
 def _scope_order(scope: Scope) -> tuple[object, ...]:
     """Whole data sets before trials, so that the numbers to compare come first."""
     trial = (scope.limit is not None, -(scope.limit or 0), -scope.epochs, scope.input_size or 0)
-    unusual = (scope.order != "shuffled", scope.order, scope.origin != "official")
+    unusual = (scope.order != "shuffled", scope.order, scope.order_options, scope.origin != "official")
     return scope.data, *trial, *unusual, scope.backbone, rank(scope.protocol, ("online", "after-pass"))

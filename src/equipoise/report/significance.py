@@ -3,8 +3,8 @@
 The paper compares DEC "with the second best algorithm for each experiment" and does not name its test. Here a
 pair is a shift, with the means over the seeds that both methods have: seeds of one shift are not independent
 experiments on it. Where a shift comes in tiers, its tiers are pairs of their own, although they are not
-independent either, so their p values are too small rather than too large. Nothing is corrected for the number
-of tests, nor for choosing the best of the others.
+independent either, so their p values are too small rather than too large. Comparisons with the best of the
+others are corrected neither for their number nor for that choice; `alike_best` corrects for the number.
 """
 
 import math
@@ -22,6 +22,8 @@ FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
 
 
+LEVEL = 0.05
+"""Of the tests whether a method can be told from the best."""
 TIERED = "The tiers of a domain are pairs of their own but not independent: p is too small."
 
 
@@ -64,8 +66,57 @@ def paired_test(first: Sequence[float], second: Sequence[float], confidence: flo
         return PairedTest(pairs, mean, mean, mean, 1.0, 1.0)
     error = stdev(differences) / math.sqrt(pairs)
     reach = error * float(stats.t.ppf((1 + confidence) / 2, pairs - 1))
-    t_p = 2 * float(stats.t.sf(abs(mean) / error, pairs - 1)) if error else 0.0
-    return PairedTest(pairs, mean, mean - reach, mean + reach, t_p, float(stats.wilcoxon(differences).pvalue))
+    rank_p = float(stats.wilcoxon(differences).pvalue)
+    return PairedTest(pairs, mean, mean - reach, mean + reach, _t_test(differences), rank_p)
+
+
+def _t_test(differences: Sequence[float]) -> float:
+    """Two-sided p of the t-test of differences that may be all zero: then 1."""
+    if not any(differences):
+        return 1.0
+    error = stdev(differences) / math.sqrt(len(differences))
+    freedom = len(differences) - 1
+    return 2 * float(stats.t.sf(abs(fmean(differences)) / error, freedom)) if error else 0.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P values adjusted for their number: the k-th smallest of n, times n − k + 1, no less than those before.
+
+    Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    """
+    adjusted, least = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(1.0, p_values[place] * (len(p_values) - rank)))
+        adjusted[place] = least
+    return adjusted
+
+
+def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str]) -> list[Variant]:
+    """The best by a metric, and those that paired t-tests with it, adjusted by Holm, do not tell from it.
+
+    Methods that lack pairs which most others have take no part. With too few pairs, only the best is left.
+
+    Args:
+        runs: rows with a name, a tempering, the columns of `pairs` and the metric.
+        metric: the column.
+        better: 1 where higher is better, -1 where lower is.
+        pairs: the columns that name a pair.
+    """
+    known = runs[runs[metric].notna()]
+    if known.empty:
+        return []
+    wide = known.pivot_table(index=list(pairs), columns=["name", "tempering"], values=metric)
+    counts = wide.notna().sum()
+    wide = wide.loc[:, counts == counts.mode().max()].dropna()
+    if wide.empty:
+        return []
+    best = (better * wide.mean()).idxmax()
+    others = [column for column in wide.columns if column != best]
+    found = [Variant(*best)]
+    if len(wide) >= FEWEST_PAIRS:
+        adjusted = holm([_t_test((wide[best] - wide[other]).tolist()) for other in others])
+        found += [Variant(*other) for other, p in zip(others, adjusted, strict=True) if p >= LEVEL]
+    return found
 
 
 def comparisons(runs: pd.DataFrame, name: str) -> list[Comparison]:

@@ -22,8 +22,9 @@ LEAST_P = 1e-15
 class Entry:
     """A number of ours (None where there is no result) beside the one that the paper prints.
 
-    `best` marks the best as written, `bold` the paper's bold; `doubt` says why the printed is doubtful,
-    `missing` the part that is missing of a complete number ("1 of 3 seeds").
+    `best` marks the best as written, `alike` one that a test cannot tell from it, `bold` the paper's bold;
+    `doubt` says why the printed is doubtful, `missing` the part that is missing of a complete number ("1 of 3
+    seeds").
     """
 
     value: float | None = None
@@ -35,6 +36,7 @@ class Entry:
     bold: bool = False
     doubt: str = ""
     missing: str = ""
+    alike: bool = False
 
     def written(self, number: float) -> str:
         """A number in the entry's format; no zero has a sign, and a tiny p is only said to be so."""

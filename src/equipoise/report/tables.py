@@ -1,7 +1,8 @@
 """Our tables of one part: averages, paired tests, and each domain and tier."""
 
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from equipoise.report.paper import counted, experiments, paper_name, paper_variants
 from equipoise.report.part import Part, Place
@@ -46,13 +47,25 @@ def short(tempering: str) -> str:
     return TEMPERED.get(tempering, tempering)
 
 
+def stream_name(scope: Scope) -> str:
+    """A kind of stream with its options: "recurring (passes 20)"."""
+    options: Mapping[str, object] = json.loads(scope.order_options or "{}")
+    told = [
+        f"{name.replace('_', ' ')} {value:g}"
+        for name, value in options.items()
+        if isinstance(value, (int, float))
+    ]
+    return f"{scope.order} ({', '.join(told)})" if told else scope.order
+
+
 def setting_words(scope: Scope) -> str:
     """A setting in a few words: "at most 500 images of a part, 1 epoch"."""
     told = {
         f"at most {scope.limit} images of a part": scope.limit is not None,
+        f"at most {scope.domain_images} images of a domain": scope.domain_images is not None,
         counted(scope.epochs, "epoch"): True,
         f"{scope.input_size} px": scope.input_size is not None,
-        f"{scope.order} stream": scope.order != "shuffled",
+        f"{stream_name(scope)} stream": scope.order != "shuffled",
         "images made here": scope.origin == "made",
     }
     return ", ".join(words for words, said in told.items() if said)
@@ -88,7 +101,8 @@ def part_note(part: Part) -> str:
         if len(part.seeds) == 1
         else f"Means over the seeds {listed(map(str, part.seeds))}"
     )
-    return f"{told[:1].upper()}{told[1:]}. {seeds}."
+    described = next((f" {each}" for each in runs["described"].dropna()), "")
+    return f"{told[:1].upper()}{told[1:]}. {seeds}.{described}"
 
 
 def average_tables(part: Part) -> list[Table]:

@@ -153,6 +153,24 @@ def test_other_sizes(name: str, size: tuple[int, int]) -> None:
 
 
 @each_name
+@pytest.mark.parametrize("size", [(32, 32), (64, 64), (28, 40)])
+def test_grey_images_are_corrupted_as_a_channel_of_three_equal_ones(name: str, size: tuple[int, int]) -> None:
+    grey = pictures(3, *size)[..., :1]
+    colour = np.concatenate([grey, grey, grey], axis=3)
+    for tier in (1, 5):
+        came = corrupt(grey, name, tier, [5, 6, 7])
+        assert came.shape == grey.shape
+        assert np.array_equal(came[..., 0], corrupt(colour, name, tier, [5, 6, 7])[..., 1])
+    assert np.array_equal(jpeg(grey, 85)[..., 0], jpeg(colour, 85)[..., 1])
+
+
+def test_noise_of_grey_images_is_as_strong_as_of_colour_images() -> None:
+    grey, colour = np.full((4, 64, 64, 1), 128, dtype=np.uint8), np.full((4, 64, 64, 3), 128, dtype=np.uint8)
+    spreads = [corrupt(images, "gaussian_noise", 5, range(4)).std() for images in (grey, colour)]
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.03)
+
+
+@each_name
 def test_images_of_224_pixels(name: str) -> None:
     images = pictures(1, 224)
     mild, severe = (distance(corrupt(images, name, tier, [5]), images) for tier in (2, 5))
@@ -234,7 +252,7 @@ untyped: Any = corrupt
     [
         (
             lambda: corrupt(GOOD.astype(np.float32), "fog", 1, [0, 1]),
-            r"uint8 array \(N, H, W, 3\).*got float32",
+            r"uint8 array \(N, H, W, 3\) or \(N, H, W, 1\) with.*got float32",
         ),
         (lambda: corrupt(GOOD[0], "fog", 1, [0]), r"got uint8 of shape \(32, 32, 3\)"),
         (lambda: corrupt(np.moveaxis(GOOD, 3, 1), "fog", 1, [0, 1]), r"got uint8 of shape \(2, 3, 32, 32\)"),

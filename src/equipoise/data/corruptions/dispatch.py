@@ -53,12 +53,13 @@ DETERMINISTIC: Mapping[str, Callable[..., Pixels]] = MappingProxyType(
 
 
 def corrupt(images: NDArray[np.uint8], name: str, tier: int, seeds: Sequence[int]) -> NDArray[np.uint8]:
-    """Corrupt images (N, H, W, 3), each with the random numbers of its own seed.
+    """Corrupt images (N, H, W, 3), or grey ones (N, H, W, 1), each with the random numbers of its own seed.
 
     What becomes of an image depends on its pixels, the corruption's name, the tier (1 to 5) and its seed, and
     on nothing else, to the bit: not on the other images, nor on any global state. Values are computed in
     float32, rounded to the nearest level and clipped (the original rounds down). `tables.constants` has what
-    a tier is at other sizes than 64 and 32 pixels.
+    a tier is at other sizes than 64 and 32 pixels. A grey image is corrupted as one of three equal channels,
+    of which green is kept: noise is as strong as in a channel of a colour image.
 
     Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
     Perturbations", ICLR 2019.
@@ -73,25 +74,40 @@ def corrupt(images: NDArray[np.uint8], name: str, tier: int, seeds: Sequence[int
     corrupted = np.empty(images.shape, dtype=np.uint8)
     for start in range(0, len(images), together):
         part = slice(start, start + together)
-        batch = np.ascontiguousarray(images[part])
+        batch = _in_colour(images[part])
         if name in RANDOM:
-            corrupted[part] = RANDOM[name](batch, generators(name, checked[part]), *values)
+            made = RANDOM[name](batch, generators(name, checked[part]), *values)
         else:
-            corrupted[part] = DETERMINISTIC[name](batch, *values)
+            made = DETERMINISTIC[name](batch, *values)
+        corrupted[part] = _in_channels(made, images.shape[3])
     return corrupted
 
 
 def jpeg(images: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
     """Encode each image as JPEG of a quality from 1 to 100 and decode it; the official files have 85."""
     _check_images(images)
-    return digital.compressed(images, integer("quality", quality, low=1, high=100))
+    made = digital.compressed(_in_colour(images), integer("quality", quality, low=1, high=100))
+    return _in_channels(made, images.shape[3])
+
+
+def _in_colour(images: NDArray[np.uint8]) -> Pixels:
+    """Three channels, in one block of memory."""
+    return np.ascontiguousarray(np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images)
+
+
+def _in_channels(images: Pixels, channels: int) -> NDArray[np.uint8]:
+    """The green channel for a grey image, else all."""
+    return images[..., 1:2] if channels == 1 else images
 
 
 def _check_images(images: NDArray[np.uint8]) -> None:
-    expected = f"expected images as a uint8 array (N, H, W, 3) with sides of {SMALLEST} pixels or more"
+    expected = (
+        "expected images as a uint8 array (N, H, W, 3) or (N, H, W, 1) "
+        f"with sides of {SMALLEST} pixels or more"
+    )
     if not isinstance(images, np.ndarray):
         raise OptionError(f"{expected}, got {type(images).__name__}")
-    right = images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] == 3
+    right = images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] in (1, 3)
     if not right or min(images.shape[1:3]) < SMALLEST:
         raise OptionError(f"{expected}, got {images.dtype} of shape {images.shape}")
 

@@ -1,0 +1,83 @@
+"""The streams of a recipe: the shifts that are joined, and the options of their order."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from equipoise.bench.keys import content_key
+from equipoise.bench.provenance import order_digest
+from equipoise.data.cache import Stored
+from equipoise.data.dataset import Shift
+from equipoise.data.streams import Order
+from equipoise.data.streams.make import KINDS
+from equipoise.errors import RecipeError
+
+_ALONE: tuple[Order, ...] = ("shuffled", "sorted", "recorded")
+"""The orders of one domain."""
+_PERMUTED: tuple[Order, ...] = (*_ALONE, "mixed")
+"""The orders that were there before others: their keys are as they were."""
+_SEVERAL: tuple[Order, ...] = ("mixed", "continual", "gradual", "abrupt")
+"""The orders that are nothing of their own with a single domain."""
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """The stream of a run: that of one shift, or those of several shifts joined."""
+
+    target: str
+    tier: int | None
+    sources: tuple[str, ...]
+    streams: tuple[str, ...]
+    domains: tuple[str, ...]
+    """The names of the streams that are joined."""
+
+
+def joined_shifts(shifts: Sequence[Shift], order: Order, targets: int) -> list[StreamPlan]:
+    """The streams of the models: each shift by itself, or all shifts of a model at once.
+
+    Joined are the targets of a model and tier or, for "gradual", the tiers of a model and target. Joined
+    targets are named "all" if they are all `targets` of the data set, else by their names.
+    """
+    if order in _ALONE:
+        return [StreamPlan(s.target, s.tier, s.sources, (s.stream,), (s.target,)) for s in shifts]
+    groups: dict[tuple[tuple[str, ...], int | str | None], list[Shift]] = {}
+    for shift in shifts:
+        groups.setdefault((shift.sources, shift.domain if order == "gradual" else shift.tier), []).append(
+            shift
+        )
+    if order in _SEVERAL and any(len(group) < 2 for group in groups.values()):
+        joined, owner = ("tiers", "target") if order == "gradual" else ("targets", "model")
+        raise RecipeError(
+            f"order: {order!r} joins all {joined} of one {owner}, and here a {owner} has only one: "
+            "leave-one-out data sets train a model for each target; use 'shuffled' or 'sorted'"
+        )
+    return [_joined(group, order, targets) for group in groups.values()]
+
+
+def _joined(group: Sequence[Shift], order: Order, targets: int) -> StreamPlan:
+    streams, first = tuple(shift.stream for shift in group), group[0]
+    if order == "gradual":
+        tiers = tuple(f"tier {shift.tier}" for shift in group)
+        return StreamPlan(first.domain, None, first.sources, streams, tiers)
+    several = list(dict.fromkeys(shift.target for shift in group))
+    target = "all" if len(several) == targets > 1 else "+".join(several)
+    corrupted = len(several) == 1 and len(group) > 1
+    names = tuple((shift.corruption or "as it is") if corrupted else shift.domain for shift in group)
+    return StreamPlan(target, first.tier, first.sources, streams, names)
+
+
+def resolved_order_options(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a kind of stream, defaults included; RecipeError for one that it does not have."""
+    known = [field.name for field in fields(KINDS[order])]
+    if unknown := [name for name in given if name not in known]:
+        raise RecipeError(
+            f"order_options: no {', '.join(unknown)} of {order!r} streams; there are "
+            f"{', '.join(known) or 'none'}"
+        )
+    return asdict(KINDS[order](**given))
+
+
+def stream_digest(order: Order, streams: Sequence[Stored]) -> str:
+    """A hash of the images of a stream and, for orders that are no plain permutation, of their code."""
+    code = {} if order in _PERMUTED else {"order": order_digest()}
+    return content_key({"parts": [part.digest for part in streams], **code})
