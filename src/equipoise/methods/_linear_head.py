@@ -49,7 +49,7 @@ def mean_offset(seen: HeadAnswers, centre: Tensor, reach: Tensor) -> Tensor:
     A sample further from the centre than `reach` counts as one at that distance, in its direction.
     """
     apart = torch.where(seen.good.unsqueeze(1), seen.features - centre, 0.0)
-    far = torch.linalg.vector_norm(apart, dim=1, keepdim=True)
+    far: Tensor = torch.linalg.vector_norm(apart, dim=1, keepdim=True)
     clipped = apart * (reach / far.clamp(min=torch.finfo(far.dtype).tiny)).clamp(max=1)
     return clipped.sum(0) / seen.good.sum().clamp(min=1)
 
