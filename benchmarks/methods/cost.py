@@ -7,6 +7,7 @@ PYTHONPATH=benchmarks/speed python benchmarks/methods/cost.py tent shot_im  # th
 import argparse
 import platform
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -67,10 +68,15 @@ def source_of(model: nn.Module, images: list[Tensor]) -> eq.SourceStatistics:
     return eq.SourceStatistics.measure(model, images[:1], fisher=True, features=True, progress=False)
 
 
+def adapter_of(method: str, model: nn.Module, images: list[Tensor]) -> eq.Adapter:
+    """An adapter whose filters are open."""
+    return eq.create(method, model, source_of(model, images), **OPEN.get(method, {}))
+
+
 def passes(method: str, case: Case) -> dict[str, float]:
     """The samples that go forwards for each sample of a batch, and the backwards of a step, both counted."""
     model, (first, second, *_) = Counting(case.network()), case.images()
-    adapter = eq.create(method, model, source_of(model, [first]), **OPEN.get(method, {}))
+    adapter = adapter_of(method, model, [first])
     adapter(first)
     Counting.samples = Counting.backwards = 0
     adapter(second)
@@ -93,7 +99,7 @@ def captured(adapter: eq.Adapter, x: Tensor) -> bool:
 def case_of(method: str, network: Backbone, device: str) -> Case:
     """Batches of 64 samples, or of a few where a step would take too long."""
     few = Case(network, FEW, network.classes, device)
-    adapter = eq.create(method, few.network(), source_of(few.network(), few.images()), **OPEN.get(method, {}))
+    adapter = adapter_of(method, few.network(), few.images())
     adapter(few.images()[0])
     slow = seconds_of(adapter, few.images()[:1]) * BATCH / FEW > TOO_LONG
     return few if slow else Case(network, BATCH, network.classes, device)
@@ -141,6 +147,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=200, help="seconds after which no measurement begins")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", UserWarning)  # poise is not rehearsed, some batches are small
     rows: list[dict[Any, Any]] = pd.read_csv(CSV).to_dict("records") if CSV.exists() else []
     began = time.perf_counter()
     for network in NETWORKS:
