@@ -156,6 +156,27 @@ def test_a_missed_ece_is_explained_by_its_floor_or_by_the_estimate(
     assert words in causes.causes(everything._replace(cells=cells), [made])
 
 
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [(0.6, "norm is right on .600, no adaptation on .700), and T3A leaves them alone"), (0.8, "no cause")],
+)
+def test_a_missed_nll_is_explained_by_statistics_that_cost_accuracy(
+    everything: Measured, norm: float, words: str
+) -> None:
+    place, cells = Place("digits", "smallcnn"), everything.cells.copy()
+    best = cells["tempering"] == "oracle"
+    for label, accuracy, nll in (
+        ("norm", norm, 1.0),
+        ("source", 0.7, 1.0),
+        ("t3a", 0.7, 0.5),
+        ("poise", 0.7, 0.6),
+    ):
+        cells.loc[cells["name"] == label, "accuracy"] = accuracy
+        cells.loc[(cells["name"] == label) & best, "nll"] = nll
+    made = bar.Decision("nll-rehearsed", place, "", reached=False)
+    assert words in causes.causes(everything._replace(cells=cells), [made])
+
+
 def test_norm_and_dec_may_count_as_rivals_too(results: Measured) -> None:
     assert bar.beyond_rivals(results.cells).endswith("decided in the same way.")
     better = with_score(results, "dec-released", "median", {"nll": 1.0})

@@ -166,6 +166,16 @@ def test_parts_that_were_not_run_are_named_as_such(results: Measured) -> None:
     assert "not run on the same streams" in temperatures.mean_or_median(raw)
 
 
+def test_rows_of_other_data_sets_and_networks_stay_when_some_are_added() -> None:
+    def rows(backbone: str, accuracy: float) -> pd.DataFrame:
+        place = {"data": "pacs", "backbone": backbone, "target": "photo", "tier": None, "seed": 0}
+        return pd.DataFrame([{**place, "label": "poise", "online/none/accuracy": accuracy}])
+
+    olds = pd.concat([rows("mobilenet_v1", 0.1), rows("efficientnet_b0", 0.2)])
+    joined = pack.added(rows("efficientnet_b0", 0.9), olds)
+    assert joined["online/none/accuracy"].tolist() == [0.9, 0.1]
+
+
 def test_causes_are_written_for_missed_goals_alone(results: Measured) -> None:
     made = bar.decisions(results)
     assert causes.causes(results, made) == ""

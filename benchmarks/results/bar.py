@@ -126,7 +126,7 @@ def _by_network(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
     for goal, metric, temperings, decide in (
         ("nll", "nll", RAW_OR_TAU, _below),
         ("nll-rehearsed", "nll", ("rehearsed",), _hardly_above),
-        ("accuracy", "accuracy", ("none",), _as_accurate),  # not all of the rehearsed ones were run
+        ("accuracy", "accuracy", ("none",), _as_accurate),  # a temperature does not change it
     ):
         yield from _against_all(rows, Decision(goal, place, "", None), metric, temperings, decide)
     both = common(rows, POISE, SOURCE)

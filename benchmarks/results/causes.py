@@ -40,6 +40,8 @@ def _cause(measured: Measured, missed: Decision) -> str:
             found = _mnist(measured.cells)
         case (("ece" | "third" | "paper-ece"), _):
             found = _floor(measured.cells, missed)
+        case (("nll" | "nll-rehearsed"), _):
+            found = _statistics_cost(measured.cells, missed.place)
         case "domain", _:
             found = _domain(measured.cells, missed)
         case "collapse", _:
@@ -73,6 +75,21 @@ def _domain(cells: pd.DataFrame, missed: Decision) -> str:
     return (
         f"the source model is right on {told(source)}, `poise` on {told(ours)}. The source model answers "
         f"only where it is estimated to be {told(ENTER, 2)} better, and the difference is smaller."
+    )
+
+
+def _statistics_cost(cells: pd.DataFrame, place: Place) -> str:
+    """The accuracy lost by the batch's statistics; empty where they gain."""
+    rows = at(cells, place)
+    source, norm = (mean(rows, each, "accuracy") for each in (SOURCE, Variant("norm", "none")))
+    t3a, ours = (mean(rows, Variant(name, "oracle"), "nll") for name in ("t3a", POISE.name))
+    if source is None or norm is None or t3a is None or ours is None or norm >= source or t3a >= ours:
+        return ""
+    return (
+        "statistics that follow the stream cost accuracy on this network (norm is right on "
+        f"{told(norm)}, no adaptation on {told(source)}), and T3A leaves them alone. At the best "
+        f"temperature, found with labels, the NLL of T3A is {told(t3a)}, that of the answers of `poise` "
+        f"before the source model answers any {told(ours)}."
     )
 
 

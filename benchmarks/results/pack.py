@@ -4,7 +4,8 @@
 
 writes cells.csv (a run of a method on a stream: its scores by protocol and tempering) and streams.csv (the
 norms and temperatures of the source model on a stream) beside this file, or into `--folder`. A result that
-several folders have is that of the last one. Results of one method with different code or options, or of one
+several folders have is that of the last one. With `--add`, rows of a data set and network that no
+folder has stay in the files. Results of one method with different code or options, or of one
 stream with different models or images, do not belong together and are refused.
 """
 
@@ -118,6 +119,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def added(news: pd.DataFrame, olds: pd.DataFrame) -> pd.DataFrame:
+    """The new rows, and those of the old ones whose data set and network no new row has."""
+    renewed = pd.MultiIndex.from_frame(news[["data", "backbone"]]).unique()
+    stay = olds[~pd.MultiIndex.from_frame(olds[["data", "backbone"]]).isin(renewed)]
+    order = [name for name in news.columns if name in (*MET, "label")]
+    joined = pd.concat([stay, news], ignore_index=True)
+    return joined.sort_values(order, na_position="first", kind="stable", ignore_index=True)
+
+
 def write(frame: pd.DataFrame, path: Path) -> None:
     """Write a CSV file whose whole numbers stay whole where some are missing."""
     if frame.empty:
@@ -134,13 +144,16 @@ def main() -> None:
     )
     parser.add_argument("outs", nargs="+", type=Path, metavar="OUT")
     parser.add_argument("--folder", type=Path, default=HERE)
+    parser.add_argument("--add", action="store_true", help="keep the rows of other data sets and networks")
     given = parser.parse_args()
     lines = [line for out in given.outs for line in read_lines(out / "results.jsonl")]
     summaries = [line for out in given.outs for line in read_lines(out / "streams.jsonl")]
     streams = {tuple(row[name] for name in MET): row for row in map(packed_stream, summaries)}
     cells = packed_cells([line for line in lines if line["status"] == "ok"])
-    write(cells, given.folder / "cells.csv")
-    write(pd.DataFrame(sorted(streams.values(), key=str)), given.folder / "streams.csv")
+    summarised = pd.DataFrame(sorted(streams.values(), key=str))
+    for name, frame in (("cells.csv", cells), ("streams.csv", summarised)):
+        path = given.folder / name
+        write(added(frame, pd.read_csv(path)) if given.add else frame, path)
 
 
 if __name__ == "__main__":

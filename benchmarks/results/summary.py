@@ -117,8 +117,8 @@ def lower(cells: pd.DataFrame) -> str:
             found.append(f"on {place} (`poise` {ours}) {'; '.join(parts)}")
     lower_ones = f"A lower ECE than `poise` have {'; '.join(found)}."
     some = lower_ones if found else "No ECE is below that of `poise`."
-    where = f"were rehearsed as well on {listed(rehearsed_at)}" if rehearsed_at else "were not rehearsed"
-    return f"{some} Other methods {where}."
+    where = "on all of these" if len(rehearsed_at) == len(networks(cells)) else f"on {listed(rehearsed_at)}"
+    return f"{some} Other methods were {f'rehearsed as well {where}' if rehearsed_at else 'not rehearsed'}."
 
 
 def _whole_eces(rows: pd.DataFrame, way: str) -> dict[str, tuple[float, float]]:

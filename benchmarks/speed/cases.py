@@ -108,7 +108,7 @@ def _network(backbone: Backbone, classes: int, device: str) -> nn.Module:
 def _source(backbone: Backbone, classes: int, device: str) -> eq.SourceStatistics:
     seen = [_images(backbone, _SETTLING, device)]
     model = _network(backbone, classes, device)
-    return eq.SourceStatistics.measure(model, seen, fisher=True, progress=False)
+    return eq.SourceStatistics.measure(model, seen, fisher=True, features=True, progress=False)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def passes(case: Case, label: str) -> dict[str, Any]:
     """Forwards, backwards and samples of a step on average, raw and tempered, and the numbers held."""
     model, images = Counting(case.network()), case.images()
     stream = [images[at % len(images)] for at in range(BATCHES)]
-    source = eq.SourceStatistics.measure(model, images, fisher=True, progress=False)
+    source = eq.SourceStatistics.measure(model, images, fisher=True, features=True, progress=False)
     # By default T3A holds a sum a class, not single supports.
     options = {name: value for name, value in METHODS[label].options.items() if name != "supports"}
     found = {}

@@ -18,7 +18,8 @@ from equipoise.core.facts import AdapterFacts
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.method import Method
 from equipoise.core.respond import Responder
-from equipoise.core.state import Snapshot, check_snapshot, state_of
+from equipoise.core.state import Snapshot, check_snapshot
+from equipoise.core.state_checks import state_of
 from equipoise.distributed.group import Ranks
 from equipoise.engine import eager
 from equipoise.engine.captured import CapturedSteps

@@ -35,7 +35,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {**{field.name: field.default for field in fields(method)}, **shared}
 
 
-def _made(name: str, options: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
+def make_method(name: str, options: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
     """A method of a name with its options, and the options of every adapter."""
     method, known = method_class(name), options_of(name)
     if unknown := sorted(set(options) - set(known) - set(FUNCTIONS)):
@@ -67,7 +67,7 @@ def create(name: str, model: nn.Module, source: SourceStatistics | None = None, 
     if method_class(name).name in _NAMED:
         adapter: Adapter = _NAMED[name](model, source, **options)
         return adapter
-    method, shared = _made(name, options)
+    method, shared = make_method(name, options)
     return Adapter(method, model, source, **shared)
 
 
@@ -143,7 +143,7 @@ class DEC(Adapter):
     """
 
     def __init__(self, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> None:
-        method, shared = _made("dec", options)
+        method, shared = make_method("dec", options)
         super().__init__(method, model, source, **shared)
 
 
@@ -168,7 +168,7 @@ class Poise(Adapter):
     """
 
     def __init__(self, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> None:
-        method, shared = _made("poise", options)
+        method, shared = make_method("poise", options)
         super().__init__(method, model, source, **shared)
 
 

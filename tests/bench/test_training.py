@@ -194,8 +194,44 @@ def test_the_file_has_the_model_and_what_was_measured_of_it(tmp_path: Path) -> N
     assert trained.source.fisher.keys() == {
         n for n, _ in trained.model.named_parameters() if ".1." in n or ".5." in n
     }
+    assert trained.source.entropies.numel() == 257
+    assert int(trained.source.features["class_counts"].sum()) == 72
     assert trained.fixed_tau == best_fixed_temperature(logits.detach(), images.labels)
     assert not trained.model.training
+
+
+def test_a_model_that_an_older_version_measured_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = toy_plan(tmp_path)
+    path = model_path(tmp_path, plan.key)
+    train_source_model(plan, tmp_path)
+    whole, source = weights(path, plan), load_source_model(path, "cpu").source
+
+    def of_old(self: SourceStatistics) -> dict[str, torch.Tensor]:
+        return {name: tensor for name, tensor in kept(self).items() if "source.fisher" in name}
+
+    kept = SourceStatistics.tensors
+    with monkeypatch.context() as patched:
+        patched.setattr(SourceStatistics, "tensors", of_old)
+        stored = load_source_model(path, "cpu")
+        images = Images.join([toy_images("plain"), toy_images("dark")])
+        images = images.select(split(images.labels, plan.seed).trained)
+        write_source_model(path, stored.model, images, plan)
+    assert not load_source_model(path, "cpu").source.features
+    said = train_source_model(plan, tmp_path)
+    assert said.endswith("measured by an older version; toy is measured again")
+    assert same(weights(path, plan), whole)
+    again = load_source_model(path, "cpu").source
+    assert same(again.tensors(), source.tensors())
+    assert train_source_model(plan, tmp_path) == ""
+
+
+def test_a_model_without_a_linear_head_has_no_features(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3), nn.Tanh()).eval()
+    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), toy_plan(tmp_path))
+    assert (tmp_path / "m.safetensors").exists()
 
 
 def test_a_model_without_normalisation_has_no_fisher(tmp_path: Path) -> None:

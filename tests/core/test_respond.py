@@ -27,8 +27,11 @@ from tests.support.unread import (
     unread_step,
 )
 
-QUICK = {"sotta": {"confidence": 0.0, "every": 8, "capacity": 8}}
-"""Options for a memory that is full after one batch."""
+QUICK: dict[str, dict[str, Any]] = {
+    "sotta": {"confidence": 0.0, "every": 8, "capacity": 8},
+    "rdumb": {"every": 1000},
+}
+"""Options for a memory that is full after one batch, and no reset, which is not captured."""
 
 OF_THE_HOST = (".counts.", ".random")
 """Parts of the names of state that the host counts and draws, whatever the device decides."""
@@ -170,7 +173,8 @@ def test_a_batch_without_a_good_sample_is_answered_with_nan(reads: NoReads) -> N
     assert same(before, snapshot(adapter))
 
 
-FRAGILE = [case for case, (name, _) in CASES.items() if name not in ("source", "t3a", "sotta")]
+STEADY = ("source", "t3a", "foa_shift", "lame", "memo", "sotta")  # have no memory, or empty it
+FRAGILE = [case for case, (name, _) in CASES.items() if name not in STEADY and case != "rdumb, sotta"]
 
 
 @pytest.mark.parametrize("case", FRAGILE)

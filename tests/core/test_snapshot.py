@@ -22,7 +22,7 @@ def batch(seed: int) -> Tensor:
 def make(method: str) -> eq.Adapter:
     model = network()
     source = eq.SourceStatistics.measure(
-        model, [batch(seed) - 2 for seed in range(4)], fisher=True, progress=False
+        model, [batch(seed) - 2 for seed in range(4)], fisher=True, features=True, progress=False
     )
     return eq.create(method, model, source, engine="eager")
 

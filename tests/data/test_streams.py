@@ -5,6 +5,8 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.data import Images, Order, Stream, make_stream
 from equipoise.data.streams.classes import dirichlet_slots
@@ -15,7 +17,7 @@ SIZES = [len(labels) for labels in LABELS]
 JOINED = torch.cat(LABELS)
 ALONE = ("shuffled", "recorded", "changing")
 """Kinds of one domain."""
-KINDS: tuple[Order, ...] = tuple(k for k in get_args(Order) if k != "changing")
+KINDS: tuple[Order, ...] = get_args(Order)
 EACH_ONCE = ("sorted", "mixed", "continual", "correlated", "abrupt")
 
 
@@ -66,7 +68,7 @@ def test_segments_add_up_and_domains_are_those_of_the_rows(kind: Order) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_sentence_describes_a_stream(kind: Order) -> None:
     sentence = stream_of(kind).describe()
-    assert sentence.startswith(f"{len(stream_of(kind)):,} images ")
+    assert sentence.startswith(f"{len(stream_of(kind)):,} images: ")
     assert sentence.endswith(" (seed 0).")
     assert sentence.count(". ") == 0
 
@@ -269,6 +271,32 @@ def test_batches_have_the_images_and_labels_of_the_rows(kind: Order) -> None:
     assert torch.equal(y, JOINED[stream.rows])
     assert torch.equal(y, stream.labels([domain.labels for domain in images]))
     assert {len(batch) for batch, _ in stream.batches(images, 16)} == {16, len(stream) % 16 or 16}
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most bytes of a tensor that any operation returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in found if isinstance(found, (list, tuple)) else (found,):
+            if isinstance(each, Tensor):
+                self.bytes = max(self.bytes, each.nbytes)
+        return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_tensor_is_larger_than_a_batch(kind: Order) -> None:
+    images, batch = images_of(kind, side=24), 4 * 10 * 3 * 24 * 24
+    stream = stream_of(kind, **({"length": 300} if kind == "changing" else {}))
+    with LargestTensor() as largest:
+        for x, _ in stream.batches(images, 10):
+            assert x.nbytes <= batch
+    assert batch == largest.bytes
+    assert batch < min(domain.pixels.nbytes for domain in images)
 
 
 def test_one_domain_needs_no_list() -> None:

@@ -42,7 +42,8 @@ def test_execution_describes_the_choice_for_every_method(name: str) -> None:
     model, source = make()
     adapter = eq.create(name, model, source)
     # Without depthwise convolutions, backwards through all weights are fast with the channels last, too.
-    laid_out = "contiguous" if adapter.learned and name != "dec" else "channels last"
+    convolutions = any(parameter.ndim == 4 for parameter in adapter.learned.values())
+    laid_out = "contiguous" if adapter.learned and not convolutions else "channels last"
     assert adapter.execution == f"eager, {laid_out}"
     assert eq.create(name, model, source, engine="eager").execution == "eager"
 
@@ -96,7 +97,7 @@ class Flattening(nn.Module):
 @pytest.mark.parametrize("name", [*eq.list_methods(), "predict"])
 def test_a_model_that_wants_contiguous_tensors_gets_them(name: str) -> None:
     model = Flattening().eval()
-    source = eq.SourceStatistics.measure(model, [drifted(8)], fisher=True, progress=False)
+    source = eq.SourceStatistics.measure(model, [drifted(8)], fisher=True, features=True, progress=False)
     method = "source" if name == "predict" else name
     adapter = eq.create(method, model, source, tempering="mean", teacher="resident")
     plain = eq.create(method, model, source, tempering="mean", teacher="resident", engine="eager")

@@ -234,7 +234,7 @@ def test_an_empty_memory_is_the_reason_for_no_update() -> None:
     assert (adapter.last.updated, adapter.last.reason) == (False, "2 samples until the next update")
     adapter(stream([2])[0])
     assert (adapter.last.updated, adapter.last.used, adapter.last.loss) == (False, 0, None)
-    assert adapter.last.reason == "the memory is empty: no sample was confident enough"
+    assert adapter.last.reason == "the memory is empty: no sample has entered it"
     after = snapshot(adapter)
     assert same(before, {name: after[name] for name in before})
     # Each sample draws its numbers, sure or not.

@@ -35,7 +35,7 @@ def test_every_method_answers_as_without_a_monitor(method: str) -> None:
 
 def measured_of_trained() -> eq.SourceStatistics:
     return eq.SourceStatistics.measure(
-        trained(), [samples(50, seed) for seed in range(3)], fisher=True, progress=False
+        trained(), [samples(50, seed) for seed in range(3)], fisher=True, features=True, progress=False
     )
 
 

@@ -128,12 +128,7 @@ def new_model(plan: ModelPlan, channels: int) -> nn.Module:
 def write_source_model(path: Path, model: nn.Module, images: Images, plan: ModelPlan) -> None:
     """Measure a trained model on its training images, without augmentation, and write both to one file."""
     device = next(model.parameters()).device
-    loader = (rows.to(device).float() for rows in images.pixels.split(MEASURE_BATCH))
-    answers: list[Tensor] = []
-    hook = model.register_forward_hook(lambda _, __, logits: answers.append(logits.cpu()))
-    source = SourceStatistics.measure(model, loader, progress=False)
-    hook.remove()
-    logits = torch.cat(answers)
+    source, logits = _measured(model, images)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(plan.seed))
     few = (images.pixels[rows].to(device).float() for rows in order[:FISHER_IMAGES].split(FISHER_BATCH))
     try:
@@ -147,6 +142,26 @@ def write_source_model(path: Path, model: nn.Module, images: Images, plan: Model
     about = json.dumps(asdict(_info(plan, images.pixels.shape[1])))
     text = {"source": source.to_json(), "fixed_tau": repr(tau), "about": about}
     write_tensors(path, _KIND, _VERSION, tensors, text)
+
+
+def _measured(model: nn.Module, images: Images) -> tuple[SourceStatistics, Tensor]:
+    """Statistics of a model on images, with those of its features where it has a linear head; its logits."""
+    device = next(model.parameters()).device
+    answers: list[Tensor] = []
+
+    def measure(features: bool) -> SourceStatistics:
+        answers.clear()
+        loader = (rows.to(device).float() for rows in images.pixels.split(MEASURE_BATCH))
+        return SourceStatistics.measure(model, loader, features=features, progress=False)
+
+    hook = model.register_forward_hook(lambda _, __, logits: answers.append(logits.cpu()))
+    try:
+        source = measure(features=True)
+    except ModelError:  # no linear head: a method that needs its features raises its own error
+        source = measure(features=False)
+    finally:
+        hook.remove()
+    return source, torch.cat(answers)
 
 
 def _info(plan: ModelPlan, channels: int) -> SourceModelInfo:

@@ -30,13 +30,18 @@ _MODEL, _OPTIMIZER = "model.", "optimizer."
 def train_source_model(plan: ModelPlan, folder: Path) -> str:
     """Train, measure and write a model, unless it is there; a training that was killed goes on.
 
-    A damaged file is replaced. Returns a sentence that says so, or an empty one.
+    A damaged file is replaced, and a model that an older version measured is measured again. Returns a
+    sentence that says so, or an empty one.
     """
     path = model_path(folder, plan.key)
     remark = ""
     try:
-        load_source_model(path, "cpu")
-        return remark
+        stored = load_source_model(path, "cpu")
+        if stored.source.entropies.numel():
+            return remark
+        with repeatable():
+            write_source_model(path, on_device(stored.model, pick_device()), source_images(plan), plan)
+        return f"{path}: measured by an older version; {plan.name} is measured again"
     except FileNotFoundError:
         pass
     except StateError as error:

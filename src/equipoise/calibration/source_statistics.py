@@ -3,34 +3,36 @@
 import json
 import math
 import os
-import warnings
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.calibration.feature_moments import FeatureMoments
 from equipoise.calibration.fisher import Fisher
+from equipoise.calibration.measured_answers import MeasuredAnswers, even_quantiles
 from equipoise.calibration.norm_limits import SampleMoments
 from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
-from equipoise.functional import at_least_single, entropy
 from equipoise.network.compiled import uncompiled
+from equipoise.network.head import watch_head
 from equipoise.network.inputs import InputsFunction, batches, check_functions
 from equipoise.network.modules import checked_module, device_of, fingerprint
-from equipoise.network.named_tensors import part
+from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.normalisation import frozen_statistics
 from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, checked_parameters
-from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
 from equipoise.version import __version__
 
-_TENSORS = ("norm_limits", "fisher", "rehearsals")
 _KIND, _VERSION = "equipoise source statistics", 1
-_FISHER, _LIMITS, _REHEARSAL = "source.fisher.", "source.norm_limits", "source.rehearsal."
+_VECTORS = {name: f"source.{name}" for name in ("norm_limits", "entropies", "confidences")}
+_TABLES = {name: f"source.{name}." for name in ("fisher", "features")}
+_REHEARSAL = "source.rehearsal."
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,11 @@ class SourceStatistics:
         norm_limits: how far batches of source data are from the model's batch-norm statistics at most, by
             layer and size of batch (`norm_limits.SampleMoments`): a batch beyond them is a jump of inputs.
             Empty for a model without batch norm.
+        entropies: quantiles of the entropy of source samples in nats, at 257 equal levels from 0 to 1.
+        confidences: quantiles of their largest probability, at the same levels.
         fisher: how much each parameter matters, by name (`fisher.Fisher`); empty unless asked for.
+        features: "mean" (D), "class_means" and "class_variances" (C, D), and "class_counts" (C) of the linear
+            head's inputs by predicted class (`feature_moments.FeatureMoments`); empty unless asked for.
         rehearsals: how accurate methods on this model are, seen from their answers, by their names; made by
             `equipoise.rehearse`.
 
@@ -69,7 +75,10 @@ class SourceStatistics:
     model_fingerprint: str = ""
     library_fingerprint: str = ""
     norm_limits: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False, compare=False)
+    entropies: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False, compare=False)
+    confidences: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False, compare=False)
     fisher: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    features: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
     rehearsals: Mapping[str, Rehearsal] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -92,17 +101,19 @@ class SourceStatistics:
         max_samples: int | None = None,
         *,
         fisher: Parameters | bool = False,
+        features: bool = False,
         inputs: InputsFunction | None = None,
         outputs: OutputsFunction | None = None,
         progress: bool = True,
     ) -> "SourceStatistics":
-        """Measure a model on source-domain batches in one pass that keeps nothing but the logit norms.
+        """Measure a model on source-domain batches in one pass that keeps three numbers of each sample.
 
         The loader yields tensors, tuples (inputs, labels), or dicts of keyword inputs; labels play no part.
         `inputs` and `outputs` are as in `equipoise.Adapter`. The model is left as it was. Samples with
         non-finite logits are left out, with a warning. `fisher=True` also measures what the method "eata"
         needs, for the parameters that it adapts by default (or those named, as its option `parameters` does):
         a forward and a backward more for each batch; its authors use 2,000 samples in batches of 64.
+        `features=True` also measures the inputs of the model's linear head, in the same forward.
         """
         if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
             raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
@@ -112,9 +123,8 @@ class SourceStatistics:
         importance = (
             None if fisher is False else Fisher(model, checked_parameters("parameters", fisher), outputs)
         )
-        moments = SampleMoments(model)
-        norms: list[torch.Tensor] = []
-        total, largest, seen, left_out, classes, probabilities = 0.0, 0.0, 0, 0, 0, True
+        moments, answers, of_features = SampleMoments(model), MeasuredAnswers(), FeatureMoments()
+        seen, classes = 0, 0
         modes = [(module, module.training) for module in model.modules()]
         try:
             model.eval()
@@ -123,44 +133,39 @@ class SourceStatistics:
                 for batch in batches(loader, model, device_of(model), inputs, progress=title):
                     if max_samples is not None and seen + batch.rows > max_samples:
                         batch = batch.select(torch.arange(batch.rows) < max_samples - seen)
-                    with nullcontext() if moments.full else moments.gathering():
+                    with ExitStack() as hooks:
+                        if not moments.full:
+                            hooks.enter_context(moments.gathering())
+                        watched = hooks.enter_context(watch_head(model, None, False)) if features else None
                         output = model(*batch.args, **batch.kwargs)
                     logits = checked_logits(output, batch.rows, classes or None, outputs)
-                    classes = logits.shape[1]
-                    finite = logits.isfinite().all(1)
-                    good = at_least_single(logits[finite])
+                    classes, finite = logits.shape[1], logits.isfinite().all(1)
+                    answers.observe(logits)
                     if not moments.full:
                         moments.name(logits.argmax(1), finite)
-                    if importance is not None and len(good):
+                    if watched is not None:
+                        of_features.observe(watched, logits)
+                    if importance is not None and finite.any():
                         importance.observe(batch.select(finite))
-                    total += float(entropy(good).double().sum())
-                    norms.append(torch.linalg.vector_norm(good, dim=1).cpu())
-                    largest = max(largest, float(good.abs().amax())) if len(good) else largest
-                    probabilities &= are_probabilities(good)
-                    left_out += batch.rows - len(good)
                     seen += batch.rows
                     if seen == max_samples:
                         break
         finally:
             for module, training in modes:
                 module.training = training
-        kept = torch.cat(norms)
-        _check_norms(kept, largest, left_out)
-        if left_out:
-            warnings.warn(
-                f"{left_out} of {seen} source samples gave non-finite logits and were left out", stacklevel=2
-            )
-        if probabilities:
-            warn_of_probabilities()
+        answers.check()
         return cls(
-            h0=total / len(kept),
-            kappa=float(kept.median()),
+            h0=float(answers.nats.double().mean()) / math.log(2),
+            kappa=float(answers.norms.median()),
             num_classes=classes,
-            num_samples=len(kept),
+            num_samples=len(answers.norms),
             model_fingerprint=fingerprint(model),
             library_fingerprint=f"equipoise {__version__}, torch {torch.__version__}",
             norm_limits=moments.limits(),
+            entropies=even_quantiles(answers.nats),
+            confidences=even_quantiles(answers.confidences),
             fisher={} if importance is None else importance.result(),
+            features=of_features.result() if features else {},
         )
 
     @property
@@ -204,18 +209,19 @@ class SourceStatistics:
 
     def to_json(self) -> str:
         """Everything but the tensors, as text."""
-        parts = {name: value for name, value in vars(self).items() if name not in _TENSORS}
+        tensors = {*_VECTORS, *_TABLES, "rehearsals"}
+        parts = {name: value for name, value in vars(self).items() if name not in tensors}
         return json.dumps({**parts, "rehearsals": {n: r.to_json() for n, r in self.rehearsals.items()}})
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors, under names of their own in a file."""
-        limits = {_LIMITS: self.norm_limits} if self.norm_limits.numel() else {}
-        rehearsed = {
-            f"{_REHEARSAL}{method}.{name}": tensor
+        vectors = {key: getattr(self, name) for name, key in _VECTORS.items() if getattr(self, name).numel()}
+        tables = (prefixed(key, getattr(self, name)) for name, key in _TABLES.items())
+        rehearsed = (
+            prefixed(f"{_REHEARSAL}{method}.", rehearsal.tensors())
             for method, rehearsal in self.rehearsals.items()
-            for name, tensor in rehearsal.tensors().items()
-        }
-        return {**limits, **rehearsed, **{_FISHER + name: tensor for name, tensor in self.fisher.items()}}
+        )
+        return dict(ChainMap(vectors, *tables, *rehearsed))
 
     @classmethod
     def from_parts(cls, text: str, tensors: Mapping[str, Tensor]) -> "SourceStatistics":
@@ -225,8 +231,9 @@ class SourceStatistics:
             method: Rehearsal.from_parts(text, part(tensors, f"{_REHEARSAL}{method}."))
             for method, text in dict(parts.pop("rehearsals", {})).items()
         }
-        limits = tensors.get(_LIMITS, torch.zeros(0))
-        return cls(**parts, norm_limits=limits, fisher=part(tensors, _FISHER), rehearsals=rehearsals)
+        parts |= {name: tensors.get(key, torch.zeros(0)) for name, key in _VECTORS.items()}
+        parts |= {name: part(tensors, key) for name, key in _TABLES.items()}
+        return cls(**parts, rehearsals=rehearsals)
 
     def agrees_with(self, other: "SourceStatistics") -> bool:
         """Whether both describe the same model, up to the rounding of another batch size or device."""
@@ -234,24 +241,6 @@ class SourceStatistics:
             (self.model_fingerprint, self.num_classes) == (other.model_fingerprint, other.num_classes)
             and math.isclose(self.h0, other.h0, rel_tol=1e-3, abs_tol=1e-4)
             and math.isclose(self.kappa, other.kappa, rel_tol=1e-3)
-        )
-
-
-def _check_norms(norms: Tensor, largest: float, left_out: int) -> None:
-    """Raise SourceError where at least half of the logits are zero or overflow, or none is finite."""
-    samples, median = len(norms), float(norms.median()) if len(norms) else math.nan
-    advice = "are its weights loaded, and the inputs scaled as in training?"
-    if not samples:
-        raise SourceError(f"{left_out} of {left_out} source samples gave non-finite logits: {advice}")
-    if median == 0:
-        raise SourceError(
-            f"the model's logits are zero for {int((norms == 0).sum())} of {samples} source samples: its "
-            "last layer is not trained, or has weights of zero; train it or load its weights first"
-        )
-    if median == math.inf:
-        raise SourceError(
-            f"the model's logits overflow for {int(norms.isinf().sum())} of {samples} source samples (the "
-            f"largest is {largest:.1e}, the root of its sum of squares is infinite): {advice}"
         )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Method
+from equipoise.errors import ModelError
 from equipoise.network.normalisation import NORMALISATION
 from equipoise.registry import method_class
 from equipoise.rehearsing.rehearse import rehearse
@@ -130,7 +131,10 @@ def _made(kind: str, seed: int) -> tuple[nn.Module, SourceStatistics]:
 def measured(model: nn.Module, loader: list[Any]) -> SourceStatistics:
     """Source statistics with everything that any method needs."""
     fisher = any(isinstance(module, NORMALISATION) for module in model.modules())
-    return SourceStatistics.measure(model, loader, fisher=fisher, progress=False)
+    try:
+        return SourceStatistics.measure(model, loader, fisher=fisher, features=True, progress=False)
+    except ModelError:  # no linear head
+        return SourceStatistics.measure(model, loader, fisher=fisher, progress=False)
 
 
 def _rehearsal(method: str, options: dict[str, Any]) -> Rehearsal:

@@ -133,4 +133,5 @@ def unread_step(adapter: Adapter, x: Tensor, respond: Responder | None = None) -
 def captures(adapter: Adapter, x: Tensor) -> bool:
     """Whether a batch like this could be a CUDA graph by now."""
     respond = adapter._respond
-    return respond.method.plan(respond.context(Batch.of((x,), {}), looks=False)).captured
+    plan = respond.method.plan(respond.context(Batch.of((x,), {}), looks=False))
+    return plan.captured and not plan.anew

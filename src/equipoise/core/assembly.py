@@ -59,8 +59,18 @@ def make_responder(
     )
     if source is not None:
         source.check_fits(student.fingerprint)
+    _check_features(method, source)
     method.check_model(student, source)
     return Responder(student, method, temper, State(student, method, source, temper.initial()), source)
+
+
+def _check_features(method: Method, source: SourceStatistics | None) -> None:
+    """Raise SourceError where a method needs moments of features that the source statistics lack."""
+    if method.needs_features and not (source and source.features):
+        raise SourceError(
+            f"{method.name} needs source statistics with the means of the linear head's features, and these "
+            f"have none: source = {method.measuring}"
+        )
 
 
 def check_rehearsed(temper: Temper, name: str, options: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from torch import nn
 
 from equipoise.core.footprint import measure_footprint
+from equipoise.core.method import option_values
 from equipoise.core.respond import Responder
 from equipoise.network.head import linear_layer, linear_layers
 from equipoise.network.student import Student
@@ -50,7 +51,7 @@ def _prototypes(respond: Responder) -> str:
     student, method = respond.student, respond.method
     if not method.uses_prototypes:
         return f"none: {method.name} uses none"
-    head = student.head or method.options().get("head")
+    head = student.head or option_values(method).get("head")
     if head is not None:
         weight = linear_layer(student.model, head).weight
         return f"on the linear head {head!r}, {weight.shape[1]} features to {weight.shape[0]} classes"

@@ -12,7 +12,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper
 from equipoise.core.footprint import Footprint, measure_footprint
 from equipoise.core.lock import CallLock, one_at_a_time
-from equipoise.core.method import Method
+from equipoise.core.method import Method, option_values
 from equipoise.core.record import Record, Step
 from equipoise.core.respond import Responder
 from equipoise.network.modules import LearningModule
@@ -95,7 +95,7 @@ class AdapterFacts(LearningModule):
     def options(self) -> dict[str, Any]:
         """All options with their values, as plain numbers, names and lists."""
         student, temper = self._respond.student, self._respond.temper
-        options = self.method.options()
+        options = option_values(self.method)
         if options.get("head", "") is None:
             options["head"] = student.head  # as a forward has found it
         tempered = {"tempering": temper.kind, "t_min": temper.t_min, "t_max": temper.t_max}

@@ -79,6 +79,17 @@ class GradientMethod(Method):
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The loss of the logits of a batch."""
 
+    def descend(
+        self, logits: Tensor, loss: Loss, context: Context, checks: tuple[Check, ...]
+    ) -> tuple[Loss, tuple[Check, ...]]:
+        """Take a step of the optimiser where the checks hold.
+
+        Returns the loss with all memory of the step, and all checks of it.
+        """
+        student, state = context.student, part(context.memory, OPTIMIZER)
+        state, checks = student.descend(lambda: student.slope(loss.value), self.descent, state, *checks)
+        return loss._replace(memory={**loss.memory, **prefixed(OPTIMIZER, state)}), checks
+
     @property
     def learns(self) -> Parameters:
         """The parameters that learn."""
@@ -119,15 +130,8 @@ class GradientMethod(Method):
         if self.learning_rate == 0:
             checks = (*earlier, *loss.checks)
             return Update(logits, loss.memory, loss.used, value, checks, "the learning rate is 0")
-        state, checks = student.descend(
-            lambda: student.slope(loss.value),
-            self.descent,
-            part(context.memory, OPTIMIZER),
-            *earlier,
-            finite,
-            *loss.checks,
-        )
-        memory = {**(before.memory if before else {}), **loss.memory, **prefixed(OPTIMIZER, state)}
+        loss, checks = self.descend(logits, loss, context, (*earlier, finite, *loss.checks))
+        memory = {**(before.memory if before else {}), **loss.memory}
         update = Update(logits, memory, loss.used, value, checks)
         if before is None or before.loss is None or not loss.checks:
             return update

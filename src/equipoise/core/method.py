@@ -47,12 +47,15 @@ class Plan(NamedTuple):
         counts: the method's `counters` after this batch.
         idle: the reason why nothing is going to be learned; empty otherwise.
         captured: whether this step may be captured; false while memory still changes names or shapes.
+        anew: whether to go back to the source model, and to the memory and counters before the first batch,
+            before this batch, which is then planned again; such a step is never captured.
     """
 
     course: tuple[Any, ...] = ()
     counts: Counts = MappingProxyType({})
     idle: str = ""
     captured: bool = True
+    anew: bool = False
 
 
 class Context(NamedTuple):
@@ -148,6 +151,7 @@ class Method(ABC):
         name: the name in the registry.
         needs_source: whether the method needs source statistics, tempered or not.
         needs_fisher: whether the source statistics must hold the Fisher diagonal.
+        needs_features: whether the source statistics must hold moments of the linear head's inputs.
         asks_source: whether `step` needs the source model's answers to each batch.
         moves_statistics: whether running statistics of normalisation layers follow the stream.
         stores_samples: whether samples are kept as they came.
@@ -162,6 +166,7 @@ class Method(ABC):
     name: ClassVar[str]
     needs_source: ClassVar[bool] = False
     needs_fisher: ClassVar[bool] = False
+    needs_features: ClassVar[bool] = False
     asks_source: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
     stores_samples: ClassVar[bool] = False
@@ -225,6 +230,7 @@ class Method(ABC):
         """The seed of `Context.rand`: the option `seed`, where the method has one."""
         return int(getattr(self, "seed", 0))
 
-    def options(self) -> dict[str, Any]:
-        """The options by name, as plain numbers, names and lists."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+def option_values(method: Method) -> dict[str, Any]:
+    """The options of a method by name, as plain numbers, names, lists and dicts of them."""
+    return {field.name: getattr(method, field.name) for field in fields(method)}

@@ -11,7 +11,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import OF_TAU, SourceView, Temper, TemperedAnswers, divide
 from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Plan, Update
 from equipoise.core.record import Record
-from equipoise.core.state import State
+from equipoise.core.state import Pending, State
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.network.flags import Check, all_hold, host_knows
@@ -98,7 +98,7 @@ class Responder:
         with self.state.transaction() as pending:
             batch, good, silent, view = self._screen(batch)
             permitted = good.all()
-            plan, update = self._step(batch, view, host, permitted)
+            plan, update = self._step(batch, view, host, permitted, pending)
             if view is None and self.temper.kind in OF_TAU:
                 view = self._view(batch, update.source_logits)
             checks = (student.finite_statistics(), *update.checks)
@@ -150,10 +150,14 @@ class Responder:
             return self.temper.view(self.student.source_logits(batch) if logits is None else logits)
 
     def _step(
-        self, batch: Batch, view: SourceView | None, host: HostInputs, permitted: Tensor
+        self, batch: Batch, view: SourceView | None, host: HostInputs, permitted: Tensor, pending: Pending
     ) -> tuple[Plan, Update]:
         context = self.context(batch, looks=host.looks)
         plan = self.method.plan(context)
+        if plan.anew:
+            pending.begin_anew()
+            host, context = self.host_inputs(), self.context(batch)
+            plan = self.method.plan(context)
         self.student.permission = permitted
         try:
             update = self.method.step(

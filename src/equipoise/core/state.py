@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import SAMPLES, Memory, Method
 from equipoise.core.random import HostRandom, check_generator_state
+from equipoise.core.state_checks import check_state
 from equipoise.errors import StateError
 from equipoise.network.named_tensors import copies, copy_into, copy_unless, part, prefixed
 from equipoise.network.student import Student
@@ -78,11 +79,14 @@ class State:
         self._start()
 
     def _start(self) -> None:
+        self._start_memory()
+        self.random.state = None
+        self.forget_temperature()
+
+    def _start_memory(self) -> None:
         with torch.inference_mode(False), torch.no_grad():
             self._replace({n: t.clone() for n, t in self._method.initial(self.student, self._source).items()})
         self.counts.update(dict.fromkeys(self._method.counters, 0))
-        self.random.state = None
-        self.forget_temperature()
 
     def forget_temperature(self) -> None:
         """Forget the observations of the temper."""
@@ -211,6 +215,14 @@ class State:
         self._load_model(self.student.source_values(self.student.adapting))
         self._start()
 
+    def begin_anew(self) -> None:
+        """Go back to the source model, and to memory and counts before the first batch.
+
+        Random numbers and the observations of the temper go on.
+        """
+        self._load_model(self.student.source_values(self.student.adapting))
+        self._start_memory()
+
     def move(self, fn: Any) -> None:
         """Move with the module, by the function of `nn.Module._apply`.
 
@@ -277,9 +289,17 @@ class Pending:
 
     def __init__(self, state: State, before: Memory, random: Tensor | None) -> None:
         self._state, self._before, self._random = state, before, random
+        self._whole: Snapshot | None = None
+
+    def begin_anew(self) -> None:
+        """Let the step begin from the source model and the memory before the first batch."""
+        self._whole = self._state.snapshot()
+        self._state.begin_anew()
 
     def undo(self) -> None:
-        """Give the network its values of before."""
+        """Give the network its values of before; memory too, if the step began anew."""
+        if self._whole is not None:
+            self._state.restore(self._whole)
         self._state.random.state = self._random
         copy_into(self._state.student.adapting, self._before)
 
@@ -318,35 +338,6 @@ def _moved(name: str, tensor: Tensor, fn: Any) -> Tensor:
     return tensor.to(moved.device) if narrowed or name.startswith(SAMPLES) else moved
 
 
-def state_of(method: str, state: Any) -> dict[str, Any]:
-    """The entries of a state dict without the name of the method; StateError if it is that of another."""
-    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
-        raise StateError(f"expected a state as a mapping of names to tensors, got {type(state).__name__}")
-    if others := sorted({name.split(".")[0] for name in state} - {method}):
-        raise StateError(f"expected the state of {method!r}, got that of {', '.join(others)}")
-    return part(state, f"{method}.")
-
-
-def check_state(expected: Memory, came: Mapping[str, Any], optional: tuple[str, ...]) -> None:
-    """Raise StateError unless `came` has the names, shapes and types of `expected`, and finite values.
-
-    Names that match a pattern in `optional` may be there or not, in any shape.
-    """
-    if missing := sorted(set(expected) - set(came)):
-        raise StateError(f"the state lacks {_listed(missing)}; other options, another model, or damaged?")
-    unknown = [n for n in came if n not in expected and not any(fnmatchcase(n, o) for o in optional)]
-    if unknown:
-        raise StateError(f"the state has unknown entries: {_listed(sorted(unknown))}")
-    for name, value in came.items():
-        if not isinstance(value, Tensor):
-            raise StateError(f"{name}: expected a tensor, got {type(value).__name__}")
-        like = expected.get(name, value)
-        if value.shape != like.shape or value.dtype != like.dtype:
-            raise StateError(f"{name}: expected {_described(like)}, got {_described(value)}")
-        if not bool(value.isfinite().all()):
-            raise StateError(f"{name}: expected finite values, got some that are not")
-
-
 def check_snapshot(snapshot: Any, adapting: Memory) -> None:
     """Raise StateError unless a snapshot has the tensors of a network that adapts, on the same device."""
     if not isinstance(snapshot, Snapshot):
@@ -357,11 +348,3 @@ def check_snapshot(snapshot: Any, adapting: Memory) -> None:
             "the snapshot is of another adapter, or of this one on another device; state_dict and "
             "load_state_dict go from one to the other"
         )
-
-
-def _described(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {tuple(tensor.shape)}"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

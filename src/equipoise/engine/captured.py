@@ -245,7 +245,12 @@ def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:
     values = batch.named()
     rest = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
     simple = all(value is None or isinstance(value, (bool, int, float, str)) for value in rest.values())
-    if not plan.captured or not simple or any(tensor.device != student.device for tensor in tensors):
+    if (
+        not plan.captured
+        or plan.anew
+        or not simple
+        or any(tensor.device != student.device for tensor in tensors)
+    ):
         return None
     kind = student.device.type
     cast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))

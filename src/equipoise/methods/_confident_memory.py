@@ -1,7 +1,7 @@
 """SoTTA's memory: high-confidence uniform sampling, for all the samples of a batch at once."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,31 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from equipoise.core.method import SAMPLES, Memory
-from equipoise.errors import BatchError, StateError
-from equipoise.network.batch import Batch
+from equipoise.core.method import Memory
+from equipoise.methods._stored_samples import SLOT_CLASSES, placed, placed_samples
 from equipoise.network.flags import reads_are_free
-from equipoise.network.named_tensors import part
 
 Array: TypeAlias = npt.NDArray[Any]
-
-SLOT_CLASSES = "classes"
-"""The memory of the class in each slot, -1 where it is free."""
-
-
-def free(capacity: int, device: torch.device) -> dict[str, Tensor]:
-    """A memory without samples, whose shapes come with the first batch."""
-    return {SLOT_CLASSES: torch.full((capacity,), -1, device=device)}
-
-
-def full(stored: Memory) -> Tensor:
-    """Whether every slot has a sample: a flag on the device."""
-    return (stored[SLOT_CLASSES] >= 0).all()
-
-
-def emptied(stored: Memory, where: Tensor) -> dict[str, Tensor]:
-    """The classes in the slots, all free where a flag on the device is true."""
-    return {SLOT_CLASSES: torch.where(where, -1, stored[SLOT_CLASSES])}
 
 
 def offer(
@@ -45,12 +25,7 @@ def offer(
     """
     memory = stored[SLOT_CLASSES]
     held, taker = taken_slots(memory, *(t.to(memory.device) for t in (classes, offered, draws)))
-    news = {SLOT_CLASSES: held}
-    for name, rows in samples.items():
-        old = stored.get(SAMPLES + name)
-        store = rows.new_zeros(len(held), *rows.shape[1:]) if old is None else old
-        news[SAMPLES + name] = _placed(store, rows, taker.to(rows.device))
-    return news
+    return {SLOT_CLASSES: held, **placed_samples(stored, samples, taker)}
 
 
 def taken_slots(memory: Tensor, classes: Tensor, offered: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,15 +39,7 @@ def taken_slots(memory: Tensor, classes: Tensor, offered: Tensor, draws: Tensor)
     # The rounds on the CPU are the faster there, but how many they are depends on the data.
     choose = takers_on_cpu if reads_are_free(memory.device) else takers_by_tensors
     taker = choose(memory, classes, offered, draws)
-    return _placed(memory, classes, taker), taker
-
-
-def _placed(store: Tensor, rows: Tensor, taker: Tensor) -> Tensor:
-    """A store with, in each slot that was taken, the row of its taker."""
-    if not len(rows):
-        return store
-    taken = (taker >= 0).view(-1, *[1] * (rows.dim() - 1))
-    return torch.where(taken, rows[taker.clamp(min=0)], store)
+    return placed(memory, classes, taker), taker
 
 
 def takers_on_cpu(memory: Tensor, classes: Tensor, offered: Tensor, draws: Tensor) -> Tensor:
@@ -179,46 +146,3 @@ def _indices(tensor: Tensor) -> Tensor:
 def default_confidence(classes: int) -> float:
     """The authors' .99 for 10 classes, .66 for 100, .33 for 1,000; linear in log C between, level outside."""
     return min(0.99, max(0.33, 0.33 * (4 - math.log10(classes))))
-
-
-def storable(stored: Memory, batch: Batch, gather: Callable[[Tensor, str], Tensor]) -> dict[str, Tensor]:
-    """The tensors of a batch that the memory stores, of all processes; BatchError for other shapes."""
-    samples, stores = batch.samples(), part(stored, SAMPLES)
-    for name, store in stores.items():
-        came = samples.get(name)
-        expected = f"sotta stores samples in one memory: expected input {name} as {store.dtype} "
-        expected += f"{tuple(store.shape[1:])} a sample"
-        if came is None:
-            raise BatchError(f"{expected}, as in the first batch, got none with a row for each sample")
-        if came.shape[1:] != store.shape[1:] or came.dtype != store.dtype:
-            hint = "; pad them to one shape" if came.dtype == store.dtype else ""
-            raise BatchError(f"{expected}, got {came.dtype} {tuple(came.shape[1:])}{hint}")
-    return {n: gather(rows, "samples") for n, rows in samples.items() if not stores or n in stores}
-
-
-def remembered(stored: Memory, like: Batch, *, whole: bool) -> Batch | None:
-    """The samples in the memory as a batch; what belongs to all samples is that of `like`.
-
-    `whole`: as many as there are slots, filled or not; else those that are there, None without any.
-    """
-    stores, filled = part(stored, SAMPLES), stored[SLOT_CLASSES] >= 0
-    if whole:
-        return like.with_samples(stores)
-    if not bool(filled.any()):
-        return None
-    return like.with_samples({name: t[filled.to(t.device)] for name, t in stores.items()})
-
-
-def check_waiting(waiting: int, every: int) -> None:
-    """Raise StateError for a count of samples after which an update should have been long ago."""
-    if not 0 <= waiting < every:
-        raise StateError(f"expected fewer than every={every} samples waiting, got {waiting}")
-
-
-def check_stored(stored: Memory, capacity: int, num_classes: int | None) -> None:
-    """Raise StateError for a memory of another size, or of classes that the model does not have."""
-    sizes = {len(tensor) for tensor in part(stored, SAMPLES).values()}
-    if sizes - {capacity} or (bool((stored[SLOT_CLASSES] >= 0).any()) and not sizes):
-        raise StateError(f"expected a memory of {capacity} samples, got {sorted(sizes)}")
-    if int(stored[SLOT_CLASSES].min()) < -1 or int(stored[SLOT_CLASSES].max()) >= (num_classes or math.inf):
-        raise StateError("the memory has samples of classes that the model does not have")

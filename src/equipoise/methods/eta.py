@@ -12,9 +12,10 @@ from equipoise.core.method import SAMPLES, Context, Counts, Memory
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._lone_samples import WindowedMethod
+from equipoise.methods._objectives import OBJECTIVES, Objective, mean_over, objective
 from equipoise.network.flags import Check
 from equipoise.network.student import Student
-from equipoise.options import option
+from equipoise.options import choice, option
 from equipoise.registry import register
 
 _INERTIA = 0.9  # of the moving average of probabilities, the authors'
@@ -36,6 +37,8 @@ class Eta(WindowedMethod):
     Args:
         margin: E₀ as a multiple of ln C.
         epsilon: the largest cosine of a new sample; the authors use .05 for ImageNet, .4 for CIFAR.
+        objective: what is minimised and weighted: "entropy", H, or "come" (`_objectives.opinion_entropy`);
+            the samples are selected and their weights computed by H in any case.
         learning_rate: by default 2.5e-4 for "sgd" (the authors, on ImageNet) and 1e-3 for "adam".
 
     Deviations: those of TENT, and a reset forgets the moving average, which the authors' code keeps.
@@ -46,10 +49,11 @@ class Eta(WindowedMethod):
 
     margin: float = option(0.4, low=0)
     epsilon: float = option(0.05, low=0)
+    objective: Objective = choice("entropy", OBJECTIVES)
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The weighted entropy of the samples kept."""
-        entropies, probabilities = nats(logits), at_least_single(logits.detach()).softmax(1)
+        entropies, probabilities = nats(logits.detach()), at_least_single(logits.detach()).softmax(1)
         limit = self.margin * math.log(logits.shape[1])
         # Zeros: no average yet.
         average = context.memory.get("average", torch.zeros_like(probabilities[0])).to(probabilities)
@@ -57,14 +61,11 @@ class Eta(WindowedMethod):
             raise StateError(f"expected an average of {logits.shape[1]} classes, got {len(average)}")
         first = ~average.any()
         similar = cosine_similarity(average.unsqueeze(0), probabilities).abs()
-        kept = (entropies.detach() < limit) & ((similar < self.epsilon) | first)
+        kept = (entropies < limit) & ((similar < self.epsilon) | first)
         count = kept.sum()
-        share = kept.to(entropies.dtype) / count.clamp(min=1)
-        mean = (share.unsqueeze(1) * probabilities).sum(0)
+        mean = (kept.unsqueeze(1) * probabilities).sum(0) / count.clamp(min=1)
         moved = torch.where(first, mean, torch.lerp(mean, average, _INERTIA))
-        weight = (limit - entropies.detach()).exp()
-        # A sample that is left out must not reach the loss: its share of 0 times an infinite weight is NaN.
-        loss = (share * torch.where(kept, weight * entropies, 0.0)).sum()
+        loss = mean_over(kept, (limit - entropies).exp() * objective(self.objective, logits))
         some = Check(count > 0, f"none of {len(logits)} samples is reliable and new", undoes=False)
         return Loss(loss, count, {"average": torch.where(count > 0, moved, average)}, (some,))
 

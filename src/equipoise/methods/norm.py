@@ -7,9 +7,8 @@ from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import SAMPLES, Context, Counts, Memory, Method, Plan, Update
-from equipoise.errors import ModelError
+from equipoise.methods._batch_norm import STATISTICS_FOLLOW, check_batch_norm
 from equipoise.methods._lone_samples import check_window, is_lone, join_window, rows_before
-from equipoise.network.normalisation import batch_norm_layers
 from equipoise.network.student import Student
 from equipoise.options import option
 from equipoise.registry import register
@@ -51,7 +50,7 @@ class Norm(Method):
                     batch, samples = join_window(context.memory, batch, self.window)
                 logits = context.student.on_batch_statistics(batch, self.norm_momentum)
         added = batch.rows - context.batch.rows
-        return Update(logits[added:], samples, idle="only the statistics follow")
+        return Update(logits[added:], samples, idle=STATISTICS_FOLLOW)
 
     def plan(self, context: Context) -> Plan:
         """Decide whether a window is used; not captured while it fills up."""
@@ -65,9 +64,4 @@ class Norm(Method):
 
     def check_model(self, student: Student, source: SourceStatistics | None) -> None:
         """Refuse a model without batch norm."""
-        if not batch_norm_layers(student.model):
-            raise ModelError(
-                "norm needs batch-normalisation layers with running statistics, and the model has none; "
-                "tent adapts other normalisation layers, t3a needs but a linear head, and poise works on any "
-                "model"
-            )
+        check_batch_norm(self.name, student)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
@@ -57,7 +58,7 @@ class PoiseMethod(Method):
         """Let statistics and prototypes follow the batch."""
         student, memory, limits = context.student, dict(context.memory), context.constants.get(LIMITS)
         momentum = self.norm_momentum
-        with student.watched() as head:
+        with torch.no_grad(), student.watched() as head:
             logits, age = student.on_running_statistics(context.batch, momentum, limits, memory.get(AGE))
             used = logits.isfinite().all(1).sum()
             memory |= learn(memory, head, logits) | ({} if age is None else {AGE: age})

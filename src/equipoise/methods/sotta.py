@@ -1,24 +1,22 @@
 """SoTTA: learn from a balanced memory of confident samples, towards flat minima."""
 
 from dataclasses import dataclass
-from functools import partial
 
-import torch
 from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.gradient import OPTIMIZER, GradientMethod, Loss
+from equipoise.core.gradient import GradientMethod, Loss
 from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Update
 from equipoise.functional import at_least_single
-from equipoise.methods import _confident_memory as slots
-from equipoise.network.flags import Check, all_hold
-from equipoise.network.named_tensors import part, prefixed
+from equipoise.methods import _stored_samples as slots
+from equipoise.methods._confident_memory import default_confidence, offer
+from equipoise.methods._memory_updates import learn_from_memory, memory_step
+from equipoise.network.batch import Batch
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, Slope, sharpness_aware_slope
 from equipoise.network.student import Student
 from equipoise.options import choice, option
 from equipoise.registry import register
 
-_WAITING, _FULL = "waiting", "full"
 _EPSILON = 1e-6  # the authors', inside the logarithm
 
 
@@ -52,7 +50,7 @@ class Sotta(GradientMethod):
 
     name = "sotta"
     stores_samples = True
-    counters = (_WAITING, _FULL)
+    counters = slots.STORING_COUNTERS
     arrives = (f"{SAMPLES}*",)
 
     capacity: int = option(64, low=1)
@@ -69,53 +67,34 @@ class Sotta(GradientMethod):
 
     def plan(self, context: Context) -> Plan:
         """Decide after which samples an update is due; not captured before the memory is full."""
-        full = bool(slots.full(context.memory) if context.host_looks else context.counts[_FULL])
-        end = int(context.counts[_WAITING]) + context.student.all_rows(context.batch)
-        due = tuple(end >= self.every * (window + 1) for window in range((end - 1) // self.every + 1))
-        idle = "" if any(due) else f"{self.every - end % self.every} samples until the next update"
-        return Plan(due, {_WAITING: end % self.every, _FULL: int(full)}, idle, captured=full)
+        return slots.plan_updates(context, self.every)
 
     def step(self, context: Context) -> Update:
         """Answer, then offer the samples to the memory, with an update after each `every`."""
-        student, memory = context.student, dict(context.memory)
-        samples = slots.storable(memory, context.batch, student.gather)
-        update = Update(student.frozen(context.batch))
-        certainty, classes = at_least_single(update.logits).softmax(1).max(1)
-        width = update.logits.shape[1]
-        sure = certainty >= (slots.default_confidence(width) if self.confidence is None else self.confidence)
+        student = context.student
+        samples = slots.storable(context.memory, context.batch, student.gather)
+        logits = student.frozen(context.batch)
+        certainty, classes = at_least_single(logits).softmax(1).max(1)
+        width = logits.shape[1]
+        sure = certainty >= (default_confidence(width) if self.confidence is None else self.confidence)
         draws = student.gather(context.rand(width + self.capacity), "draws")
-        places = context.counts[_WAITING] + torch.arange(len(classes), device=classes.device)
-        for window, due in enumerate(context.plan.course):
-            memory |= slots.offer(memory, samples, classes, sure & (places // self.every == window), draws)
-            if due:
-                update = self._update(context._replace(memory=memory), update.logits)
-                memory |= update.memory
-        return update._replace(memory=memory)
 
-    def _update(self, context: Context, logits: Tensor) -> Update:
-        """Learn from the memory; if that goes wrong, undo it and empty the memory."""
-        student, memory, old = context.student, context.memory, part(context.memory, OPTIMIZER)
-        stored = slots.remembered(memory, context.batch, whole=not context.host_looks)
-        if stored is None:
-            return Update(logits, idle="the memory is empty: no sample was confident enough")
+        def join(memory: Memory, inside: Tensor) -> dict[str, Tensor]:
+            return offer(memory, samples, classes, sure & inside, draws)
+
+        return memory_step(context, logits, self.every, join, self._update)
+
+    def _update(self, context: Context, stored: Batch, logits: Tensor) -> Update:
+        """Learn from the memory, towards a flat minimum."""
+        student = context.student
 
         def loss_at() -> Tensor:
             return self.loss(student.on_batch_statistics(stored, self.norm_momentum), context).value
 
-        guard = Check(slots.full(memory) | context.host_looks, "the memory is not full")
-        state, checks = old, tuple[Check, ...]((guard,))
-        with student.replicated(), student.undo_unless() as settle:
-            for _ in range(self.steps):
-                loss, found = sharpness_aware_slope(loss_at, student.learned, self.rho)
-                finite = student.finite_statistics()
-                state, checks = student.descend(partial(Slope, *found), self.descent, state, *checks, finite)
-            fine = all_hold(checks)
-            settle(fine)
-        news = prefixed(OPTIMIZER, {n: torch.where(fine, new, old[n]) for n, new in state.items()})
-        news |= slots.emptied(memory, guard.holds & ~fine)
-        fatal = [c._replace(otherwise=f"{c.otherwise}: the memory was emptied") for c in checks[1:]]
-        reported = tuple(check._replace(undoes=False, alarms=True) for check in (guard, *fatal))
-        return Update(logits, news, used=stored.rows, loss=loss, checks=reported)
+        def slope_of() -> tuple[Tensor, Slope]:
+            return sharpness_aware_slope(loss_at, student.learned, self.rho)
+
+        return learn_from_memory(context, stored, logits, slope_of, self.descent, self.steps)
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The mean entropy of the memory."""
@@ -124,5 +103,4 @@ class Sotta(GradientMethod):
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse a memory of another size or other classes, and a count of an update long due."""
-        slots.check_stored(memory, self.capacity, student.classes)
-        slots.check_waiting(counts[_WAITING], self.every)
+        slots.check_stored(memory, counts, self.capacity, self.every, student.classes)

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from equipoise.core.gradient import Loss
 from equipoise.core.method import Context
-from equipoise.functional import nats
 from equipoise.methods._lone_samples import WindowedMethod
+from equipoise.methods._objectives import OBJECTIVES, Objective, objective
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName
 from equipoise.options import choice
 from equipoise.registry import register
@@ -28,6 +28,7 @@ class Tent(WindowedMethod):
         learning_rate: by default 1e-3 for "adam" and 2.5e-4 for "sgd", the authors' values.
         momentum: .9 by default: of "sgd" (never Nesterov), or Adam's β₁.
         steps: steps a batch; with more than one the last forward's logits are the answer.
+        objective: H, or "come", an entropy that lets answers stay undecided (`_objectives.opinion_entropy`).
         parameters: "norm" (all normalisation layers), "all", or a list of name patterns.
         norm_momentum: how fast the running statistics, which only `predict` uses, follow the stream, at each
             forward.
@@ -42,7 +43,8 @@ class Tent(WindowedMethod):
 
     name = "tent"
     optimizer: OptimizerName = choice("adam", OPTIMIZERS)
+    objective: Objective = choice("entropy", OBJECTIVES)
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
-        """The mean entropy."""
-        return Loss(nats(logits).mean(), used=len(logits))
+        """The mean of the objective."""
+        return Loss(objective(self.objective, logits).mean(), used=len(logits))

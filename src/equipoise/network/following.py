@@ -20,6 +20,8 @@ SIZES = (1, 2, 5, 10, 25, 50)
 SETTLED = 1_000_000
 """The age of statistics that nothing has disturbed: those of the source model."""
 
+_STATISTICS = ("running_mean", "running_var")
+
 FEWEST = 16
 """The samples that statistics take, at least, to be replaced after a jump."""
 
@@ -78,7 +80,8 @@ def following_statistics(
 
         mean ← mean + a · d,  var ← (1 − a) · var + a · var_batch + a · (1 − a) · d²,  d = mean_batch − mean,
 
-    which is the variance of both together. No gradient flows through them.
+    which is the variance of both together. No gradient flows through them; in a forward whose gradient is
+    taken they are written when the block ends, since a layer that is used twice needs those of either use.
 
     With `jumps`, a batch that is further from the running statistics of one of the first layers than its
     limit starts the average anew from that layer on: with m samples since then, the share is
@@ -108,6 +111,8 @@ def following_statistics(
 
     def join(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         rows, _, centre, fresh = measure(input_of(args, kwargs))
+        if torch.is_grad_enabled():
+            layer._buffers.update({name: layer.get_buffer(name).clone() for name in _STATISTICS})
         mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
         share = share_of(layer, rows, centre, fresh)
         apart = centre - mean
@@ -115,9 +120,14 @@ def following_statistics(
         var.copy_(torch.lerp(wide, fresh, share).add_(apart.square().mul_(share * (1 - share))))
         mean.add_((apart * share).to(mean))
 
+    homes = [(layer, name, layer.get_buffer(name)) for layer in layers for name in _STATISTICS]
     handles = [layer.register_forward_pre_hook(join, with_kwargs=True) for layer in layers]
     try:
         yield followed
     finally:
         for handle in handles:
             handle.remove()
+        for layer, name, home in homes:
+            if (now := layer.get_buffer(name)) is not home:
+                home.copy_(now)
+                layer._buffers[name] = home

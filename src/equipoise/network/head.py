@@ -89,6 +89,7 @@ class SeenHead:
         if seen.name is not None:
             seen.layer = linear_layer(self._model, seen.name)
             seen.is_output = calls[seen.name].returned(logits)
+        calls.clear()  # a layer that runs in the next forward of the block has not run twice
         return seen
 
 
@@ -158,9 +159,9 @@ def find_head(calls: Calls, logits: Tensor) -> str:
         if call.returned(logits):
             return name
     raise ModelError(
-        f"t3a needs a linear head, an nn.Linear whose output is the model's output, and none of the "
-        f"{len(calls)} linear layers that ran is one; name the layer with head=..., or use a method that "
-        "needs no head: norm, tent, eta and sotta need normalisation layers, poise nothing"
+        f"the method needs a linear head, an nn.Linear whose output is the model's output, and none of the "
+        f"{len(calls)} linear layers that ran is one; for t3a name the layer with head=..., or use a method "
+        "that needs no head: norm, tent, eta and sotta need normalisation layers, poise nothing"
     )
 
 

@@ -31,7 +31,8 @@ def batch_statistics(model: nn.Module, momentum: float, rows: int) -> Iterator[N
 
     Only normalisation layers enter train mode: dropout and stochastic depth stay as they are. `momentum` is
     PyTorch's: running ← (1 − momentum) · running + momentum · batch (Keras's 0.99 is 0.01 here). A batch of
-    one row has no statistics of its own: it is normalised by the running ones, which stay.
+    one row has no statistics of its own: it is normalised by the running ones, which stay. With a momentum
+    of 0 the running ones stay, and the batch is not counted.
     """
     layers = [module for module in model.modules() if isinstance(module, WITH_STATISTICS) and rows > 1]
     before = [(layer.training, layer.momentum) for layer in layers]
@@ -44,7 +45,7 @@ def batch_statistics(model: nn.Module, momentum: float, rows: int) -> Iterator[N
         for layer, _ in counting:
             layer._buffers["num_batches_tracked"] = None
         yield
-        if tracked:
+        if tracked and momentum:
             torch._foreach_add_(tracked, 1)
     finally:
         for layer, (training, old) in zip(layers, before, strict=True):
@@ -115,7 +116,9 @@ def blended_statistics(
     model.
     """
     named = {id(module): prefix for prefix, module in model.named_modules()}
-    later: dict[int, Tensor] = {}  # the next running statistics, while the layers hold the blend
+    # The running statistics and their next values, while tensors with the blend are in their places: a
+    # backward needs the blend unchanged.
+    held: dict[tuple[_BatchNorm, str], tuple[Tensor, Tensor]] = {}
 
     def blend(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         rows, each, mean, var = measure(input_of(args, kwargs))
@@ -126,12 +129,13 @@ def blended_statistics(
             start = source[prefix + name].to(buffer, non_blocking=True)
             unbiased = moment * (each / max(each - 1, 1)) if name == "running_var" else moment
             towards = torch.lerp(start, unbiased.to(buffer), share)
-            later[id(buffer)] = torch.lerp(buffer, towards, momentum)
-            buffer.copy_(torch.lerp(start, moment.to(buffer), share))
+            held[layer, name] = buffer, torch.lerp(buffer, towards, momentum)
+            layer._buffers[name] = torch.lerp(start, moment.to(buffer), share)
 
     def follow(layer: _BatchNorm, _inputs: object, _output: object) -> None:
-        for buffer in (layer.get_buffer("running_mean"), layer.get_buffer("running_var")):
-            buffer.copy_(later.pop(id(buffer)))
+        for name in ("running_mean", "running_var"):
+            buffer, following = held.pop((layer, name))
+            layer._buffers[name] = buffer.copy_(following)
 
     handles = []
     try:
@@ -142,6 +146,8 @@ def blended_statistics(
     finally:
         for handle in handles:
             handle.remove()
+        for (layer, name), (buffer, _) in held.items():  # of a forward that raised
+            layer._buffers[name] = buffer
 
 
 def input_of(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Tensor:

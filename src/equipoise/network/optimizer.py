@@ -1,6 +1,7 @@
 """Gradient descent, Adam and sharpness-aware gradients as pure functions of their state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
@@ -180,28 +181,39 @@ def _order(tensor: Tensor) -> list[tuple[int, int]]:
     return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
+@contextmanager
+def climbed(
+    parameters: LearnedParameters, gradients: Mapping[str, Tensor], rho: float
+) -> Iterator[tuple[Check, ...]]:
+    """Move parameters uphill for the block, to the worst point near: SAM (Foret et al., ICLR 2021).
+
+    θ + rho · g / (‖g‖₂ + 1e-12) with ‖·‖ over all gradients. The parameters are as before at the end of the
+    block, whatever happens in it. Yields the condition for using what is computed there.
+    """
+    if not gradients:
+        yield ()
+        return
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+    moved: list[Tensor] = [parameters[name] for name in gradients]
+    uphill = [gradient * (rho / (norm + 1e-12)) for gradient in gradients.values()]
+    before = [parameter.detach().clone() for parameter in moved]
+    try:
+        with torch.no_grad():
+            torch._foreach_add_(moved, uphill)
+        yield (Check(norm.isfinite(), _NOT_FINITE),)
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(moved, before)
+
+
 def sharpness_aware_slope(
     loss_at: Callable[[], Tensor], parameters: LearnedParameters, rho: float
 ) -> tuple[Tensor, Slope]:
-    """The loss at θ, and its gradient at the worst point near θ: SAM (Foret et al., ICLR 2021).
-
-    e = rho · g / (‖g‖₂ + 1e-12) with g the gradient at θ and ‖·‖ over all parameters; the gradient returned
-    is that at θ + e. The parameters are as before when it returns, whatever happens on the way.
-    """
+    """The loss at θ, and its gradient at the worst point near θ (`climbed`)."""
     loss = loss_at()
     here = slope(loss, parameters)
     if here.failure:
         return loss.detach(), here
-    norm = torch.nn.utils.get_total_norm(list(here.gradients.values()))
-    checks = (*here.checks, Check(norm.isfinite(), _NOT_FINITE))
-    climbed: list[Tensor] = [parameters[name] for name in here.gradients]
-    uphill = [gradient * (rho / (norm + 1e-12)) for gradient in here.gradients.values()]
-    before = [parameter.detach().clone() for parameter in climbed]
-    try:
-        with torch.no_grad():
-            torch._foreach_add_(climbed, uphill)
+    with climbed(parameters, here.gradients, rho) as finite:
         there = slope(loss_at(), parameters)
-    finally:
-        with torch.no_grad():
-            torch._foreach_copy_(climbed, before)
-    return loss.detach(), there._replace(checks=(*checks, *there.checks))
+    return loss.detach(), there._replace(checks=(*here.checks, *finite, *there.checks))

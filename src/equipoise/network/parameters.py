@@ -1,4 +1,4 @@
-"""The parameters that learn: all, those of normalisation layers, or those that match name patterns."""
+"""The parameters that learn: all, the encoder's, those of normalisation layers, or by name patterns."""
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -7,20 +7,25 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from equipoise.errors import ModelError, OptionError
+from equipoise.network.head import linear_layers
 from equipoise.network.normalisation import NORMALISATION
 
 Parameters: TypeAlias = str | Sequence[str]
-"""Which parameters learn: "all", "norm" (normalisation weights and biases), or patterns (fnmatch) of the
-names of parameters or of the modules they are in."""
+"""Which parameters learn: "all", "encoder" (all but those of the last linear layer), "norm" (normalisation
+weights and biases), or patterns (fnmatch) of the names of parameters or of the modules they are in."""
+
+NAMED = ("all", "encoder", "norm")
+"""The choices of parameters that have a name."""
 
 
 def checked_parameters(name: str, which: Any) -> str | list[str]:
     """A choice of parameters as a name or a list of patterns; OptionError for anything else."""
-    if isinstance(which, str) and which in ("all", "norm"):
+    if isinstance(which, str) and which in NAMED:
         return which
     patterns = [] if isinstance(which, str) or not isinstance(which, Iterable) else list(which)
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise OptionError(f'expected {name}="all", "norm" or a list of name patterns, got {which!r}')
+        known = ", ".join(f'"{choice}"' for choice in NAMED)
+        raise OptionError(f"expected {name}={known} or a list of name patterns, got {which!r}")
     return patterns
 
 
@@ -34,6 +39,8 @@ def select_parameters(model: nn.Module, which: Parameters) -> dict[str, nn.Param
         if not everything:
             raise ModelError("expected a model with parameters to adapt, got one without any")
         return everything
+    if which == "encoder":
+        return _encoder(model, everything)
     if which == "norm":
         chosen = {id(p) for m in model.modules() if isinstance(m, NORMALISATION) for p in m.parameters(False)}
         if not chosen:
@@ -48,6 +55,20 @@ def select_parameters(model: nn.Module, which: Parameters) -> dict[str, nn.Param
     if unmatched:
         raise OptionError(f"parameters: no parameter matches {unmatched}; the model has {_some(everything)}")
     return {n: p for n, p in everything.items() if any(_matches(n, pattern) for pattern in which)}
+
+
+def _encoder(model: nn.Module, everything: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """The parameters of a model but those of its last linear layer, in the order of registration."""
+    linear = linear_layers(model).values()
+    head = {id(p) for layer in list(linear)[-1:] for p in layer.parameters()}
+    chosen = {name: p for name, p in everything.items() if id(p) not in head}
+    if not head or not chosen:
+        lacks = "no linear layer" if not head else "nothing else"
+        raise ModelError(
+            'parameters="encoder" needs a linear layer as the head and parameters before it, and the model '
+            f'has {lacks}; parameters=["features*"] chooses those that learn by name'
+        )
+    return chosen
 
 
 def _matches(name: str, pattern: str) -> bool:

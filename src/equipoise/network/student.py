@@ -141,7 +141,7 @@ class Student:
         """
         jumps = None if limits is None or age is None else Jumps(limits, age)
         following = pooled_following(self.model, momentum, self.ranks, self._rows(batch), jumps)
-        with torch.no_grad(), following as followed:
+        with following as followed:
             logits = self._forward(batch, hooked=True)
         return logits, followed.age
 
@@ -175,7 +175,9 @@ class Student:
     def with_values(self, values: Mapping[str, Tensor]) -> Iterator[None]:
         """Run the forwards of the block with other weights and statistics, by name; the others stay."""
         own, before = self.adapting, self._other_values
-        self._other_values = {name: value.to(own[name], copy=True) for name, value in values.items()}
+        with torch.no_grad():  # in the layout of the weights that they stand for
+            others = {name: torch.empty_like(own[name]).copy_(value) for name, value in values.items()}
+        self._other_values = others
         try:
             yield
         finally:
@@ -304,6 +306,16 @@ class Student:
             yield
         finally:
             self.ranks = ranks
+
+    @contextmanager
+    def with_views(self, each: int) -> Iterator[None]:
+        """Run the forwards of the block on batches that have `each` rows for every sample of the step."""
+        before = self._rows_per_process
+        self._rows_per_process = None if before is None else [each * rows for rows in before]
+        try:
+            yield
+        finally:
+            self._rows_per_process = before
 
     def gather(self, rows: Tensor, what: str = "logits") -> Tensor:
         """Concatenate the rows of all processes of a step; a process without samples contributes none."""

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from equipoise.calibration.shifts import NO_SHIFT, ShiftFunction, generic_shifts, image_shifts, scale_of
 from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.method import Method
 from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
-from equipoise.factory import create, options_of
+from equipoise.factory import create, make_method, options_of
 from equipoise.network.inputs import InputsFunction, check_functions
 from equipoise.network.modules import checked_module, device_of
 from equipoise.network.nested import leaves, map_leaves
 from equipoise.network.outputs import OutputsFunction
 from equipoise.options import integer
-from equipoise.registry import method_class
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, Inputs, Labelled, mapped, take, tensors_of
 from equipoise.rehearsing.learning import learned
 from equipoise.rehearsing.streams import RehearsalSetup, Shifts, batches_of, run_streams
@@ -91,7 +91,8 @@ def rehearse(
     with _stopping():
         labelled = take(loader, samples, seed, progress, model, inputs)
         chosen = _chosen_shifts(shifts, labelled.inputs)
-        measured = source or _measured(model, labelled, method, batch_size, outputs)
+        needs, _ = make_method(method, options)
+        measured = source or _measured(model, labelled, needs, batch_size, outputs)
         _check_labels(labelled.labels, measured.num_classes)
         bare = replace(measured, rehearsals={})
         own = {"tempering": "none", "distributed": False, "inputs": _as_it_is, "outputs": outputs}
@@ -140,15 +141,20 @@ def _as_it_is(inputs: Inputs) -> Inputs:
 
 
 def _measured(
-    model: nn.Module, labelled: Labelled, method: str, batch_size: int, outputs: OutputsFunction | None
+    model: nn.Module, labelled: Labelled, needs: Method, batch_size: int, outputs: OutputsFunction | None
 ) -> SourceStatistics:
-    """Source statistics of the same samples, with the Fisher diagonal if the method needs it."""
+    """Source statistics of the same samples, with all that the method needs."""
     device = device_of(model)
     parts = batches_of(labelled, batch_size)
     batches = ((mapped(part.inputs, lambda t: t.to(device)), part.labels) for part in parts)
-    fisher = method_class(method).needs_fisher
     return SourceStatistics.measure(
-        model, batches, fisher=fisher, inputs=_as_it_is, outputs=outputs, progress=False
+        model,
+        batches,
+        fisher=needs.needs_fisher,
+        features=needs.needs_features,
+        inputs=_as_it_is,
+        outputs=outputs,
+        progress=False,
     )
 
 

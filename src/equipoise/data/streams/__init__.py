@@ -4,8 +4,9 @@
 by batch. docs/streams.md shows each kind.
 """
 
+from equipoise.data.streams.calibrated import calibrated_paths
 from equipoise.data.streams.make import make_stream
 from equipoise.data.streams.places import Order
 from equipoise.data.streams.stream import Stream
 
-__all__ = ["Order", "Stream", "make_stream"]
+__all__ = ["Order", "Stream", "calibrated_paths", "make_stream"]

@@ -23,7 +23,7 @@ class Shuffled(Kind):
     """The images of one domain in random order."""
 
     most = 1
-    about = "of one domain in random order"
+    about = "one domain in random order"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """One visit."""
@@ -35,7 +35,7 @@ class Recorded(Kind):
     """The images of one domain in the order of the data set."""
 
     most = 1
-    about = "of one domain in the order of the data set"
+    about = "one domain in the order of the data set"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """The rows as they are."""
@@ -46,7 +46,7 @@ class Recorded(Kind):
 class Mixed(Kind):
     """The images of all domains in one random order."""
 
-    about = "of all domains in one random order"
+    about = "all domains in one random order"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """One order of all rows."""
@@ -73,9 +73,7 @@ class Gradual(Kind):
     """
 
     fewest = 2
-    about = (
-        "of one shift that grows stronger tier by tier and weaker again, each visit to a tier in a new order"
-    )
+    about = "one shift that grows stronger tier by tier and weaker again, each visit to a tier in a new order"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """Up, and down without the top."""
@@ -126,7 +124,7 @@ class Abrupt(Kind):
     @property
     def about(self) -> str:
         """With the length of a stretch."""
-        return f"in stretches of one domain of about {self.stretch:,} images that end at random places"
+        return f"stretches of one domain, of about {self.stretch:,} images, that end at random places"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """Each image once; neighbouring pieces of one domain are one visit."""

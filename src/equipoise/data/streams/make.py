@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.data.streams.changing import Changing
 from equipoise.data.streams.classes import Correlated, Imbalanced, Sorted
 from equipoise.data.streams.domains import Abrupt, Continual, Gradual, Mixed, Recorded, Recurring, Shuffled
 from equipoise.data.streams.noisy import Noisy
@@ -29,6 +30,7 @@ KINDS: Mapping[Order, type[Kind]] = MappingProxyType(
         "abrupt": Abrupt,
         "noisy": Noisy,
         "imbalanced": Imbalanced,
+        "changing": Changing,
     }
 )
 
@@ -44,14 +46,17 @@ def make_stream(
         seed: of a generator of its own on the CPU, so that device and global state change nothing.
         names: of the domains, for the segments; "domain 1", "domain 2", … by default.
         options: of the kind: concentration and slots of "correlated", passes of "recurring", stretch of
-            "abrupt", share of "noisy", ratio of "imbalanced".
+            "abrupt", share of "noisy", ratio of "imbalanced"; transition, severity, length and paths of
+            "changing".
     """
     one_of("kind", kind, KINDS)
     seed = integer("seed", seed, low=0, high=2**63 - 1)
     order = _configured(kind, options)
     domains = _domains(labels, names, kind)
     places = order.draw(domains, torch.Generator().manual_seed(seed))
-    return Stream(kind, *places, options=asdict(order), seed=seed, about=order.about)
+    return Stream(
+        kind, *places, options=asdict(order), seed=seed, about=order.about, change=order.change(seed)
+    )
 
 
 def _configured(kind: Order, options: Mapping[str, Any]) -> Kind:

@@ -28,8 +28,8 @@ class Noisy(Kind):
     def about(self) -> str:
         """With the share."""
         return (
-            f"one domain after the other, each in random order; {self.share:.0%} of them, at random places, "
-            "are of no class: uniform noise, textures and phase-scrambled images of the stream"
+            f"one domain after the other, each in random order; {100 * self.share:g} % of the images, at "
+            "random places, are of no class: uniform noise, textures and phase-scrambled images of the stream"
         )
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:

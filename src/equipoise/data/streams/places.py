@@ -1,10 +1,10 @@
 """The places of a stream: which image of which domain comes when, as indices alone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +27,10 @@ Order = Literal[
     "changing",
 ]
 """The kinds of streams; docs/streams.md shows each."""
+
+
+Change: TypeAlias = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]
+"""A function of images uint8 (N, channels, height, width), their places in the stream and a seed of each."""
 
 
 class Places(NamedTuple):
@@ -75,7 +79,11 @@ class Kind(ABC):
     @property
     @abstractmethod
     def about(self) -> str:
-        """What the order is like, as the rest of a sentence that starts with a number of images."""
+        """The order in words: the rest of a sentence that starts with a number of images and a colon."""
+
+    def change(self, seed: int) -> Change | None:
+        """The change of images when they are gathered, in a stream of this seed; None: there is none."""
+        return None
 
     @abstractmethod
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:

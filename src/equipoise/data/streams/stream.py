@@ -11,7 +11,7 @@ from equipoise.data.dataset import Segment
 from equipoise.data.images import Images
 from equipoise.data.making import seed_of
 from equipoise.data.streams.no_class import without_class
-from equipoise.data.streams.places import Order, starts_of
+from equipoise.data.streams.places import Change, Order, starts_of
 from equipoise.errors import DataError
 from equipoise.options import integer
 
@@ -28,6 +28,7 @@ class Stream:
         options: of the kind, defaults included.
         seed: of the order, and of images that are made.
         about: the order in words.
+        change: of the images when they are gathered, for "changing".
     """
 
     kind: Order
@@ -37,13 +38,14 @@ class Stream:
     options: Mapping[str, Any]
     seed: int
     about: str
+    change: Change | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def describe(self) -> str:
         """The stream in one sentence."""
-        return f"{len(self):,} images {self.about} (seed {self.seed})."
+        return f"{len(self):,} images: {self.about} (seed {self.seed})."
 
     def labels(self, labels: Sequence[Tensor]) -> Tensor:
         """The label of each image of the stream, given those of each domain; −1 for an image of no class."""
@@ -80,6 +82,8 @@ class Stream:
             at = none.nonzero().flatten().tolist()
             pixels[none] = without_class(pixels[none], [seeds[place] for place in at])
             labels[none] = -1
+        if self.change is not None:
+            pixels = self.change(pixels, places.tolist(), seeds)
         return pixels.float(), labels
 
     def _checked_starts(self, domains: Sequence[Images]) -> Tensor:

@@ -1,0 +1,163 @@
+"""Measures what a step of every registered method costs, in plain forwards, and writes cost.csv.
+
+PYTHONPATH=benchmarks/speed python benchmarks/methods/cost.py               # again to go on
+PYTHONPATH=benchmarks/speed python benchmarks/methods/cost.py tent shot_im  # these, anew
+"""
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import torch
+from cases import BACKBONES, Backbone, Case
+from measure import Memory, failure, ratios, seconds_of, turns
+from passes import Counting
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.conformance.reads import NoReads, captures, unread_step, without_reads
+from equipoise.core.state import NewMemoryError
+from equipoise.files import whole_file
+from equipoise.network.flags import no_free_reads
+
+CSV = Path(__file__).with_name("cost.csv")
+NETWORKS = (BACKBONES["smallcnn"], replace(BACKBONES["mobilenet_v1"], size=64, cpu_size=64))
+BATCH, FEW = 64, 4
+"""Samples of a batch, so that methods that learn from every 64 samples do; and of one that takes too long."""
+TOO_LONG = 8.0
+"""Seconds of a step that are too many."""
+ROUNDS_FOR = 3.0
+"""Seconds in which rounds begin, after the first five."""
+
+_EVERY = {"margin": 1.01, "epsilon": 2.0}
+OPEN: dict[str, dict[str, Any]] = {
+    "cotta": {"confidence": 1.0},  # views of every batch
+    "deyo": {"margin": 1.01, "min_drop": -1.0},
+    "eata": _EVERY,
+    "eta": _EVERY,
+    "poem": {"margin": 1.01},
+    "pseudo_label": {"confidence": 0.0},
+    "rdumb": {"options": _EVERY},
+    "sar": {"margin": 1.01, "reset_below": 0.0},
+    "sotta": {"confidence": 0.0},
+}
+"""Options under which filters let every sample through, for the most that a step costs: random networks are
+never sure."""
+
+
+def plain(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The model in eval mode, without gradients."""
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = model(x)
+        return logits
+
+    return forward
+
+
+def source_of(model: nn.Module, images: list[Tensor]) -> eq.SourceStatistics:
+    """Source statistics with everything that any method needs."""
+    return eq.SourceStatistics.measure(model, images[:1], fisher=True, features=True, progress=False)
+
+
+def passes(method: str, case: Case) -> dict[str, float]:
+    """The samples that go forwards for each sample of a batch, and the backwards of a step, both counted."""
+    model, (first, second, *_) = Counting(case.network()), case.images()
+    adapter = eq.create(method, model, source_of(model, [first]), **OPEN.get(method, {}))
+    adapter(first)
+    Counting.samples = Counting.backwards = 0
+    adapter(second)
+    return {"forwarded": Counting.samples / len(second), "backwards": Counting.backwards}
+
+
+def captured(adapter: eq.Adapter, x: Tensor) -> bool:
+    """Whether a step can be a CUDA graph: the method allows it, and the host reads no tensor in it."""
+    reads = NoReads()
+    if not captures(adapter, x):
+        return False
+    try:
+        with no_free_reads(), reads:
+            unread_step(adapter, x, without_reads(adapter._respond, reads))
+    except (eq.errors.ConformanceError, NewMemoryError):
+        return False
+    return True
+
+
+def case_of(method: str, network: Backbone, device: str) -> Case:
+    """Batches of 64 samples, or of a few where a step would take too long."""
+    few = Case(network, FEW, network.classes, device)
+    adapter = eq.create(method, few.network(), source_of(few.network(), few.images()), **OPEN.get(method, {}))
+    adapter(few.images()[0])
+    slow = seconds_of(adapter, few.images()[:1]) * BATCH / FEW > TOO_LONG
+    return few if slow else Case(network, BATCH, network.classes, device)
+
+
+def cost(method: str, network: Backbone, device: str) -> dict[str, Any]:
+    """A row of the file: a step beside a plain forward of the same batches, in turn."""
+    case = case_of(method, network, device)
+    model, images = case.network(), case.images()
+    source = source_of(model, images)
+    with Memory(device) as alone:
+        plain(model)(images[0])
+    with Memory(device) as memory:
+        adapter = eq.create(method, model, source, **OPEN.get(method, {}))
+        for x in images[:2] if device == "cpu" else images:  # a graph is captured at the third batch
+            adapter(x)
+    times = turns({"plain": plain(model), method: adapter}, images, 1, ROUNDS_FOR)
+    over, low, high = ratios(times, method, "plain")
+    return {
+        "batch": case.batch,
+        "used": 0 if adapter.last is None else adapter.last.used,
+        "plain_ms": round(1000 * median(times["plain"]), 3),
+        "plain_forwards": over,
+        "low": low,
+        "high": high,
+        **passes(method, case),
+        "plain_peak_mib": round(alone.peak / 2**20, 1),
+        "peak_mib": round(memory.peak / 2**20, 1),
+        "execution": adapter.execution,
+        "captured": captured(adapter, images[0]) if device == "cpu" else "graph" in adapter.execution,
+    }
+
+
+def machine(device: str) -> dict[str, str]:
+    """The machine, in words."""
+    name = torch.cuda.get_device_name() if device == "cuda" else f"one core of a CPU ({platform.machine()})"
+    return {"machine": name, "torch": torch.__version__.partition("+")[0]}
+
+
+def main() -> None:
+    """Measure what is missing, or the methods that are named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("methods", nargs="*", help="measured anew; none: those that the file lacks")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--budget", type=float, default=200, help="seconds after which no measurement begins")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows: list[dict[Any, Any]] = pd.read_csv(CSV).to_dict("records") if CSV.exists() else []
+    began = time.perf_counter()
+    for network in NETWORKS:
+        for method in given.methods or eq.list_methods():
+            key = {"method": method, "network": network.title, "device": given.device}
+            others = [row for row in rows if any(row[name] != value for name, value in key.items())]
+            if (len(others) < len(rows) and not given.methods) or time.perf_counter() - began > given.budget:
+                continue
+            try:
+                found = cost(method, network, given.device)
+            except eq.EquipoiseError as error:
+                found = {"failed": failure(error)}
+            rows = [*others, {**key, **found, **machine(given.device)}]
+            print(method, network.title, found)
+            with whole_file(CSV) as partial:
+                pd.DataFrame(rows).sort_values(list(key)).to_csv(partial, index=False)
+
+
+if __name__ == "__main__":
+    main()

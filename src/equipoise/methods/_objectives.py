@@ -1,0 +1,52 @@
+"""Objectives of entropy minimisation: the quantity of an answer that a method makes small."""
+
+import math
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from equipoise.functional import at_least_single, nats
+
+Objective: TypeAlias = Literal["entropy", "come"]
+"""Names of objectives: Shannon's entropy, or the entropy of an opinion that may be undecided."""
+
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+
+def objective(name: Objective, logits: Tensor) -> Tensor:
+    """The objective of (N, C) logits in nats, one number a sample."""
+    return nats(logits) if name == "entropy" else opinion_entropy(logits)
+
+
+def opinion_entropy(logits: Tensor) -> Tensor:
+    """Entropy over C classes and the outcome "undecided": COME (Zhang et al., ICLR 2025).
+
+        b_c = exp(z̃_c) / (Σ_k exp(z̃_k) + C),   u = C / (Σ_k exp(z̃_k) + C),
+        H = −Σ_c b_c ln b_c − u ln u,   z̃ = z · stop(‖z‖₂) / ‖z‖₂,
+
+    stop(·) a constant to the gradient: z̃ equals z, and its gradient has no component along z, so that answers
+    do not become sure by growing. u depends on the scale of the logits: with logits near 0 an answer is half
+    undecided, with large ones H is the entropy of the classes.
+
+    (b, u) is the softmax of (z̃, ln C), computed in log space and at least in single precision: logits of half
+    precision overflow under exp.
+
+    Deviations: the authors' code has 1000 in place of C.
+
+    >>> opinion_entropy(torch.zeros(1, 4))  # b = 1/8 each, u = 1/2
+    tensor([1.3863])
+    """
+    z = at_least_single(logits)
+    z = z.clamp(min=torch.finfo(z.dtype).min)  # −inf has no direction
+    direction = normalize(z.detach(), dim=-1)
+    along = (direction * z).sum(-1, keepdim=True)
+    frozen = z + direction * (along.detach() - along)
+    undecided = torch.full_like(z[..., :1], math.log(z.shape[-1]))
+    return nats(torch.cat([frozen, undecided], dim=-1))
+
+
+def mean_over(kept: Tensor, values: Tensor) -> Tensor:
+    """The mean of values over the samples kept; 0 where none is. The others may be infinite or NaN."""
+    return torch.where(kept, values, 0.0).sum() / kept.sum().clamp(min=1)

@@ -1,0 +1,99 @@
+"""CoTTA: all weights learn from an averaged teacher, and some are restored at random."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.gradient import Loss
+from equipoise.core.method import Context, Update
+from equipoise.functional import at_least_single, soft_cross_entropy
+from equipoise.methods import _teachers as teachers
+from equipoise.methods._averages import moving_average
+from equipoise.network.named_tensors import part, prefixed
+from equipoise.network.optimizer import OPTIMIZERS, OptimizerName
+from equipoise.network.parameters import Parameters, checked_parameters
+from equipoise.network.student import Student
+from equipoise.options import checked_by, choice, flag, option
+from equipoise.registry import register
+
+_TARGETS, _CONFIDENCE = "targets", "confidence"
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Cotta(teachers.TaughtMethod):
+    """Continual test-time adaptation (Wang et al., CVPR 2022), of models on images.
+
+    With z' the teacher's logits, or their mean over `views` views where the source model's mean confidence in
+    the batch is below `confidence`, z the student's, and θ', θ the weights of both:
+
+        L = mean_i CE(softmax(z'_i), softmax(z_i)),   θ ← optimiser step,   θ' ← decay · θ' + (1 − decay) · θ,
+
+    then each weight of θ goes back to its source value with probability `restore`. The answer is z'. A batch
+    takes two forwards, a backward, and one or `views` forwards of the teacher (a captured step: both).
+
+    Args:
+        views: views of each image.
+        confidence: None: the 5 % quantile of the confidence on source samples, minus .05 (the authors' rule);
+            without source statistics the views are always used.
+        decay: of the teacher.
+        restore: .01 is the authors' for CIFAR, .001 for ImageNet; draws a number on the host for each weight.
+        mirrored: whether half of the views are mirrored left to right, as the authors' are; not for digits.
+        seed: of the random numbers.
+        learning_rate: by default 1e-3 for "adam" (the authors, on CIFAR) and .01 for "sgd" (on ImageNet).
+
+    Deviations: the confidence is that of the source model in eval mode, as in the source statistics; the
+    authors' code normalises by the batch. All parameters that learn are restored, whatever their names. Each
+    image has its own views, and some 256 views are normalised together. `predict` uses no views.
+    """
+
+    name = "cotta"
+    default_teacher = "resident"
+    default_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.01, "adam": 1e-3}
+
+    views: int = option(32, low=1)
+    confidence: float | None = option(None, low=0, high=1)
+    decay: float = option(0.999, low=0, high=1)
+    restore: float = option(0.01, low=0, high=1)
+    mirrored: bool = flag(False)
+    seed: int = option(0, low=0, high=2**63 - 1)
+    optimizer: OptimizerName = choice("adam", OPTIMIZERS)
+    parameters: Parameters = checked_by(checked_parameters, "all")
+
+    def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The confidence below which views are used."""
+        given = self.confidence
+        limit = teachers.confidence_limit(source) if given is None else torch.tensor(given)
+        return {_CONFIDENCE: limit.to(student.device)}
+
+    def step(self, context: Context) -> Update:
+        """Learn from the teacher's logits, let the teacher follow, and restore some weights."""
+        student, teacher = context.student, part(context.memory, teachers.TEACHER)
+        source = student.source_logits(context.batch)
+        unsure = at_least_single(source).softmax(1).amax(1).mean() < context.constants[_CONFIDENCE]
+        with torch.no_grad(), student.with_values(teacher):
+            targets = self._targets(context, unsure)
+        update = super().step(context._replace(constants={_TARGETS: targets}))
+        moved = moving_average(teacher, student.learned, self.decay)
+        teachers.restore_some(context, self.restore)
+        memory = {**update.memory, **prefixed(teachers.TEACHER, moved)}
+        return update._replace(logits=targets, memory=memory, source_logits=source)
+
+    def loss(self, logits: Tensor, context: Context) -> Loss:
+        """The cross-entropy against the teacher's answers."""
+        targets = at_least_single(context.constants[_TARGETS]).softmax(1)
+        return Loss(soft_cross_entropy(logits, targets).mean(), used=len(logits))
+
+    def _targets(self, context: Context, unsure: Tensor) -> Tensor:
+        """The teacher's logits, on views if the source model is unsure; a captured step computes both."""
+        draws, tile = teachers.draw_views(context, self.views)
+        needed = bool(unsure) if context.host_looks else None
+        plain = None if needed else context.student.on_batch_statistics(context.batch, momentum=0.0)
+        if plain is not None and needed is False:
+            return plain
+        averaged = teachers.view_logits(context, draws, tile, mirrored=self.mirrored)
+        return averaged if plain is None else torch.where(unsure, averaged, plain)

@@ -1,0 +1,91 @@
+"""FOA's activation shift: bring the mean of the stream's features back to that of the source."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.method import Answer, Context, Memory, Method, Update
+from equipoise.errors import StateError
+from equipoise.functional import at_least_single
+from equipoise.methods._linear_head import head_answers, mean_features, on_student
+from equipoise.network.flags import Check
+from equipoise.network.head import linear_layer, with_head
+from equipoise.network.student import Student
+from equipoise.options import option
+from equipoise.registry import register
+
+_SHIFT, _COUNT, _SOURCE_MEAN = "shift", "count", "source_mean"
+_BATCH = 64  # samples that `decay` is for, and that the source's mean counts for at first: the authors' batch
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FoaShift(Method):
+    """The back-to-source activation shifting of FOA (Niu et al., ICML 2024), without its prompts.
+
+        answer = W (f + μ_source − μ) + b,   μ ← (1 − a) μ + a · mean of the batch's f,
+
+    with f the features of the linear head (W, b), for any model that has one. A batch of n samples has the
+    share a = max(1 − decay^(n/64), n / (N + n)) in μ, with N samples before it: a plain mean at first, then
+    an exponential one. One forward a batch, no backward; the network stays the source's.
+
+    Args:
+        decay: the share that μ keeps of itself over 64 samples.
+
+    Deviations: the authors decay μ once for each batch, of whatever size, and start from the mean of the
+    first one, so that after a first batch of one sample all others are shifted by its distance from the mean;
+    here μ starts as the source's mean, which counts for 64 samples. Their code shifts a batch by the mean of
+    those before it, their formula, as here, by one with the batch itself. Non-finite samples are left out.
+    """
+
+    name = "foa_shift"
+    needs_source = True
+    needs_features = True
+    moves_statistics = False
+    measuring = "equipoise.SourceStatistics.measure(model, source_loader, features=True)"
+
+    decay: float = option(0.9, low=0, high=1)
+
+    def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """No shift, and the number of samples that the source's mean counts for."""
+        shift = torch.zeros_like(self.constants(student, source)[_SOURCE_MEAN])
+        return {_SHIFT: shift, _COUNT: torch.tensor(_BATCH, device=shift.device)}
+
+    def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The mean of the source's features."""
+        features = {} if source is None else source.features
+        return {_SOURCE_MEAN: on_student(features["mean"], student)}
+
+    def step(self, context: Context) -> Update:
+        """Let the mean follow the batch, and answer with it."""
+        memory, seen = context.memory, head_answers(context.student, context.batch)
+        count, before = seen.good.sum(), memory[_COUNT]
+        share = torch.maximum(1 - self.decay ** (count / _BATCH), count / (before + count))
+        back = context.constants[_SOURCE_MEAN] - mean_features(seen)
+        shift = torch.lerp(memory[_SHIFT], back, share.to(back))
+        answer = _shifted(seen.logits, seen.head, shift)
+        finite = (answer.isfinite().all(1) | ~seen.good).all() & shift.isfinite().all()
+        fine = Check(finite, "non-finite mean of the features")
+        some = Check(count > 0, "non-finite logits", undoes=False)
+        news = {_SHIFT: shift, _COUNT: (before + count).clamp(max=2**40)}
+        return Update(answer, news, count, checks=(fine, some), source_logits=seen.logits)
+
+    def answer(self, context: Context) -> Answer:
+        """Answer with the mean as it is."""
+        logits, _, head, _ = head_answers(context.student, context.batch)
+        return Answer(_shifted(logits, head, context.memory[_SHIFT]), source_logits=logits)
+
+    def export(self, student: Student, memory: Memory) -> nn.Module:
+        """The network with the shift in the bias of its head."""
+        if student.head is None:
+            raise StateError("foa_shift finds the head in a forward: answer a batch before detach()")
+        layer = linear_layer(student.model, student.head)
+        bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias.detach()
+        return with_head(student.model, student.head, layer.weight, _shifted(bias, layer, memory[_SHIFT]))
+
+
+def _shifted(logits: Tensor, head: nn.Linear, shift: Tensor) -> Tensor:
+    """Logits (or a bias) after a shift of the features, by the head's weight in single precision at least."""
+    return (at_least_single(logits) + (at_least_single(head.weight.detach()) * shift).sum(1)).to(logits.dtype)

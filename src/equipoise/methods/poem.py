@@ -1,0 +1,80 @@
+"""POEM: match the entropies of the stream to those of the source, and only as far as they differ."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.gradient import Loss
+from equipoise.core.method import Context
+from equipoise.errors import SourceError
+from equipoise.functional import at_least_single, nats
+from equipoise.methods._entropy_bets import betting, level_of, quantile_at
+from equipoise.methods._lone_samples import WindowedMethod
+from equipoise.methods._objectives import mean_over
+from equipoise.network.flags import Check
+from equipoise.network.student import Student
+from equipoise.options import option
+from equipoise.registry import register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Poem(WindowedMethod):
+    """Protected online entropy matching (Bar, Shaer and Romano, NeurIPS 2024).
+
+    With F the distribution of the source's entropies and H those of the stream, u = F(H) is uniform where
+    nothing has shifted. Bets 1 + ε v on v = u − ½, sample after sample and by all of them, show a shift:
+
+        g = v / (1 + ε v),   ε ← ε + γ g / √(Σ g²),   γ = 1 / (8 √3),   |ε| ≤ 1.8,
+        u' = ½ ε u² + (1 − ½ ε) u,   H' = F⁻¹(u'),   with ε of before the sample,
+        L = mean over {H < E₀} of ½ w² (H − H')²,   w = exp(E₀ − H),   E₀ = margin · ln C,
+
+    H' and w taken as constants. Without a shift ε stays near 0, H' near H, and nothing is learned. One
+    forward and one backward a batch. Where no sample has H < E₀ there is no step, but ε follows.
+
+    Args:
+        margin: E₀ as a multiple of ln C.
+        learning_rate: by default 2.5e-4 for "sgd" (the authors, for ResNet-50) and 1e-3 for "adam".
+        steps: steps a batch; every one of them bets on its samples again.
+
+    Deviations: where source samples share an entropy, u is the middle of their levels, else u would not be ½
+    on average. Every normalisation layer adapts. With batch norm, entropies by the batch's statistics differ
+    from the source's, which are by running statistics: that is a shift, too.
+    """
+
+    name = "poem"
+    needs_source = True
+
+    margin: float = option(0.4, low=0)
+
+    def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The optimiser's state, no bet, and no gradients of bets yet."""
+        zero = at_least_single(next(iter(student.learned.values())).detach()).new_zeros(())
+        return {**super().initial(student, source), "epsilon": zero, "squares": zero.clone()}
+
+    def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The quantiles of the source's entropies."""
+        return {} if source is None else {"quantiles": source.entropies.to(student.device)}
+
+    def loss(self, logits: Tensor, context: Context) -> Loss:
+        """The squared distance of entropies from where the bets move them."""
+        entropies, limit = nats(logits), self.margin * math.log(logits.shape[1])
+        fixed, quantiles = entropies.detach(), context.constants["quantiles"].to(entropies.dtype)
+        levels, memory = level_of(fixed, quantiles), context.memory
+        bets, epsilon, squares = betting(levels - 0.5, memory["epsilon"], memory["squares"])
+        targets = quantile_at(levels + bets / 2 * (levels**2 - levels), quantiles)
+        kept = fixed < limit
+        weighted = (limit - fixed).exp() * (entropies - targets)
+        some = Check(kept.any(), f"none of {len(logits)} samples is reliable", undoes=False)
+        news = {"epsilon": epsilon, "squares": squares}
+        return Loss(mean_over(kept, weighted**2 / 2), kept.sum(), news, (some,))
+
+    def check_model(self, student: Student, source: SourceStatistics | None) -> None:
+        """Refuse source statistics without entropies."""
+        if source is None or not source.entropies.numel():
+            raise SourceError(
+                "poem needs source statistics with the quantiles of entropies, and these have none, as they "
+                f"were made by hand or by an older version: source = {self.measuring}"
+            )

@@ -1,0 +1,78 @@
+"""RDumb: any method, that starts anew after every so many samples."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from equipoise.core.method import Context, Counts, Memory, Method, Plan, option_values
+from equipoise.errors import OptionError, StateError, UnknownOptionError
+from equipoise.methods._delegating import DelegatingMethod
+from equipoise.network.student import Student
+from equipoise.options import checked_by, option
+from equipoise.registry import method_class, register
+
+_SEEN = "seen"
+
+
+def _checked_mapping(name: str, value: Any) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, Mapping):
+        raise OptionError(f"expected {name} as a mapping of names to values, got {value!r}")
+    return None if value is None else dict(value)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Rdumb(DelegatingMethod):
+    """Resets a method before it can go wrong (Press et al., NeurIPS 2023).
+
+    The method `base` adapts; before a batch that follows `every` samples since the last reset, weights,
+    statistics, optimiser and memory go back to their start. Of continual methods none did better on streams
+    of millions of samples. The cost is the base's.
+
+    Args:
+        base: the name of the method that adapts.
+        every: samples between resets. The authors' 1000 batches of 64 are the default.
+        options: those of the base; None: its defaults.
+
+    Deviations: the authors count batches, so that their period depends on the batch size. The temperature
+    of `tempering` and random numbers go on over a reset.
+    """
+
+    name = "rdumb"
+
+    base: str = "eta"
+    every: int = option(64_000, low=1)
+    options: Mapping[str, Any] | None = checked_by(_checked_mapping, None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "counters", (*self.inner.counters, _SEEN))
+        object.__setattr__(self, "options", option_values(self.inner))
+
+    @cached_property
+    def inner(self) -> Method:
+        """The method of the base."""
+        kind, given = method_class(self.base), dict(self.options or {})
+        if kind is type(self):
+            raise OptionError("expected base as the name of another method, got 'rdumb'")
+        known = [field.name for field in fields(kind)]
+        if unknown := sorted(set(given) - set(known)):
+            raise UnknownOptionError(
+                f"{self.base} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+            )
+        return kind(**given)
+
+    def plan(self, context: Context) -> Plan:
+        """Start anew when it is time, else plan as the base does."""
+        seen = int(context.counts[_SEEN])
+        if seen >= self.every:
+            return Plan(anew=True)
+        plan = self.inner.plan(context)
+        return plan._replace(counts={**plan.counts, _SEEN: seen + context.student.all_rows(context.batch)})
+
+    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
+        """Refuse what the base refuses, and a negative count."""
+        self.inner.check_memory(student, memory, counts)
+        if counts[_SEEN] < 0:
+            raise StateError(f"expected a count of samples since the last reset, got {counts[_SEEN]}")

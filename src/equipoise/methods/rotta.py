@@ -1,0 +1,48 @@
+"""RoTTA: a teacher answers, and the student learns from a balanced memory of recent, certain samples."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from equipoise.core.method import Context, Memory, Update
+from equipoise.methods._memory_updates import keep_if_fine
+from equipoise.methods._robust_teaching import TARGETS, RobustMethod, learn_from_views, teacher_after
+from equipoise.network.batch import Batch
+from equipoise.registry import register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Rotta(RobustMethod):
+    """Robust test-time adaptation (Yuan, Xie and Li, CVPR 2023), of models on images: for correlated streams.
+
+    A batch is answered by the teacher in eval mode. Its samples, in order, are offered to a memory that is
+    balanced over the classes predicted and prefers recent and certain ones (`_category_memory.join_memory`).
+    After every `every` samples, in the middle of a batch too, the memory is learned from:
+
+        L = mean_i w_i · CE(softmax(z'_i), softmax(z_i)),   w_i = 1 / (1 + exp(age_i / capacity)),
+        θ ← optimiser step,   θ' ← decay · θ' + (1 − decay) · θ,
+
+    with z' the teacher's logits, z the student's for a view of each image, θ' and θ the weights of both.
+    Statistics of batch norm are robust: the views have a share of `norm_momentum` in them, and are normalised
+    by them afterwards. A forward a batch; two and a backward of the memory at every update.
+
+    Args: those of `_robust_teaching.RobustMethod`.
+
+    Deviations: teacher and student have one set of statistics, which the student's forward moves once an
+    update. The authors' teacher labels the memory in train mode, which moves statistics of its own by the
+    memory before it labels it. No gradient flows through the statistics, and their variance is that of old
+    and new samples together. Every class may have a sample in the memory, for more classes than slots too. An
+    update that goes wrong is undone and the memory emptied.
+    """
+
+    name = "rotta"
+
+    def learn(self, context: Context, stored: Batch, logits: Tensor) -> Update:
+        """Take a step towards the teacher's answers to the memory, and let the teacher follow."""
+
+        def targets() -> Memory:
+            return {TARGETS: self.answer(context._replace(batch=stored)).logits}
+
+        update = learn_from_views(self, context, stored, logits, targets)
+        return keep_if_fine(update, context.memory, teacher_after(context, self.decay))

@@ -1,0 +1,148 @@
+"""Objectives of entropy minimisation against formulas written out here, and methods that minimise COME."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.methods._objectives import mean_over, objective
+from tests.support.byhand import (
+    CLASSES,
+    Adam,
+    ByHand,
+    Momentum,
+    Scale,
+    assert_alike,
+    close,
+    conv_model,
+    entropy,
+    flat_model,
+    layer_norm_model,
+    softmax,
+    stream,
+)
+
+
+def come(z: Tensor) -> Tensor:
+    """Belief, uncertainty and their entropy as the paper has them, with the norm as a constant."""
+    norm = (z * z).sum(1, keepdim=True).sqrt()
+    evidence = (z / norm * norm.detach()).exp()
+    total = evidence.sum(1, keepdim=True) + z.shape[1]
+    belief, uncertain = evidence / total, z.shape[1] / total[:, 0]
+    return -(belief * belief.log()).sum(1) - uncertain * uncertain.log()
+
+
+def logits(classes: int, scale: float = 2.0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return (scale * torch.randn(6, classes, generator=torch.Generator().manual_seed(0))).to(dtype)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+def test_come_is_the_entropy_of_belief_and_uncertainty(classes: int, scale: float) -> None:
+    ours, theirs = (logits(classes, scale).requires_grad_() for _ in range(2))
+    values = objective("come", ours)
+    assert close(values, come(theirs))
+    (gradient,), (expected,) = (
+        torch.autograd.grad(v.sum(), z) for v, z in ((values, ours), (come(theirs), theirs))
+    )
+    assert close(gradient, expected)
+
+
+def test_come_counts_the_classes_and_not_to_a_thousand() -> None:
+    for classes in (2, 5, 1000):  # logits of 0: each class has half of 1 / C, the undecided the other half
+        expected = math.log(2) + 0.5 * math.log(classes)
+        assert float(objective("come", torch.zeros(1, classes))) == pytest.approx(expected)
+
+
+def test_the_gradient_of_come_does_not_scale_the_logits() -> None:
+    z = logits(7).requires_grad_()
+    (along,) = torch.autograd.grad(objective("come", z).sum(), z)
+    (free,) = torch.autograd.grad(objective("entropy", z).sum(), z)
+    assert torch.allclose((along * z).sum(1), torch.zeros(6, dtype=torch.float64), atol=1e-12)
+    assert bool(((free * z).sum(1).abs() > 1e-3).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+def test_come_does_not_overflow_in_half_precision(dtype: torch.dtype, scale: float) -> None:
+    z = logits(10, scale, dtype).requires_grad_()
+    values = objective("come", z)
+    (gradient,) = torch.autograd.grad(values.sum(), z)
+    assert bool(values.isfinite().all())
+    assert bool(gradient.isfinite().all())
+    single = objective("come", z.detach().float())
+    assert torch.equal(values, single)
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0, 0.0], [-math.inf, 1.0, 2.0], [3e38, -3e38, 0.0]])
+def test_come_is_finite_for_the_strangest_logits(row: list[float]) -> None:
+    z = torch.tensor([row], requires_grad=True)
+    values = objective("come", z)
+    (gradient,) = torch.autograd.grad(values.sum(), z)
+    assert bool(values.isfinite().all())
+    assert bool(gradient.isfinite().all())
+
+
+def test_large_logits_leave_nothing_undecided() -> None:
+    z = logits(5)
+    assert torch.allclose(objective("come", z + 30), entropy(z), atol=1e-9)
+    assert not torch.allclose(objective("come", z), entropy(z), atol=0.1)  # the scale of logits matters
+
+
+def test_a_mean_over_samples_ignores_the_others() -> None:
+    values = torch.tensor([1.0, torch.nan, 3.0, torch.inf])
+    assert float(mean_over(torch.tensor([True, False, True, False]), values)) == 2.0
+    assert float(mean_over(torch.zeros(4, dtype=torch.bool), values)) == 0.0
+
+
+@pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])
+def test_tent_minimises_come_exactly(build: Any) -> None:
+    model = build()
+    adapter = eq.create("tent", model, objective="come", learning_rate=0.01)
+    expected, descent = ByHand(model), Adam(0.01)
+    for x in stream(3, like=model):
+        expected.watch()
+        z = expected.forward(x)
+        loss = come(z).sum() / len(z)
+        expected.descend(loss, descent)
+        assert close(adapter(x), z)
+        assert adapter.last is not None
+        assert adapter.last.loss == pytest.approx(float(loss.detach()))
+    assert_alike(adapter, expected)
+
+
+def test_eta_selects_and_weighs_by_the_entropy_and_minimises_come() -> None:
+    model, limit = flat_model(), 0.6 * math.log(CLASSES)
+    adapter = eq.create("eta", model, objective="come", margin=0.6, epsilon=2.0, learning_rate=0.02)
+    expected, descent, otherwise = ByHand(model), Momentum(0.02), 0
+    for x in stream(3, rows=9):
+        expected.watch()
+        z = expected.forward(x)
+        h = entropy(z).detach()
+        kept = h < limit
+        assert 0 < int(kept.sum()) < 9
+        otherwise += int((kept != (come(z).detach() < limit)).sum())
+        expected.descend(((limit - h).exp() * come(z))[kept].sum() / kept.sum(), descent)
+        assert close(adapter(x), z)
+    assert_alike(adapter, expected)
+    assert otherwise > 0  # an entropy over C + 1 outcomes is another filter
+
+
+def test_come_keeps_answers_less_sure_than_entropy_does() -> None:
+    x, sure = logits(4, 1.0), {}
+    for name in ("entropy", "come"):
+        adapter = eq.create(
+            "tent", Scale(4), parameters="all", objective=name, optimizer="sgd", learning_rate=0.5
+        )
+        for _ in range(40):
+            adapter(x)
+        sure[name] = float(softmax(adapter.predict(x)).max(1).values.mean())
+    assert sure["come"] < sure["entropy"]
+
+
+def test_another_objective_is_refused() -> None:
+    with pytest.raises(eq.errors.OptionError, match="expected objective as one of entropy, come, got 'gini'"):
+        eq.create("tent", flat_model(), objective="gini")

@@ -1,0 +1,239 @@
+"""POEM against formulas written out here: levels, bets, targets, steps; no shift, no adaptation."""
+
+import bisect
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.methods._entropy_bets import betting, level_of, quantile_at
+from tests.support.byhand import (
+    CLASSES,
+    Adam,
+    ByHand,
+    Descent,
+    Momentum,
+    Scale,
+    assert_alike,
+    conv_model,
+    entropy,
+    flat_model,
+    layer_norm_model,
+    stream,
+)
+from tests.support.models import make, measured, same, snapshot
+
+
+def level(h: float, quantiles: list[float]) -> float:
+    """The share of source samples below an entropy, by the quantiles."""
+    if h in quantiles:
+        places = [i for i, q in enumerate(quantiles) if q == h]
+        return (places[0] + places[-1]) / 2 / (len(quantiles) - 1)
+    above = bisect.bisect(quantiles, h)
+    if above in (0, len(quantiles)):
+        return float(above > 0)
+    low, high = quantiles[above - 1], quantiles[above]
+    return (above - 1 + (h - low) / (high - low)) / (len(quantiles) - 1)
+
+
+def inverse(u: float, quantiles: list[float]) -> float:
+    place = u * (len(quantiles) - 1)
+    below = min(int(place), len(quantiles) - 2)
+    return quantiles[below] + (place - below) * (quantiles[below + 1] - quantiles[below])
+
+
+class Bettor:
+    """The bets in Python's numbers, sample after sample."""
+
+    def __init__(self, quantiles: Tensor) -> None:
+        self.quantiles = quantiles.double().tolist()
+        self.epsilon, self.squares = 0.0, 0.0
+
+    def targets(self, entropies: Tensor) -> Tensor:
+        """The entropy that each sample is moved to."""
+        made = []
+        for h in entropies.tolist():
+            u = level(h, self.quantiles)
+            protected = 0.5 * self.epsilon * u**2 + (1 - 0.5 * self.epsilon) * u
+            made.append(inverse(protected, self.quantiles))
+            gain = u - 0.5
+            g = gain / (1 + self.epsilon * gain)
+            self.squares += g * g
+            if g:
+                self.epsilon += g / math.sqrt(self.squares) / (8 * math.sqrt(3))
+            self.epsilon = min(max(self.epsilon, -1.8), 1.8)
+        return torch.tensor(made, dtype=torch.float64)
+
+
+def learn(
+    expected: ByHand, bettor: Bettor, x: Tensor, margin: float, descent: Descent
+) -> tuple[Tensor, int, float]:
+    """A step towards the targets: logits, how many were reliable, and the loss."""
+    limit = margin * math.log(CLASSES)
+    expected.watch()
+    z = expected.forward(x)
+    h = entropy(z)
+    targets, kept = bettor.targets(h.detach()), h.detach() < limit
+    if not kept.any():
+        return z.detach(), 0, math.nan
+    weight = 1 / (h.detach() - limit).exp()
+    loss = (0.5 * (weight * h - weight * targets) ** 2)[kept].sum() / kept.sum()
+    expected.descend(loss, descent)
+    return z.detach(), int(kept.sum()), float(loss.detach())
+
+
+@pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])
+@pytest.mark.parametrize(
+    ("options", "descent"),
+    [
+        ({}, lambda: Momentum(2.5e-4)),
+        ({"optimizer": "adam"}, lambda: Adam(1e-3)),
+        ({"learning_rate": 0.02}, lambda: Momentum(0.02)),
+    ],
+)
+def test_batches_are_exact(build: Any, options: dict[str, Any], descent: Any) -> None:
+    model = build()
+    # Source data of less contrast: the entropies of the stream are lower than the source's.
+    source = measured(model, [0.3 * x for x in stream(5, rows=40, like=model, seed=8)])
+    adapter = eq.create("poem", model, source, margin=0.7, **options)
+    expected, bettor, optimiser = ByHand(model), Bettor(source.entropies), descent()
+    for x in stream(4, rows=9, like=model):
+        z, count, loss = learn(expected, bettor, x, 0.7, optimiser)
+        assert torch.allclose(adapter(x), z, rtol=1e-7, atol=1e-7)
+        assert adapter.last is not None
+        assert adapter.last.used == count
+        assert count > 0
+        assert adapter.last.loss == pytest.approx(loss, rel=1e-5)
+        assert float(adapter.memory["epsilon"]) == pytest.approx(bettor.epsilon, rel=1e-6)
+    assert abs(bettor.epsilon) > 0.2
+    assert_alike(adapter, expected, rtol=1e-7)
+
+
+def test_the_defaults_are_the_authors() -> None:
+    model, source = make()
+    options = eq.create("poem", model, source).options
+    names = ("optimizer", "learning_rate", "momentum", "margin")
+    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 0.4)
+
+
+def test_levels_and_quantiles_are_inverse() -> None:
+    quantiles = torch.linspace(0, 1, 257, dtype=torch.float64) ** 3
+    values = torch.tensor([0.0, 1e-9, 0.1, 0.5, 0.999, 1.0], dtype=torch.float64)
+    levels = level_of(values, quantiles)
+    assert torch.allclose(
+        levels, torch.tensor([level(h, quantiles.tolist()) for h in values.tolist()]).double()
+    )
+    assert torch.allclose(quantile_at(levels, quantiles), values, atol=1e-12)
+    outside = level_of(torch.tensor([-1.0, 2.0, torch.nan], dtype=torch.float64), quantiles)
+    assert outside[:2].tolist() == [0.0, 1.0]
+    assert bool(outside[2].isnan())
+
+
+def test_entropies_that_many_source_samples_share_are_in_the_middle_of_their_levels() -> None:
+    quantiles = torch.cat([torch.zeros(129), torch.linspace(0.01, 1, 128)])
+    assert float(level_of(torch.zeros(1), quantiles)) == pytest.approx(0.25)
+    samples = quantile_at(torch.rand(20_000, generator=torch.Generator().manual_seed(0)), quantiles)
+    assert float(level_of(samples, quantiles).mean()) == pytest.approx(0.5, abs=0.01)
+    assert level_of(torch.tensor([0.3]), torch.full((257,), 0.3)).tolist() == [0.5]
+
+
+@pytest.mark.parametrize(("gain", "sign"), [(0.5, 1), (-0.5, -1)])
+def test_bets_grow_with_evidence_and_are_bounded(gain: float, sign: int) -> None:
+    bets, epsilon, squares = betting(torch.full((3000,), gain), torch.zeros(()), torch.zeros(()))
+    assert bets[0] == 0
+    assert float(bets[1]) == pytest.approx(sign / (8 * math.sqrt(3)))
+    assert float(epsilon) == pytest.approx(sign * 1.8)
+    assert bool(((1 + bets * gain) > 0).all())
+    assert bool(squares.isfinite())
+
+
+def test_a_gain_of_nan_is_no_bet() -> None:
+    bets, epsilon, squares = betting(torch.tensor([torch.nan, 0.0]), torch.zeros(()), torch.zeros(()))
+    assert bets.tolist() == [0.0, 0.0]
+    assert (float(epsilon), float(squares)) == (0.0, 0.0)
+
+
+def classified(rows: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(rows, 6, generator=generator, dtype=torch.float64)
+
+
+def moved(adapter: eq.Adapter, model: nn.Module) -> float:
+    """The largest change of a weight."""
+    return max(
+        float((p - model.get_parameter(n)).detach().abs().max())
+        for n, p in adapter.student.named_parameters()
+    )
+
+
+def test_without_a_shift_nothing_is_learned() -> None:
+    model = layer_norm_model()
+    source = measured(model, [classified(500, seed) for seed in range(4)])
+    same_domain, shifted, tent = (
+        eq.create(name, model, source, optimizer="sgd", learning_rate=0.02)
+        for name in ("poem", "poem", "tent")
+    )
+    for seed in range(100, 130):
+        x = classified(32, seed)
+        same_domain(x)
+        tent(x)
+        shifted(0.2 * x + 0.7)
+    assert abs(float(same_domain.memory["epsilon"])) < 0.2
+    assert abs(float(shifted.memory["epsilon"])) > 0.8
+    assert moved(same_domain, model) < 0.1 * moved(tent, model)
+    assert moved(same_domain, model) < 0.1 * moved(shifted, model)
+
+
+def test_higher_entropies_are_lowered_and_lower_ones_raised() -> None:
+    model = Scale(4)
+    x = torch.tensor([[2.0, 0.0, 0.0, 0.0]], dtype=torch.float64).repeat(64, 1)
+    h = float(entropy(x)[0])
+    for share, direction in ((0.5, 1), (1.5, -1)):  # the source is surer, or less sure
+        quantiles = torch.linspace(0.0, 2 * share * h, 257)
+        source = eq.SourceStatistics(h0=0.5, kappa=1.0, num_classes=4, entropies=quantiles)
+        adapter = eq.create("poem", model, source, parameters="all", margin=1.0, learning_rate=0.05)
+        adapter(x)
+        change = float(adapter.student.get_parameter("weight")[0].detach()) - 1
+        assert math.copysign(1, change) == direction
+
+
+def test_an_empty_filter_takes_no_step_and_the_bets_go_on() -> None:
+    model, source = make("layer_norm")
+    adapter = eq.create("poem", model, source, margin=1.5, learning_rate=0.05)
+    x = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    adapter(x)
+    none = eq.create("poem", model, source, margin=0.0, learning_rate=0.05)
+    before = snapshot(none)
+    none(x)
+    after = snapshot(none)
+    assert after.pop("poem.memory.epsilon") == adapter.memory["epsilon"]
+    assert after.pop("poem.memory.squares") == adapter.memory["squares"]
+    assert same({name: before[name] for name in after}, after)
+    assert none.last is not None
+    assert none.last.reason == "none of 8 samples is reliable"
+
+
+def test_source_statistics_without_entropies_are_refused() -> None:
+    model, source = make()
+    with pytest.raises(eq.errors.SourceError, match="poem needs source statistics with the quantiles"):
+        eq.create("poem", model, replace(source, entropies=torch.zeros(0)))
+    with pytest.raises(eq.errors.SourceError, match="poem needs source statistics"):
+        eq.create("poem", model)
+
+
+def test_one_sample_one_class_and_a_row_of_nan() -> None:
+    model, source = make("layer_norm")
+    options: dict[str, Any] = {"margin": 1.5, "learning_rate": 0.05}
+    adapter, clean = (eq.create("poem", model, source, **options) for _ in range(2))
+    x = torch.randn(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    answer = adapter(torch.cat([x[:2], torch.full_like(x[:1], torch.nan), x[2:]]))
+    assert torch.equal(answer[[0, 1, 3, 4, 5]], clean(x))
+    assert same(snapshot(adapter), snapshot(clean))
+    for batch in (x[:1], x[:1].repeat(4, 1, 1, 1)):
+        adapter(batch)
+        assert adapter.last is not None
+        assert adapter.last.used == len(batch)

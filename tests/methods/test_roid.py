@@ -1,0 +1,239 @@
+"""ROID and CMF against formulas written out here and in `byhand`."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from equipoise.errors import BatchError, StateError
+from equipoise.methods import _roid_losses as losses
+from equipoise.methods._views import WEAK_DRAWS, weak_views
+from tests.support.byhand import (
+    CLASSES,
+    Adam,
+    ByHand,
+    assert_alike,
+    close,
+    conv_model,
+    entropy,
+    softmax,
+    stream,
+)
+from tests.support.models import Counting, drifted, make, same, snapshot
+
+RATE = 0.02
+
+
+class Robust:
+    """ROID's steps on one of the models of `byhand`."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        self.hand, self.descent = ByHand(model), Adam(RATE)
+        self.average = [1 / CLASSES] * CLASSES
+        self.random = torch.Generator().manual_seed(0)
+        self.used: list[int] = []
+
+    def step(self, x: Tensor) -> Tensor:
+        self.hand.watch()
+        z = self.hand.forward(x)
+        views = weak_views(x, torch.rand(len(x), WEAK_DRAWS, generator=self.random))
+        p, q = softmax(z), softmax(self.hand.forward(views, momentum=0.0))
+        weights = self.weights(p.detach(), entropy(z).detach())
+        loss = z.new_zeros(())
+        for i, weight in enumerate(weights):
+            a, b = p[i], q[i]
+            clipped = a.clamp(max=0.99)
+            ratio = -(clipped * (clipped / (1 - clipped) + 1e-5).log()).sum()
+            both = -0.5 * (b * a.log()).sum() - 0.5 * (a * b.log()).sum()
+            loss = loss + weight * (ratio + both) / len(x)
+        self.used.append(sum(weight > 0 for weight in weights))
+        self.hand.descend(loss, self.descent)
+        self.average = [
+            0.9 * old + 0.1 * float(p[:, c].detach().sum()) / len(x) for c, old in enumerate(self.average)
+        ]
+        self.filter()
+        return z
+
+    def weights(self, p: Tensor, h: Tensor) -> list[float]:
+        norm = math.sqrt(sum(a * a for a in self.average))
+        apart = []
+        for row in p.tolist():
+            along = sum(a * b for a, b in zip(self.average, row, strict=True))
+            apart.append(1 - along / (norm * math.sqrt(sum(b * b for b in row))))
+        sure = [-one for one in h.tolist()]
+        apart, sure = stretched(apart), stretched(sure)
+        mean = sum(apart) / len(apart)
+        return [math.exp(3 * d * c) if d >= mean else 0.0 for d, c in zip(apart, sure, strict=True)]
+
+    def filter(self) -> None:
+        for name in self.hand.learned:
+            self.hand.weights[name] = 0.99 * self.hand.weights[name] + 0.01 * self.hand.source[name]
+
+
+def stretched(values: list[float]) -> list[float]:
+    low, high = min(values), max(values)
+    return [(value - low) / (high - low) if high > low else 0.0 for value in values]
+
+
+class Filtered(Robust):
+    """CMF's steps."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__(model)
+        self.hidden = {name: self.hand.source[name] for name in self.hand.learned}
+        self.s = 0.0
+        self.noise = 0.005 * 6 / 38400  # of three channels a weight and a bias
+
+    def filter(self) -> None:
+        q, r = self.noise, 1 - self.noise
+        self.s = 0.99**2 * self.s + q
+        beta = max(r / (self.s + r), 0.89)
+        beta = 1.0 if beta > 0.9999 else beta
+        self.s *= beta
+        for name in self.hand.learned:
+            theta = self.hand.weights[name]
+            phi = 0.99 * self.hidden[name] + 0.01 * self.hand.source[name]
+            self.hidden[name] = beta * phi + (1 - beta) * theta
+            self.hand.weights[name] = 0.99 * theta + 0.01 * self.hidden[name]
+
+
+def adapter_of(method: str, model: nn.Module, **options: Any) -> eq.Adapter:
+    return eq.create(method, model, **{"learning_rate": RATE, **options})
+
+
+def batches(model: nn.Sequential) -> list[Tensor]:
+    """Of different sizes: the loss is divided by that of the batch."""
+    first, second, third = stream(3, rows=9, like=model)
+    return [first, second[:5], third]
+
+
+@pytest.mark.parametrize(("method", "kind"), [("roid", Robust), ("cmf", Filtered)])
+def test_weights_and_answers_are_those_of_the_formulas(method: str, kind: type[Robust]) -> None:
+    model = conv_model()
+    adapter, hand = adapter_of(method, model), kind(model)
+    for x in batches(model):
+        assert close(adapter(x), hand.step(x), 1e-7)
+        assert_alike(adapter, hand.hand, 1e-7)
+        assert close(adapter.memory["average"], torch.tensor(hand.average, dtype=torch.float64), 1e-7)
+        assert adapter.last is not None
+        assert adapter.last.used == hand.used[-1]
+    assert 0 < hand.used[0] < 9
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.5, 30.0])
+def test_the_filter_follows_where_many_weights_learn(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more weights β is below .9999 from the first step, and at last .89, also where q > 1."""
+    monkeypatch.setattr("equipoise.methods.cmf._NOISE", noise * 38400 / 6)
+    model = conv_model()
+    adapter, hand = adapter_of("cmf", model), Filtered(model)
+    hand.noise = noise
+    for x in batches(model):
+        adapter(x)
+        hand.step(x)
+        assert_alike(adapter, hand.hand, 1e-7)
+        assert close(adapter.memory["variance"], torch.tensor(hand.s, dtype=torch.float64), 1e-7)
+        for name, weight in hand.hidden.items():
+            assert close(adapter.memory[f"hidden.{name}"], weight, 1e-7)
+
+
+def test_a_reset_forgets_the_variance_the_hidden_weights_and_the_average() -> None:
+    adapter = adapter_of("cmf", make()[0])
+    fresh = snapshot(adapter)
+    adapter(drifted(8))
+    assert float(adapter.memory["variance"]) > 0
+    adapter.reset()
+    assert float(adapter.memory["variance"]) == 0
+    assert "average" not in adapter.memory
+    assert same(fresh, snapshot(adapter))
+
+
+def test_the_prior_is_added_and_not_multiplied() -> None:
+    """A class that the batch has often gains, whatever the signs of the logits."""
+    for shift in (-20.0, 0.0, 20.0):
+        z = torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.5, 0.4, 0.0]]) + shift
+        p = z.softmax(1)
+        prior = p.sum(0) / 3
+        s = (1 / 3) / prior.max()
+        expected = z + ((prior + s) / (1 + 3 * s)).log()
+        came = losses.with_prior(z)
+        assert torch.allclose(came, expected)
+        assert bool((came.softmax(1)[:, 0] > p[:, 0]).all())
+
+
+def test_a_uniform_prior_changes_no_probability() -> None:
+    z = torch.eye(4) * 3
+    assert torch.allclose(losses.with_prior(z).softmax(1), z.softmax(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["roid", "cmf"])
+def test_the_correction_is_an_option_that_changes_answers_only(method: str) -> None:
+    model, _ = make()
+    plain, corrected = adapter_of(method, model), adapter_of(method, model, prior_correction=True)
+    for seed in range(2):
+        expected = losses.with_prior(plain(drifted(8, seed)))
+        assert torch.allclose(corrected(drifted(8, seed)), expected, atol=1e-6)
+    assert same(snapshot(plain), snapshot(corrected))
+
+
+@pytest.mark.parametrize("kind", ["batch_norm", "layer_norm"])
+@pytest.mark.parametrize("method", ["roid", "cmf"])
+def test_a_single_sample_has_the_weight_one(method: str, kind: str) -> None:
+    weights, kept = losses.sample_weights(torch.tensor([[1.0, 2.0, 0.5]]), torch.full((3,), 1 / 3))
+    assert (weights.tolist(), kept.tolist()) == ([1.0], [True])
+    adapter = adapter_of(method, make(kind)[0], window=2)
+    for seed in range(3):
+        assert bool(adapter(drifted(1, seed)).isfinite().all())
+    assert all(bool(tensor.isfinite().all()) for tensor in snapshot(adapter).values())
+    assert not same(snapshot(adapter), snapshot(adapter_of(method, make(kind)[0], window=2)))
+
+
+@pytest.mark.parametrize("method", ["roid", "cmf"])
+def test_the_same_sample_many_times_and_a_frame_of_nan(method: str) -> None:
+    model, _ = make()
+    adapter, clean = adapter_of(method, model), adapter_of(method, model)
+    x = drifted(1).expand(6, 3, 6, 6).clone()
+    expected = clean(x)
+    answer = adapter(torch.cat([torch.full_like(x[:1], torch.nan), x]))
+    assert torch.equal(answer[1:], expected)
+    assert bool(expected.isfinite().all())
+    assert same(snapshot(adapter), snapshot(clean))
+
+
+@pytest.mark.parametrize("method", ["roid", "cmf"])
+def test_a_step_that_is_not_finite_moves_nothing(method: str) -> None:
+    model, _ = make("layer_norm")
+    adapter = adapter_of(method, model)
+    adapter(drifted(8))
+    before = snapshot(adapter)
+    adapter(drifted(8) * 1e38)
+    assert adapter.last is not None
+    assert not adapter.last.updated
+    assert same(before, snapshot(adapter))
+
+
+def test_a_batch_takes_two_forwards() -> None:
+    adapter = adapter_of("roid", Counting(make()[0]))
+    Counting.forwards = 0
+    adapter(drifted(8))
+    assert Counting.forwards == 2
+
+
+def test_an_average_of_another_number_of_classes_is_refused() -> None:
+    model, source = make()
+    adapter = eq.create("roid", model, source)
+    adapter(drifted(8))
+    state = adapter.state_dict()
+    state["roid.memory.average"] = torch.full((3,), 1 / 3)
+    with pytest.raises(StateError, match="an average of 5 classes"):
+        adapter.load_state_dict(state)
+
+
+def test_inputs_that_are_no_images_are_refused_and_change_nothing() -> None:
+    adapter = adapter_of("roid", nn.Sequential(nn.LayerNorm(6), nn.Linear(6, CLASSES)))
+    before = snapshot(adapter)
+    with pytest.raises(BatchError, match="expected images"):
+        adapter(torch.rand(4, 6))
+    assert same(before, snapshot(adapter))

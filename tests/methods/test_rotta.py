@@ -1,0 +1,178 @@
+"""RoTTA against formulas written out in tests/support/robust_teacher.py, and its traps."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from tests.support.models import Counting, drifted, make, same, snapshot
+from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
+
+LIVELY = {"every": 4, "capacity": 6, "decay": 0.5, "norm_momentum": 0.9, "learning_rate": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ([64, 64, 64], {}),
+        ([4] * 6, LIVELY),
+        ([10] * 4, {**LIVELY, "seed": 7}),  # two or three updates within a batch
+        ([1, 5, 13, 2, 1], {**LIVELY, "every": 3, "capacity": 20}),
+        ([1] * 6, {**LIVELY, "every": 1, "capacity": 3}),  # the first memory is of one sample
+    ],
+)
+def test_a_stream_is_exact(sizes: list[int], options: dict[str, Any]) -> None:
+    model = small_model()
+    adapter, expected = eq.create("rotta", model, **options), ByHand(model, **options)
+    for x in stream(sizes):
+        assert torch.allclose(adapter(x), expected.step(x), rtol=1e-6, atol=1e-8)
+        assert adapter.last is not None
+        if adapter.last.updated:
+            assert adapter.last.loss == pytest.approx(expected.loss, rel=1e-6)
+            assert adapter.last.used == expected.used
+    assert expected.updates >= 3
+    for name, value in expected.w.items():
+        assert torch.allclose(adapter.student.state_dict()[name], value, rtol=1e-6, atol=1e-8), name
+        assert torch.equal(value, model.state_dict()[name]) != (name in LEARNED or "running" in name), name
+    for name, value in expected.teacher.items():
+        assert torch.allclose(adapter.memory[f"teacher.{name}"], value, rtol=1e-6, atol=1e-8), name
+    x = stream([5], seed=8)[0]
+    assert torch.allclose(adapter.predict(x), expected.answer(x), rtol=1e-6, atol=1e-8)
+    assert torch.allclose(adapter.detach()(x), expected.answer(x), rtol=1e-6, atol=1e-8)
+
+
+def statistics_of(adapter: eq.Adapter) -> dict[str, Tensor]:
+    return {n: t.clone() for n, t in adapter.student.state_dict().items() if "running" in n}
+
+
+def test_statistics_move_in_updates_alone_and_only_by_the_student() -> None:
+    adapter = eq.create("rotta", small_model(), **LIVELY)
+    before = statistics_of(adapter)
+    adapter(stream([3])[0])
+    assert same(before, statistics_of(adapter))  # the teacher answers in eval mode
+    seen: list[dict[str, Tensor]] = []
+    adapter.student.register_forward_hook(lambda *_: seen.append(statistics_of(adapter)))
+    adapter(stream([1])[0])
+    # The answer, the teacher's labels of the memory, and the student's forward, which alone moves them.
+    assert len(seen) == 3
+    assert same(before, seen[0])
+    assert same(before, seen[1])
+    assert not same(before, statistics_of(adapter))
+
+
+def test_the_first_window_is_answered_by_the_source_model_and_then_by_the_teacher() -> None:
+    model = small_model()
+    adapter, x = eq.create("rotta", model, **{**LIVELY, "every": 8}), stream([8])[0]
+    with torch.no_grad():
+        assert torch.allclose(adapter(x), model(x))
+        assert not torch.allclose(adapter.predict(x), model(x), rtol=1e-3)
+        assert not torch.allclose(adapter.predict(x), adapter.student(x), rtol=1e-3)
+
+
+def test_a_forward_a_batch_and_two_more_at_an_update() -> None:
+    adapter = eq.create("rotta", Counting(make()[0]), every=8)
+    for rows, forwards in ((4, 1), (4, 3), (16, 5)):
+        Counting.forwards = 0
+        adapter(drifted(rows))
+        assert Counting.forwards == forwards
+
+
+@pytest.mark.parametrize("classes", [20, 200])
+def test_with_more_classes_than_slots_new_classes_still_enter(classes: int) -> None:
+    adapter = eq.create("rotta", small_model(classes=classes), capacity=8, every=1000)
+    for x in stream([40, 40]):
+        adapter(x)
+    held = adapter.memory["classes"].tolist()
+    recent = adapter.memory["ages"].max()
+    assert len(set(held)) == 8
+    assert recent < 80
+
+
+def test_samples_until_the_next_update_are_the_reason_for_none() -> None:
+    adapter = eq.create("rotta", small_model(), every=5)
+    adapter(stream([3])[0])
+    assert adapter.last is not None
+    assert (adapter.last.updated, adapter.last.reason) == (False, "2 samples until the next update")
+
+
+def test_one_class_only_is_learned_from() -> None:
+    model = small_model()
+    with torch.no_grad():
+        model.get_parameter("4.bias")[2] = 50.0
+    adapter = eq.create("rotta", model, every=4, capacity=10)
+    adapter(stream([8])[0])
+    assert adapter.last is not None
+    assert (adapter.last.updated, adapter.last.used) == (True, 2)  # its share of ten slots for five classes
+    assert all(tensor.isfinite().all() for tensor in snapshot(adapter).values())
+
+
+def test_an_empty_memory_takes_no_step() -> None:
+    class Overflowing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = small_model()
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.inner(x)
+            return torch.where(x.amax((1, 2, 3)).unsqueeze(1) > 1e3, torch.nan, logits)
+
+    adapter = eq.create("rotta", Overflowing(), every=2, capacity=4)
+    before = snapshot(adapter)
+    adapter(stream([2])[0] + 1e4)
+    assert adapter.last is not None
+    assert (adapter.last.updated, adapter.last.used) == (False, 0)
+    assert adapter.last.reason == "the memory is empty: no sample has entered it"
+    after = snapshot(adapter)
+    assert same(before, {name: after[name] for name in before})
+
+
+def test_an_update_that_goes_wrong_is_undone_and_the_memory_emptied() -> None:
+    adapter = eq.create("rotta", small_model().float(), **LIVELY)
+    adapter(stream([3])[0].float())
+    before = snapshot(adapter)
+    adapter(torch.full((1, 3, 6, 6), 1e25))
+    assert adapter.last is not None
+    assert not adapter.last.updated
+    assert "the memory was emptied" in adapter.last.reason
+    after = snapshot(adapter)
+    assert (adapter.memory["classes"] == -1).all()
+    kept = [n for n in before if n.startswith(("student.", "rotta.memory.teacher", "rotta.memory.optimizer"))]
+    assert same({name: before[name] for name in kept}, {name: after[name] for name in kept})
+
+
+def test_a_nan_sample_neither_enters_nor_counts() -> None:
+    clean, other = (eq.create("rotta", small_model(), **LIVELY) for _ in range(2))
+    for x in stream([3, 4]):
+        bad = torch.cat([x[:1], torch.full_like(x[:1], torch.nan), x[1:]])
+        assert torch.equal(other(bad)[[0, *range(2, len(x) + 1)]], clean(x))
+    assert same(snapshot(clean), snapshot(other))
+
+
+def test_inputs_that_are_no_images_are_refused_when_views_are_made() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).eval()
+    adapter = eq.create("rotta", model, every=4)
+    before = snapshot(adapter)
+    with pytest.raises(eq.errors.BatchError, match=r"expected images \(N, C, H, W\)"):
+        adapter(torch.randn(4, 6))
+    assert same(before, snapshot(adapter))
+
+
+class Twice(nn.Module):
+    """Uses one batch norm two times in a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.norm(self.norm(self.first(x)).relu()).flatten(1))
+        return logits
+
+
+def test_a_layer_that_is_used_twice_learns() -> None:
+    adapter = eq.create("rotta", Twice().eval(), **LIVELY)
+    adapter(drifted(4))
+    assert adapter.last is not None
+    assert adapter.last.updated

@@ -1,0 +1,119 @@
+"""RoTTA on a small model as plain tensors and loops, with a hook for what PeTTA adds."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.methods._views import TILE, WEAK_DRAWS, weak_views
+from tests.support.category_memory import ListedCategories
+
+LEARNED = ("1.weight", "1.bias")
+
+
+def small_model(seed: int = 0, classes: int = 5) -> nn.Sequential:
+    """Convolution, batch norm, ReLU, linear, in double precision; not sure of all samples."""
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, classes)]
+    model = nn.Sequential(*layers).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point():
+                drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+                tensor.copy_(drawn**2 + 0.5 if "running_var" in name else 0.5 * drawn)
+    return model.eval()
+
+
+def stream(sizes: list[int], seed: int = 3) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [2 * torch.randn(n, 3, 6, 6, generator=generator, dtype=torch.float64) + 1 for n in sizes]
+
+
+class ByHand:
+    """RoTTA on `small_model`, sample by sample."""
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        self.w = {n: t.clone() for n, t in model.state_dict().items() if t.is_floating_point()}
+        self.teacher = {name: self.w[name].clone() for name in LEARNED}
+        self.every, self.decay = options.get("every", 64), options.get("decay", 0.999)
+        self.momentum, self.rate = options.get("norm_momentum", 0.05), options.get("learning_rate", 1e-3)
+        self.capacity = options.get("capacity", 64)
+        self.memory = ListedCategories(self.capacity, len(self.w["4.bias"]))
+        self.generator = torch.Generator().manual_seed(options.get("seed", 0))
+        self.offered, self.updates, self.loss, self.used = 0, 0, math.nan, 0
+        self.first = {name: torch.zeros_like(self.w[name]) for name in LEARNED}
+        self.second = {name: torch.zeros_like(self.w[name]) for name in LEARNED}
+
+    def network(self, w: dict[str, Tensor], x: Tensor) -> Tensor:
+        return self.features(w, x) @ w["4.weight"].T + w["4.bias"]
+
+    def features(self, w: dict[str, Tensor], x: Tensor) -> Tensor:
+        h = torch.nn.functional.conv2d(x, w["0.weight"], w["0.bias"])
+        mean, var, scale, bias = (
+            w[f"1.{name}"].view(1, 4, 1, 1) for name in ("running_mean", "running_var", "weight", "bias")
+        )
+        return ((h - mean) / (var + 1e-5).sqrt() * scale + bias).clamp(min=0).flatten(1)
+
+    def answer(self, x: Tensor) -> Tensor:
+        return self.network({**self.w, **self.teacher}, x)
+
+    def move_statistics(self, x: Tensor) -> None:
+        """The mixture of old and new samples: n of 64 have the share 1 − (1 − momentum)^(n/64)."""
+        h = torch.nn.functional.conv2d(x, self.w["0.weight"], self.w["0.bias"])
+        share = 1 - (1 - self.momentum) ** (len(x) / 64)
+        for channel in range(4):
+            values = h[:, channel].flatten()
+            mean, var = self.w["1.running_mean"][channel], self.w["1.running_var"][channel]
+            new = (1 - share) * mean + share * values.mean()
+            second = (1 - share) * (var + mean**2) + share * (values**2).mean()
+            self.w["1.running_mean"][channel], self.w["1.running_var"][channel] = new, second - new**2
+
+    def extra_loss(self, weights: dict[str, Tensor], z: Tensor, x: Tensor) -> Tensor | float:
+        """Terms of the loss besides RoTTA's."""
+        return 0.0
+
+    def shares(self, x: Tensor) -> float:
+        """The share of the student in the teacher after this update."""
+        return 1 - self.decay
+
+    def update(self) -> None:
+        """A step on the memory, slot by slot: views depend on the order."""
+        items = sorted((item for _, item in self.memory.listed()), key=lambda item: item.slot)
+        x, ages = torch.stack([item.sample for item in items]), [item.age for item in items]
+        share = self.shares(x)
+        targets = self.answer(x).softmax(1)
+        draws = torch.rand(self.capacity, WEAK_DRAWS, generator=self.generator)[: len(x)].double()
+        tile = torch.rand(TILE, generator=self.generator)
+        views = weak_views(x, draws, tile=tile)
+        self.move_statistics(views)
+        leaves = {name: self.w[name].clone().requires_grad_() for name in LEARNED}
+        z = self.network({**self.w, **leaves}, views)
+        loss = torch.zeros((), dtype=torch.float64)
+        for row, age in enumerate(ages):
+            weight = math.exp(-age / self.capacity) / (1 + math.exp(-age / self.capacity))
+            loss = loss - weight * (targets[row] * z[row].log_softmax(0)).sum() / len(ages)
+        loss = loss + self.extra_loss(leaves, z, x)
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        self.updates, self.loss, self.used = self.updates + 1, float(loss.detach()), len(x)
+        for name, g in zip(leaves, gradients, strict=True):
+            self.first[name] = 0.9 * self.first[name] + 0.1 * g
+            self.second[name] = 0.999 * self.second[name] + 0.001 * g**2
+            mean, square = (
+                self.first[name] / (1 - 0.9**self.updates),
+                self.second[name] / (1 - 0.999**self.updates),
+            )
+            self.w[name] = self.w[name] - self.rate * mean / (square.sqrt() + 1e-8)
+            self.teacher[name] = (1 - share) * self.teacher[name] + share * self.w[name]
+
+    def step(self, x: Tensor) -> Tensor:
+        """Answer a batch, and take a step after every so many samples."""
+        z = self.answer(x)
+        p = z.softmax(1)
+        for sample, chances in zip(x, p, strict=True):
+            nats = -float((chances * chances.log()).sum())
+            self.memory.offer(int(chances.argmax()), nats, sample)
+            self.offered += 1
+            if self.offered % self.every == 0:
+                self.update()
+        return z
