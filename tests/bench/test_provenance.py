@@ -124,3 +124,8 @@ def test_a_method_without_a_file_is_refused(place: str | None, monkeypatch: pyte
     exec(METHOD.replace('name = "mine"', 'name = "mine by hand"'), vars(typed))
     with pytest.raises(eq.errors.OptionError, match=r"expected a method in a file.*mine by hand"):
         code_digest("mine by hand")
+
+
+def test_a_method_that_wraps_another_depends_on_its_code() -> None:
+    plain, eta, tent = (code_digest("rdumb", given) for given in ({}, {"base": "eta"}, {"base": "tent"}))
+    assert len({plain, eta, tent}) == 3

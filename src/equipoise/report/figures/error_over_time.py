@@ -70,20 +70,27 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
         curves.setdefault(name, {})[shift, seed] = curve if passes > 1 else smoothed(curve, segments, window)
     figure, (axes,) = panels(10.8, 3.9)
     at = np.arange(points) + (1.0 if passes > 1 else 0.5)
-    _lines(axes, part, at, curves)
+    means = (1 - rows.groupby("name", sort=False)["accuracy"].mean()).to_dict()
+    _lines(axes, at, curves, means, emphasised(part, means))
     if passes > 1:
         axes.set(xlabel="pass over all domains", xlim=(1, passes))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         axes.set(xlim=(0, points))
         _name_segments(axes, segments)
-    axes.set(ylabel="error")
+    low, high = axes.get_ylim()
+    axes.set(ylabel="error", ylim=(max(low, 0), min(high, 1.02)))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return figure
 
 
-def _lines(axes: Axes, part: Part, at: Curve, curves: Mapping[str, Mapping[tuple[str, int], Curve]]) -> None:
-    chosen = emphasised(part, {name: float(np.mean(list(each.values()))) for name, each in curves.items()})
+def _lines(
+    axes: Axes,
+    at: Curve,
+    curves: Mapping[str, Mapping[Stream, Curve]],
+    means: Mapping[str, float],
+    chosen: Mapping[str, tuple[Colour, str]],
+) -> None:
     grey = [name for name in curves if name not in chosen]
     for place, name in enumerate(grey):
         label = f"{len(grey)} other{'s' * (len(grey) > 1)}" if not place else None
@@ -94,9 +101,9 @@ def _lines(axes: Axes, part: Part, at: Curve, curves: Mapping[str, Mapping[tuple
         mean = np.mean(list(curves[name].values()), axis=0)
         spread = _spread({stream: curve - offsets[stream] for stream, curve in curves[name].items()})
         if spread is not None:
-            low = np.maximum(mean - spread, 0)
-            axes.fill_between(at, low, mean + spread, color=colour.light, alpha=0.14, linewidth=0)
-        axes.plot(at, mean, color=colour.light, linewidth=2, label=f"{words} {mean.mean():.1%}")
+            low, high = np.clip([mean - spread, mean + spread], 0, 1)
+            axes.fill_between(at, low, high, color=colour.light, alpha=0.14, linewidth=0)
+        axes.plot(at, mean, color=colour.light, linewidth=2, label=f"{words} {means[name]:.1%}")
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(
         handles[::-1], labels[::-1], loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(labels),
