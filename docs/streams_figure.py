@@ -83,7 +83,7 @@ def draw(figure: Figure, theme: dict[str, Any]) -> None:
     for place, (kind, (_, _, heading)) in enumerate(KINDS.items()):
         stream, labels = example(kind)
         rows = panels[place // 3, place % 3].subgridspec(2, 1, hspace=0.12)
-        upper, lower = (figure.add_subplot(row) for row in rows)
+        upper, lower = (figure.add_subplot(rows[row]) for row in (0, 1))
         upper.set_title(kind, loc="left", fontsize=11, fontweight="bold", color=theme["text"], pad=4)
         upper.set_title(heading, loc="right", fontsize=9, color=theme["text"], pad=4)
         strip(upper, labels, (theme["text"], *CLASS_COLOURS), low=-1)

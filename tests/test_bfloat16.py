@@ -49,6 +49,6 @@ def test_the_calibration_error_hardly_moves(
     apart = float((answers[0].softmax(1) - answers[1].softmax(1)).abs().max())
     print(f"{name}: ECE {errors[0]:.4f} and {errors[1]:.4f}, probabilities up to {apart:.4f} apart")
     # T3A's answers turn on the few supports of a class, and on the class of a single sample; LAME's on
-    # which samples are neighbours. bn_ema's probabilities are within .004, and some of 500 samples are as near
-    # to the edge of a bin.
+    # which samples are neighbours. bn_ema's probabilities are within .004, and some of 500 samples are as
+    # near to the edge of a bin.
     assert abs(errors[0] - errors[1]) < (0.01 if name in ("t3a", "lame", "bn_ema") else 0.005)

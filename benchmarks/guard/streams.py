@@ -28,7 +28,7 @@ from equipoise.bench.schema import RAW, REHEARSED
 from equipoise.bench.source_model import SourceModel, model_path
 from equipoise.bench.sweep import MODELS
 from equipoise.data.images import Images
-from equipoise.data.streams import Order, stream_order
+from equipoise.data.streams import Order, make_stream
 from equipoise.guard.decider import Options, Watch, decide
 from equipoise.guard.observation import Observation, answer_pairs
 
@@ -191,7 +191,7 @@ def main() -> None:
                 print(f"{target}: no trained model yet")
                 break
             images = some_images(run, given.images)
-            images = images.select(stream_order([images.labels], case.order, SEED))
+            images = images.select(make_stream([images.labels], case.order, SEED).rows)
             cell, size = run.any_cell, case.size or run.any_cell["batch_size"]
             adapter = adapter_of(run, trained_model(run, models), models, case.rate)
             row = {

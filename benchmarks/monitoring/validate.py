@@ -36,7 +36,7 @@ from equipoise.calibration.rehearsed import RehearsedTemperature
 from equipoise.data import Cache, Reader, open_data_set
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
-from equipoise.data.streams import stream_order
+from equipoise.data.streams import make_stream
 
 BATCH, WINDOW = 50, 500
 BEFORE, AFTER = 750, 750
@@ -52,7 +52,7 @@ KEPT = (
 
 def shuffled(images: Images, seed: int) -> Images:
     """Images in random order."""
-    return images.select(stream_order([images.labels], "shuffled", seed))
+    return images.select(make_stream([images.labels], "shuffled", seed).rows)
 
 
 def unseen_source(given: Namespace, run: RunPlan, count: int) -> Images:

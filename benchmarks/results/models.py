@@ -15,7 +15,7 @@ from equipoise.bench.sweep import CACHE, MODELS, find_weights, picked_shifts
 from equipoise.data import Cache, Reader, open_data_set
 from equipoise.data.cache import read_stored
 from equipoise.data.images import Images
-from equipoise.data.streams import stream_order
+from equipoise.data.streams import make_stream
 
 SEED = 0
 
@@ -54,7 +54,7 @@ def trained_model(run: RunPlan, models: Path) -> SourceModel:
 def some_images(run: RunPlan, count: int) -> Images:
     """At most so many images of the stream of a run, in random order."""
     images = read_stored(run.streams[0])
-    return images.select(stream_order([images.labels], "shuffled", SEED)[:count])
+    return images.select(make_stream([images.labels], "shuffled", SEED).rows[:count])
 
 
 def met(about: str) -> Iterator[tuple[RunPlan, SourceModel, Tensor, Tensor]]:

@@ -34,7 +34,7 @@ from equipoise.bench.source_model import SourceModel, pick_device
 from equipoise.bench.step import layout
 from equipoise.bench.sweep import MODELS
 from equipoise.data.images import Images
-from equipoise.data.streams import stream_order
+from equipoise.data.streams import make_stream
 from equipoise.errors import EquipoiseError, RecipeError
 
 FEW = ("batches of 50", "sorted by class", "ten passes", "abrupt changes")
@@ -105,7 +105,7 @@ def measured(adapter: eq.Adapter, stream: Stream, parts: Sequence[Images]) -> di
     for batch in batches:
         answers.append(adapter(batch.float()).detach())
         steps += [adapter.last] if adapter.last else []
-    order = stream_order([labels], "shuffled", SEED + 1)
+    order = make_stream([labels], "shuffled", SEED + 1).rows
     shuffled = torch.cat(pixels)[order.to(device)].contiguous(memory_format=layout(device))
     after = torch.cat([adapter.predict(batch.float()) for batch in shuffled.split(50)])
     scores, _ = score(torch.cat(answers).cpu(), labels)

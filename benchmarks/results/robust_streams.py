@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.data.corruptions.dispatch import corrupt
 from equipoise.data.images import Images
-from equipoise.data.streams import Order, stream_order
+from equipoise.data.streams import Order, make_stream
 
 
 class Stream(NamedTuple):
@@ -47,7 +47,7 @@ def changed(pixels: Tensor, change: str) -> Tensor:
 
 def segments(stream: Stream, images: Images) -> list[Images]:
     """The images of a stream in its order, cut where they change."""
-    ordered = images.select(stream_order([images.labels], stream.order, SEED))
+    ordered = images.select(make_stream([images.labels], stream.order, SEED).rows)
     if not stream.changes:
         return [ordered]
     parts = [ordered.select(rows) for rows in torch.arange(len(ordered)).tensor_split(len(CHANGES))]

@@ -316,3 +316,74 @@ def test_a_method_may_have_a_range_of_t_of_its_own() -> None:
         for run in plan(recipe)
     }
     assert ranges == {("source", False, 1.2, 2.75), ("dec", True, 1.5, 4.0)}
+
+
+class Stormy(Toy):
+    """Each target as it is and in two kinds of weather, at two tiers."""
+
+    @property
+    def shifts(self) -> list[Shift]:
+        clean = super().shifts
+        return [
+            Shift(s.target, f"{s.target}/{weather}/{tier}" if weather else s.target, s.sources, tier, weather)
+            for tier in (1, 2)
+            for s in clean
+            for weather in (None, "fog", "snow")
+        ]
+
+
+def test_the_corruptions_of_a_target_are_the_domains_of_its_stream() -> None:
+    runs = plan(toy_recipe(order="continual", methods={"source": {}}), Stormy(Path()))
+    assert [(run.any_cell["target"], run.any_cell["tier"]) for run in runs][:2] == [
+        ("plain", 1),
+        ("plain", 2),
+    ]
+    assert len(runs) == 3 * 2
+    assert {run.domains for run in runs} == {("as it is", "fog", "snow")}
+    assert runs[0].streams == (Path("plain"), Path("plain/fog/1"), Path("plain/snow/1"))
+    ups = plan(toy_recipe(order="gradual", methods={"source": {}}), Stormy(Path()))
+    assert {run.domains for run in ups} == {("tier 1", "tier 2")}
+    assert "plain, fog" in {run.any_cell["target"] for run in ups}
+
+
+def test_one_domain_is_enough_for_bursts_of_classes_or_noise() -> None:
+    for order in ("correlated", "noisy", "recurring", "imbalanced"):
+        runs = plan(toy_recipe(order=order, methods={"source": {}}))
+        assert {run.domains for run in runs} == {("plain",), ("dark",), ("noisy",)}
+
+
+def test_options_of_an_order_are_in_the_key_with_their_defaults() -> None:
+    def keys(**changes: Any) -> set[str]:
+        return cell_keys(plan(toy_recipe(**changes)))
+
+    assert keys(order="noisy") == keys(order="noisy", order_options={"share": 0.2})
+    assert not keys(order="noisy") & keys(order="noisy", order_options={"share": 0.1})
+    with pytest.raises(RecipeError, match="order_options: no passes of 'noisy' streams; there are share"):
+        keys(order="noisy", order_options={"passes": 2})
+
+
+def test_results_of_plain_orders_have_none_of_the_new_fields() -> None:
+    """Keys are hashes of cells: those of finished runs must stay."""
+    for order in ("shuffled", "sorted", "recorded"):
+        cell = plan(toy_recipe(order=order))[0].any_cell
+        assert not cell.keys() & {"order_options", "domain_images", "trace"}
+        assert cell["stream"] == content_key({"parts": ["plain"]})
+
+
+def test_the_code_of_an_order_is_in_the_key_of_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(order: str) -> set[str]:
+        return cell_keys(plan(toy_recipe(order=order)))
+
+    before = {order: keys(order) for order in ("shuffled", "noisy")}
+    monkeypatch.setattr("equipoise.bench.stream_plan.order_digest", lambda: "changed")
+    assert keys("shuffled") == before["shuffled"]
+    assert not keys("noisy") & before["noisy"]
+
+
+def test_each_batch_and_bins_are_different_results() -> None:
+    def keys(trace: object) -> set[str]:
+        return cell_keys(plan(toy_recipe(trace=trace)))
+
+    assert keys(True) == keys("batches")
+    assert not keys("batches") & keys("bins")
+    assert not keys("bins") & keys(None)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from equipoise.bench.recipe import list_recipes, load_recipe, recipe_text
 from equipoise.errors import RecipeError
@@ -176,3 +177,57 @@ def test_a_recipe_of_ones_own_by_either_ending_and_in_utf_8_only(tmp_path: Path)
     path.write_bytes(b"about: \xff\n")
     with pytest.raises(RecipeError, match="not a readable recipe"):
         load_recipe(str(path))
+
+
+def test_a_stream_runs_on_the_recipe_of_a_data_set() -> None:
+    base, stream = load_recipe("digits"), load_recipe("recurring")
+    assert (stream.data, stream.order, stream.order_options) == ("digits-c", "recurring", {"passes": 20})
+    assert (stream.training, stream.backbones, stream.seeds) == (base.training, base.backbones, base.seeds)
+    assert stream.temperings == ("none", "rehearsed")
+    assert (stream.trace, stream.protocols) == ("bins", ("online",))
+    for label, entry in base.methods.items():
+        assert stream.methods[label] == entry.model_copy(update={"rehearsed": True})
+    other = load_recipe("recurring", on="tiny-imagenet-c")
+    assert (other.data, other.training) == ("tiny-imagenet-c", load_recipe("tiny-imagenet-c").training)
+    assert load_recipe("noisy", on="pacs").data == "pacs-c"
+
+
+def write(folder: Path, name: str, **content: object) -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return str(path)
+
+
+def test_a_stream_of_ones_own_runs_on_a_recipe_beside_it(tmp_path: Path) -> None:
+    base = load_recipe("demo").model_dump(mode="json")
+    write(
+        tmp_path, "base", **{**base, "data": "mine", "modules": ["mine.py"], "stream_methods": {"norm": {}}}
+    )
+    path = write(tmp_path, "stream", about="mine", on="base.yaml", order="noisy", tiers=[1], seeds=[7])
+    recipe = load_recipe(path)
+    assert (recipe.data, recipe.order, recipe.tiers, recipe.seeds) == ("mine", "noisy", (1,), (7,))
+    assert recipe.modules == (str(tmp_path / "mine.py"),)
+    assert recipe.methods["norm"].rehearsed
+
+
+def test_methods_for_streams_are_run_on_streams_alone(tmp_path: Path) -> None:
+    base = load_recipe("demo").model_dump(mode="json")
+    more = {"slow": {"method": "tent", "batch_size": 7}}
+    path = write(tmp_path, "base", **{**base, "stream_methods": more})
+    assert "slow" not in load_recipe(path).methods
+    assert load_recipe(path).narrowed(methods=["slow"]).methods["slow"].batch_size == 7
+    assert load_recipe("continual", on=path).methods["slow"].batch_size == 7
+
+
+def test_streams_run_on_data_sets_alone(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="digits is no recipe of a stream"):
+        load_recipe("digits", on="pacs")
+    with pytest.raises(
+        RecipeError, match="expected the recipe of a data set to run on, got that of a stream"
+    ):
+        load_recipe("continual", on="noisy")
+    with pytest.raises(RecipeError, match="no recipe 'cifar'"):
+        load_recipe("continual", on="cifar")
+    path = write(tmp_path, "stream", about="mine", on="digits", order="backwards")
+    with pytest.raises(RecipeError, match="order"):
+        load_recipe(path)

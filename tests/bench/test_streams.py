@@ -1,4 +1,4 @@
-"""Streams of several domains in a run: what is scored, described and kept over time, and how images are held."""
+"""Streams of several domains in a run: scores, descriptions, bins, and images gathered batch by batch."""
 
 import json
 from pathlib import Path

@@ -45,4 +45,4 @@ def _rows(table: str) -> dict[str, str]:
 def test_an_unknown_name_gets_the_known_ones() -> None:
     result = runner.invoke(app, ["methods", "tend"])
     assert result.exit_code == 1
-    assert "no method 'tend'; there are dec, eata" in result.output
+    assert f"no method 'tend'; there are {', '.join(eq.list_methods())}" in result.output

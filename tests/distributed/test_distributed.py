@@ -19,7 +19,8 @@ from tests.support.processes import in_processes
 SHARES = [(4, 4), (5, 3), (1, 7), (8, 8), (2, 1)]
 """Samples of each batch that the two ranks have."""
 
-ON_ALL = [case for case in CASES if case not in ("tent, lively", "eata, lively")]  # below, by their windows
+# Two are below, by their windows. CoTTA's first gradient is 0 but for rounding: Adam takes steps of that.
+ON_ALL = [case for case in CASES if case not in ("tent, lively", "eata, lively", "cotta")]
 
 
 def batches(bad: bool) -> list[Tensor]:

@@ -3,6 +3,8 @@
 Faults are in test_bn_alpha.py, for both methods.
 """
 
+from typing import Any
+
 import pytest
 from torch import Tensor
 
@@ -32,7 +34,7 @@ def test_a_batch_is_normalised_by_the_average_that_it_has_joined(
     kind: str, rows: int, momentum: float
 ) -> None:
     model = MODELS[kind]()
-    options = {} if momentum == 0.1 else {"norm_momentum": momentum}
+    options: dict[str, Any] = {} if momentum == 0.1 else {"norm_momentum": momentum}
     adapter, expected = eq.create("bn_ema", model, **options), ByHand(model)
     for x in (*stream(3, rows, like=model), *stream(1, 5, like=model, seed=9)):
         assert close(adapter(x), follow(expected, x, momentum), ROUNDING)

@@ -29,7 +29,7 @@ def contents(stored: dict[str, Tensor]) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("free_reads", [True, False])
 def test_a_stream_leaves_the_same_samples_as_lists_do(capacity: int, classes: int, free_reads: bool) -> None:
     generator = torch.Generator().manual_seed(capacity * classes)
-    stored, listed = free_categories(capacity, torch.device("cpu")), ListedCategories(capacity, classes)
+    stored, listed = free_categories(capacity, torch.zeros(())), ListedCategories(capacity, classes)
     for start in range(0, 100, 10):
         labels = (torch.rand(10, generator=generator) ** 2 * classes).long()
         nats = torch.rand(10, generator=generator) * math.log(classes)
@@ -47,7 +47,7 @@ def test_a_stream_leaves_the_same_samples_as_lists_do(capacity: int, classes: in
 
 
 def filled_with(labels: list[int], classes: int, capacity: int, nats: float = 0.0) -> dict[str, Tensor]:
-    stored = free_categories(capacity, torch.device("cpu"))
+    stored = free_categories(capacity, torch.zeros(()))
     rows = torch.arange(len(labels))
     offer = offered(torch.tensor(labels), torch.full((len(labels),), nats), rows, classes)
     return {**stored, **join_memory(stored, offer, torch.ones(len(labels), dtype=torch.bool))}
@@ -99,11 +99,11 @@ def test_an_offer_changes_nothing_that_it_is_given() -> None:
 def test_the_memory_does_not_depend_on_how_the_stream_is_cut_into_batches() -> None:
     labels, nats = torch.randint(3, (40,), generator=torch.Generator().manual_seed(1)), torch.rand(40)
     whole = join_memory(
-        free_categories(7, torch.device("cpu")),
+        free_categories(7, torch.zeros(())),
         offered(labels, nats, torch.arange(40), 3),
         torch.ones(40, dtype=torch.bool),
     )
-    single = free_categories(7, torch.device("cpu"))
+    single = free_categories(7, torch.zeros(()))
     for row in range(40):
         only = slice(row, row + 1)
         single |= join_memory(single, offered(labels[only], nats[only], torch.tensor([row]), 3), ALWAYS)

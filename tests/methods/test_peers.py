@@ -146,7 +146,7 @@ def test_7_options_go_by_name_alone(method: str) -> None:
             call(model, source, 0.5, 0.05)
 
 
-@pytest.mark.parametrize("method", ["tent", "sotta"])
+@pytest.mark.parametrize("method", ["tent", "sotta", "sar", "deyo"])
 def test_8_layers_are_found_whatever_their_names(method: str) -> None:
     plain, _ = make()
     named = nn.Sequential(

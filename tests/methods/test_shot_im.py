@@ -92,7 +92,7 @@ def test_diversity_keeps_answers_from_becoming_one_class() -> None:
     """What TENT does to a model at a large rate, and SHOT-IM does not."""
     shares = {}
     for method in ("tent", "shot_im"):
-        options = {"parameters": "norm", "optimizer": "sgd", "learning_rate": 0.5}
+        options: dict[str, Any] = {"parameters": "norm", "optimizer": "sgd", "learning_rate": 0.5}
         adapter = eq.create(method, flat_model(), **options)
         for x in stream(40, rows=40):
             answers = adapter(x).argmax(1)

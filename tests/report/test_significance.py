@@ -7,7 +7,7 @@ from scipy import stats
 
 from equipoise.errors import OptionError
 from equipoise.report.results import Variant
-from equipoise.report.significance import against_best_other, comparisons, paired_test
+from equipoise.report.significance import against_best_other, alike_best, comparisons, holm, paired_test
 
 FIRST = [0.08, 0.047, 0.039, 0.018, 0.07]
 SECOND = [0.279, 0.301, 0.186, 0.167, 0.06]
@@ -175,3 +175,24 @@ def test_a_rival_that_lacks_runs_is_passed_over_and_told() -> None:
     found = against_best_other(scored({DEC: ECES[DEC], ETA: ECES[ETA], TENT: few}), "ece", DEC, "none")
     assert found is not None
     assert (found.rival, found.passed_over) == (ETA, (TENT,))
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.5]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_those_that_cannot_be_told_from_the_best_are_found() -> None:
+    values = {"best": [1.0, 2.0, 3.0, 4.0], "near": [1.1, 1.8, 3.1, 3.9], "far": [0.0, 1.1, 2.0, 2.9]}
+    rows = [
+        {"name": name, "tempering": "none", "pair": place, "score": value}
+        for name, several in values.items()
+        for place, value in enumerate(several)
+    ]
+    rows.append({"name": "partial", "tempering": "none", "pair": 0, "score": 9.0})
+    runs = pd.DataFrame(rows)
+    assert alike_best(runs, "score", 1, ["pair"]) == [Variant("best", "none"), Variant("near", "none")]
+    assert alike_best(runs, "score", -1, ["pair"]) == [Variant("far", "none")]
+    assert alike_best(runs[runs["pair"] < 2], "score", 1, ["pair"]) == [Variant("best", "none")]
+    assert alike_best(runs.assign(score=float("nan")), "score", 1, ["pair"]) == []

@@ -39,8 +39,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "rdumb",
         {
             "base": "sotta",
-            "every": 10,
-            "options": {"confidence": 0.0, "every": 3, "capacity": 4},
+            "every": 48,
+            "options": {"confidence": 0.0, "every": 4, "capacity": 4},
             "tempering": "median",
         },
     ),
@@ -50,6 +50,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "rotta, lively": (
         "rotta",
         {"every": 3, "capacity": 4, "learning_rate": 0.02, "decay": 0.5, "norm_momentum": 0.5},
+    ),
+    "petta, lively": (
+        "petta",
+        {"every": 3, "capacity": 4, "learning_rate": 0.02, "decay": 0.5, "tempering": "median"},
     ),
     "foa_shift, lively": ("foa_shift", {"decay": 0.2, "tempering": "median"}),
     "lame, lively": ("lame", {"affinity": "rbf", "neighbours": 3, "tempering": "mean"}),
@@ -62,13 +66,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "cotta, lively": (
         "cotta",
-        {"views": 3, "confidence": 0.6, "restore": 0.2, "decay": 0.5, "mirrored": True},
+        {
+            "views": 3,
+            "confidence": 0.6,
+            "restore": 0.2,
+            "decay": 0.5,
+            "mirrored": True,
+            "optimizer": "sgd",
+            "learning_rate": 0.05,
+        },
     ),
     "roid, lively": (
         "roid",
         {"learning_rate": 0.05, "prior_correction": True, "mirrored": True, "window": 3},
     ),
-    "cmf, lively": ("cmf", {"optimizer": "sgd", "learning_rate": 0.05, "steps": 2, "tempering": "median"}),
+    "cmf, lively": ("cmf", {"optimizer": "sgd", "learning_rate": 0.02, "steps": 2, "tempering": "median"}),
     "memo": ("memo", {"views": 2}),
     "memo, lively": ("memo", {"views": 2, "learning_rate": 0.5, "prior": 1.0, "tempering": "mean"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),

@@ -33,7 +33,7 @@ class Affine(NamedTuple):
         )
 
 
-def between(u: Tensor, low: float, high: float) -> Tensor:
+def in_range(u: Tensor, low: float, high: float) -> Tensor:
     """Uniform random numbers from `low` to `high`, of such from 0 to 1."""
     return low + (high - low) * u
 

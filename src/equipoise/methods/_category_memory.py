@@ -1,6 +1,7 @@
 """RoTTA's memory: category-balanced sampling by timeliness and uncertainty."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -32,18 +33,19 @@ class Offer(NamedTuple):
     num_classes: int
 
 
-def free_categories(capacity: int, device: torch.device) -> dict[str, Tensor]:
-    """A memory without samples: the class, the age and the entropy in each slot."""
-    ages = torch.zeros(capacity, dtype=torch.long, device=device)
-    return {**free(capacity, device), _AGES: ages, _NATS: torch.zeros(capacity, device=device)}
+def free_categories(capacity: int, like: Tensor) -> dict[str, Tensor]:
+    """A memory without samples: the class, the age and the entropy in each slot, these in a type and place."""
+    levels = like.new_zeros(capacity)
+    return {**free(capacity, like.device), _AGES: levels.long(), _NATS: levels}
 
 
-def offer_of(context: Context, logits: Tensor) -> Offer:
-    """The samples of a batch with their logits, of all processes."""
+def offering(context: Context, logits: Tensor) -> Callable[[Memory, Tensor], dict[str, Tensor]]:
+    """A function that offers the samples of a batch, of all processes, to a memory (`join_memory`)."""
     samples = storable(context.memory, context.batch, context.student.gather)
     good = logits.isfinite().all(1)
     wide = torch.where(good.unsqueeze(1), at_least_single(logits.detach()), 0.0)
-    return Offer(samples, wide.argmax(1), nats(wide), good, logits.shape[1])
+    offer = Offer(samples, wide.argmax(1), nats(wide), good, logits.shape[1])
+    return lambda memory, inside: join_memory(memory, offer, inside)
 
 
 def join_memory(stored: Memory, offer: Offer, inside: Tensor) -> dict[str, Tensor]:

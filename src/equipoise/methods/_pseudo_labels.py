@@ -12,11 +12,11 @@ class PseudoLabelled(NamedTuple):
 
     Attributes:
         loss: their mean cross-entropy against it; 0 without any.
-        count: how many there are.
+        used: how many there are.
     """
 
     loss: Tensor
-    count: Tensor
+    used: Tensor
 
 
 def pseudo_labelled(logits: Tensor, confidence: float) -> PseudoLabelled:
@@ -26,5 +26,5 @@ def pseudo_labelled(logits: Tensor, confidence: float) -> PseudoLabelled:
     """
     log_p = at_least_single(logits).log_softmax(1).amax(1)
     sure = log_p.detach().exp() > confidence
-    count = sure.sum()
-    return PseudoLabelled(-(sure * log_p).sum() / count.clamp(min=1), count)
+    used = sure.sum()
+    return PseudoLabelled(-(sure * log_p).sum() / used.clamp(min=1), used)

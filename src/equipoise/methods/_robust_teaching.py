@@ -1,56 +1,121 @@
-"""Steps of RoTTA that PeTTA shares: a memory of the stream, robust statistics, a teacher that follows."""
+"""What RoTTA and PeTTA share: a teacher that answers, a balanced memory, views and robust statistics."""
 
+from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from equipoise.core.method import Context, Update
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.gradient import Loss
+from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Update
+from equipoise.functional import at_least_single, soft_cross_entropy
+from equipoise.methods import _stored_samples as slots
 from equipoise.methods._averages import moving_average
-from equipoise.methods._category_memory import join_memory, offer_of
-from equipoise.methods._stored_samples import SLOT_CLASSES, windows
-from equipoise.methods._teachers import TEACHER
+from equipoise.methods._category_memory import free_categories, offering, timeliness
+from equipoise.methods._linear_head import on_student
+from equipoise.methods._memory_updates import learn_from_memory, memory_step
+from equipoise.methods._teachers import TEACHER, TaughtMethod
 from equipoise.methods._views import TILE, WEAK_DRAWS, weak_views
 from equipoise.network.batch import Batch
-from equipoise.network.flags import all_hold
 from equipoise.network.following import REFERENCE_BATCH
 from equipoise.network.named_tensors import part, prefixed
+from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, Slope
+from equipoise.network.student import Student
+from equipoise.options import choice, flag, option
+
+TARGETS = "targets"
+"""The constant of `RobustMethod.loss` with the teacher's logits."""
 
 _UPDATE = 64  # samples that the share of a memory in the statistics is for: the authors' memory
 
 
-def memory_step(
-    context: Context, logits: Tensor, every: int, learn: Callable[[Context, Tensor], Update]
+@dataclass(frozen=True, kw_only=True)
+class RobustMethod(TaughtMethod):
+    """A teacher that answers, and a student that learns from a balanced memory by robust statistics.
+
+    Args:
+        capacity: samples in the memory.
+        every: samples between updates.
+        decay: of the teacher.
+        mirrored: whether half of the views are mirrored left to right, as the authors' are; not for digits.
+        seed: of the views.
+        norm_momentum: the share that 64 samples of the memory have in the running statistics.
+    """
+
+    stores_samples = True
+    counters = slots.STORING_COUNTERS
+    arrives = (f"{SAMPLES}*",)
+
+    capacity: int = option(64, low=1)
+    every: int = option(64, low=1)
+    decay: float = option(0.999, low=0, high=1)
+    mirrored: bool = flag(False)
+    seed: int = option(0, low=0, high=2**63 - 1)
+    optimizer: OptimizerName = choice("adam", OPTIMIZERS)
+    norm_momentum: float = option(0.05, low=0, high=1)
+
+    def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
+        """The optimiser's state, the teacher and a free memory."""
+        like = on_student(torch.zeros(()), student)
+        return {**super().initial(student, source), **free_categories(self.capacity, like)}
+
+    def plan(self, context: Context) -> Plan:
+        """Decide after which samples an update is due; not captured before the memory is full."""
+        return slots.plan_updates(context, self.every)
+
+    def step(self, context: Context) -> Update:
+        """Answer, then offer the samples to the memory, with an update after each `every`."""
+        logits = self.answer(context).logits
+        return memory_step(context, logits, self.every, offering(context, logits), self.learn)
+
+    @abstractmethod
+    def learn(self, context: Context, stored: Batch, logits: Tensor) -> Update:
+        """Learn from the samples in the memory; `logits` are the answers to the batch."""
+
+    def loss(self, logits: Tensor, context: Context) -> Loss:
+        """The cross-entropy against the teacher's answers, weighted by timeliness."""
+        targets = at_least_single(context.constants[TARGETS]).softmax(1)
+        weights = timeliness(context.memory, whole=not context.host_looks)
+        return Loss((weights * soft_cross_entropy(logits, targets)).mean(), used=len(logits))
+
+    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
+        """Refuse a memory of another size or other classes, and a count of an update long due."""
+        slots.check_stored(memory, counts, self.capacity, self.every, student.classes)
+
+
+def learn_from_views(
+    method: RobustMethod, context: Context, stored: Batch, logits: Tensor, constants: Callable[[], Memory]
 ) -> Update:
-    """Offer the samples of a batch to the memory, and learn from it after each `every` samples."""
-    offer, memory, update = offer_of(context, logits), dict(context.memory), Update(logits)
-    for inside, due in windows(context, len(logits), every):
-        memory |= join_memory(memory, offer, inside)
-        if due:
-            update = learn(context._replace(memory=memory), logits)
-            memory |= update.memory
-    return update._replace(memory=memory)
+    """Take steps down the method's loss of views of the memory, with constants that are made for each."""
+
+    def slope_of() -> tuple[Tensor, Slope]:
+        given = {**context.constants, **constants()}
+        views = _robust_logits(method, context, stored)
+        loss = method.loss(views, context._replace(constants=given)).value
+        return loss, context.student.slope(loss)
+
+    return learn_from_memory(context, stored, logits, slope_of, method.descent, method.steps)
 
 
-def robust_logits(context: Context, stored: Batch, norm_momentum: float, *, mirrored: bool) -> Tensor:
+def _robust_logits(method: RobustMethod, context: Context, stored: Batch) -> Tensor:
     """The student's logits for a view of each image in the memory, by statistics that the views join first.
 
     64 views have the share `norm_momentum` in the statistics, fewer have less (`network.following`).
     """
     student = context.student
-    capacity = len(context.memory[SLOT_CLASSES])  # draws are for all slots, taken or not
-    draws = context.rand_like(torch.empty(capacity, WEAK_DRAWS, device=student.device))[: stored.rows]
+    draws = context.rand_like(torch.empty(method.capacity, WEAK_DRAWS, device=student.device))
     tile = context.rand_like(torch.empty(TILE, device=student.device))
-    views = stored.change(lambda images: weak_views(images, draws, tile=tile, mirrored=mirrored))
-    momentum = 1 - (1 - norm_momentum) ** (REFERENCE_BATCH / _UPDATE)
-    return student.on_running_statistics(views, momentum)[0]
+
+    def view(images: Tensor) -> Tensor:
+        # Numbers are drawn for all slots, taken or not.
+        return weak_views(images, draws[: len(images)], tile=tile, mirrored=method.mirrored)
+
+    momentum = 1 - (1 - method.norm_momentum) ** (REFERENCE_BATCH / _UPDATE)
+    return student.on_running_statistics(stored.change(view), momentum)[0]
 
 
-def with_teacher(context: Context, update: Update, decay: float | Tensor) -> Update:
-    """An update after which the teacher has followed the student, unless it went wrong or took no step."""
-    if not update.checks:
-        return update
-    old, fine = part(context.memory, TEACHER), all_hold(update.checks)
-    news = moving_average(old, context.student.learned, decay)
-    kept = {name: torch.where(fine, new, old[name]) for name, new in news.items()}
-    return update._replace(memory={**update.memory, **prefixed(TEACHER, kept)})
+def teacher_after(context: Context, decay: float | Tensor) -> dict[str, Tensor]:
+    """The memory of the teacher after it has followed the student."""
+    return prefixed(TEACHER, moving_average(part(context.memory, TEACHER), context.student.learned, decay))

@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate, pad
 
 from equipoise.errors import BatchError
 from equipoise.functional import at_least_single
-from equipoise.methods._affine import Affine, between, flipped, leaned, moved, rotated, scaled, shifted
+from equipoise.methods._affine import Affine, flipped, in_range, leaned, moved, rotated, scaled, shifted
 from equipoise.network.batch import Batch
 
 WEAK_DRAWS = 13
@@ -94,11 +94,11 @@ def weak_views(
     u = draws.to(pixels).reshape(len(draws), WEAK_DRAWS, 1, 1, 1).unbind(1)
     pixels = _jittered(pixels, u[:5])
     ratio = images.shape[3] / images.shape[2]
-    where = rotated(between(u[5], -15, 15), ratio).then(scaled(between(u[6], 0.9, 1.1)))
-    where = where.then(shifted(between(u[7], -1 / 16, 1 / 16), between(u[8], -1 / 16, 1 / 16)))
+    where = rotated(in_range(u[5], -15, 15), ratio).then(scaled(in_range(u[6], 0.9, 1.1)))
+    where = where.then(shifted(in_range(u[7], -1 / 16, 1 / 16), in_range(u[8], -1 / 16, 1 / 16)))
     pixels = moved(pixels, where.then(flipped(u[9])) if mirrored else where)
     if tile is not None:
-        pixels = _blurred(pixels, between(u[10], 0.001, 0.5)) + 0.005 * _noise(pixels, tile, u[11], u[12])
+        pixels = _blurred(pixels, in_range(u[10], 0.001, 0.5)) + 0.005 * _noise(pixels, tile, u[11], u[12])
     return _restored(pixels, low, span, images)
 
 
@@ -128,7 +128,7 @@ def augmix_views(images: Tensor, draws: Tensor, *, mirrored: bool = False) -> Te
     kinds = pad(kinds, (0, 0, 1, 0), value=_NOTHING)  # before the chains the image itself
     strengths = pad(strengths, (0, 0, 1, 0))
     x, y, side = _times(place, 1 + _CHAINS).reshape(-1, 3, 1, 1, 1).unbind(1)
-    start = shifted(between(x, -1 / 8, 1 / 8), between(y, -1 / 8, 1 / 8))
+    start = shifted(in_range(x, -1 / 8, 1 / 8), in_range(y, -1 / 8, 1 / 8))
     start = start.then(flipped(side)) if mirrored else start
     many = _chained(_times(pixels, 1 + _CHAINS), start, kinds.flatten(0, 1), strengths.flatten(0, 1))
     mixed = (weights[..., None, None, None] * many.unflatten(0, (-1, 1 + _CHAINS))).sum(1)
@@ -193,13 +193,13 @@ def _restored(pixels: Tensor, low: Tensor, span: Tensor, like: Tensor) -> Tensor
 def _jittered(pixels: Tensor, u: tuple[Tensor, ...]) -> Tensor:
     """Another brightness, contrast, saturation, hue and gamma."""
     coloured = pixels.shape[1] == len(_LUMA)
-    pixels = (pixels * between(u[0], 0.6, 1.4)).clamp(0, 1)
+    pixels = (pixels * in_range(u[0], 0.6, 1.4)).clamp(0, 1)
     grey = _grey(pixels) if coloured else pixels.mean(1, keepdim=True)
-    pixels = torch.lerp(grey.mean((2, 3), keepdim=True), pixels, between(u[1], 0.7, 1.3)).clamp(0, 1)
+    pixels = torch.lerp(grey.mean((2, 3), keepdim=True), pixels, in_range(u[1], 0.7, 1.3)).clamp(0, 1)
     if coloured:
-        pixels = torch.lerp(_grey(pixels), pixels, between(u[2], 0.5, 1.5)).clamp(0, 1)
-        pixels = _turned(pixels, 2 * math.pi * between(u[3], -0.06, 0.06)).clamp(0, 1)
-    return pixels.pow(between(u[4], 0.7, 1.3))
+        pixels = torch.lerp(_grey(pixels), pixels, in_range(u[2], 0.5, 1.5)).clamp(0, 1)
+        pixels = _turned(pixels, 2 * math.pi * in_range(u[3], -0.06, 0.06)).clamp(0, 1)
+    return pixels.pow(in_range(u[4], 0.7, 1.3))
 
 
 def _grey(pixels: Tensor) -> Tensor:

@@ -40,6 +40,6 @@ class PseudoLabel(WindowedMethod):
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The mean cross-entropy of the confident samples."""
-        loss, count = pseudo_labelled(logits, self.confidence)
+        loss, used = pseudo_labelled(logits, self.confidence)
         words = f"none of {len(logits)} samples has a probability above {self.confidence:g}"
-        return Loss(loss, count, checks=(Check(count > 0, words, undoes=False),))
+        return Loss(loss, used, checks=(Check(used > 0, words, undoes=False),))

@@ -10,7 +10,7 @@ from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Update
 from equipoise.functional import at_least_single
 from equipoise.methods import _stored_samples as slots
 from equipoise.methods._confident_memory import default_confidence, offer
-from equipoise.methods._memory_updates import learn_from_memory
+from equipoise.methods._memory_updates import learn_from_memory, memory_step
 from equipoise.network.batch import Batch
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, Slope, sharpness_aware_slope
 from equipoise.network.student import Student
@@ -71,31 +71,30 @@ class Sotta(GradientMethod):
 
     def step(self, context: Context) -> Update:
         """Answer, then offer the samples to the memory, with an update after each `every`."""
-        student, memory = context.student, dict(context.memory)
-        samples = slots.storable(memory, context.batch, student.gather)
-        update = Update(student.frozen(context.batch))
-        certainty, classes = at_least_single(update.logits).softmax(1).max(1)
-        width = update.logits.shape[1]
+        student = context.student
+        samples = slots.storable(context.memory, context.batch, student.gather)
+        logits = student.frozen(context.batch)
+        certainty, classes = at_least_single(logits).softmax(1).max(1)
+        width = logits.shape[1]
         sure = certainty >= (default_confidence(width) if self.confidence is None else self.confidence)
         draws = student.gather(context.rand(width + self.capacity), "draws")
-        for inside, due in slots.windows(context, len(classes), self.every):
-            memory |= offer(memory, samples, classes, sure & inside, draws)
-            if due:
-                update = self._update(context._replace(memory=memory), update.logits)
-                memory |= update.memory
-        return update._replace(memory=memory)
 
-    def _update(self, context: Context, logits: Tensor) -> Update:
-        """Learn from the memory; if that goes wrong, undo it and empty the memory."""
+        def join(memory: Memory, inside: Tensor) -> dict[str, Tensor]:
+            return offer(memory, samples, classes, sure & inside, draws)
+
+        return memory_step(context, logits, self.every, join, self._update)
+
+    def _update(self, context: Context, stored: Batch, logits: Tensor) -> Update:
+        """Learn from the memory, towards a flat minimum."""
         student = context.student
 
-        def slope_of(stored: Batch) -> tuple[Tensor, Slope]:
-            def loss_at() -> Tensor:
-                return self.loss(student.on_batch_statistics(stored, self.norm_momentum), context).value
+        def loss_at() -> Tensor:
+            return self.loss(student.on_batch_statistics(stored, self.norm_momentum), context).value
 
+        def slope_of() -> tuple[Tensor, Slope]:
             return sharpness_aware_slope(loss_at, student.learned, self.rho)
 
-        return learn_from_memory(context, logits, slope_of, self.descent, self.steps)
+        return learn_from_memory(context, stored, logits, slope_of, self.descent, self.steps)
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The mean entropy of the memory."""

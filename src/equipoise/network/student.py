@@ -175,7 +175,9 @@ class Student:
     def with_values(self, values: Mapping[str, Tensor]) -> Iterator[None]:
         """Run the forwards of the block with other weights and statistics, by name; the others stay."""
         own, before = self.adapting, self._other_values
-        self._other_values = {name: value.to(own[name], copy=True) for name, value in values.items()}
+        with torch.no_grad():  # in the layout of the weights that they stand for
+            others = {name: torch.empty_like(own[name]).copy_(value) for name, value in values.items()}
+        self._other_values = others
         try:
             yield
         finally:

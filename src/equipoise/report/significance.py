@@ -66,8 +66,17 @@ def paired_test(first: Sequence[float], second: Sequence[float], confidence: flo
         return PairedTest(pairs, mean, mean, mean, 1.0, 1.0)
     error = stdev(differences) / math.sqrt(pairs)
     reach = error * float(stats.t.ppf((1 + confidence) / 2, pairs - 1))
-    t_p = 2 * float(stats.t.sf(abs(mean) / error, pairs - 1)) if error else 0.0
-    return PairedTest(pairs, mean, mean - reach, mean + reach, t_p, float(stats.wilcoxon(differences).pvalue))
+    rank_p = float(stats.wilcoxon(differences).pvalue)
+    return PairedTest(pairs, mean, mean - reach, mean + reach, _t_test(differences), rank_p)
+
+
+def _t_test(differences: Sequence[float]) -> float:
+    """Two-sided p of the t-test of differences that may be all zero: then 1."""
+    if not any(differences):
+        return 1.0
+    error = stdev(differences) / math.sqrt(len(differences))
+    freedom = len(differences) - 1
+    return 2 * float(stats.t.sf(abs(fmean(differences)) / error, freedom)) if error else 0.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -103,11 +112,9 @@ def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str
         return []
     best = (better * wide.mean()).idxmax()
     others = [column for column in wide.columns if column != best]
-    tests = [paired_test(wide[best].tolist(), wide[other].tolist()) for other in others]
-    p_values = [test.t_p for test in tests if test.t_p is not None]
     found = [Variant(*best)]
-    if len(p_values) == len(others):
-        adjusted = holm(p_values)
+    if len(wide) >= FEWEST_PAIRS:
+        adjusted = holm([_t_test((wide[best] - wide[other]).tolist()) for other in others])
         found += [Variant(*other) for other, p in zip(others, adjusted, strict=True) if p >= LEVEL]
     return found
 

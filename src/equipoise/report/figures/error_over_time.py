@@ -1,26 +1,29 @@
 """The error over time: a line for each method, a few of them in colour with a band, the others in grey."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from equipoise.bench.schema import RAW, REHEARSED, BinnedSegment, Bins
 from equipoise.report.drawing import MUTED, SERIES, Colour, method_colour, panels, themed
 from equipoise.report.part import Part
 
-SMOOTHED = 5
-"""Bins that a point of a curve is the mean of; a curve is not smoothed across two segments."""
+SMOOTHED = 100
+"""Images of a stream that a point is the mean of, at least; a curve is not smoothed across segments."""
 MOST_NAMES = 20
 """More segments than these are not named."""
 
 Curve = NDArray[np.float64]
+Stream = tuple[str, int]
+"""A target and a seed."""
 
 
 def error_figures(part: Part) -> dict[str, Figure]:
@@ -40,12 +43,12 @@ def errors(bins: Bins, points: int) -> Curve:
     return 1 - np.diff(np.interp(edges, images, correct)) / np.diff(edges)
 
 
-def smoothed(curve: Curve, segments: list[BinnedSegment]) -> Curve:
-    """Means over neighbouring bins of the same segment."""
+def smoothed(curve: Curve, segments: Sequence[BinnedSegment], window: int) -> Curve:
+    """Means over so many neighbouring bins of the same segment."""
     parts, start = [], 0
     for segment in segments:
         values = pd.Series(curve[start : start + segment["bins"]])
-        parts.append(values.rolling(SMOOTHED, center=True, min_periods=1).mean().to_numpy())
+        parts.append(values.rolling(window, center=True, min_periods=1).mean().to_numpy())
         start += segment["bins"]
     return np.concatenate(parts)
 
@@ -56,26 +59,25 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
     passes = json.loads(part.scope.order_options or "{}").get("passes", 0)
     traces: list[Bins] = rows["bins"].tolist()
     segments = traces[0]["segments"]
-    # Pass after pass of a recurring stream; else bin by bin, where all streams have the same bins.
-    same = all(each["segments"] == segments for each in traces)
-    points = passes if passes > 1 else min(len(each["images"]) for each in traces)
-    curves: dict[str, dict[tuple[str, int], Curve]] = {}
+    if any(each["segments"] != segments for each in traces):  # of other lengths: no places in common
+        segments = [BinnedSegment(name="all", bins=min(len(each["images"]) for each in traces))]
+    points = passes if passes > 1 else sum(segment["bins"] for segment in segments)
+    fewest = min(sum(each["images"]) for each in traces) / points
+    window = 1 if passes > 1 else math.ceil(SMOOTHED / max(fewest, 1))
+    curves: dict[str, dict[Stream, Curve]] = {}
     for name, shift, seed, bins in zip(rows["name"], rows["shift"], rows["seed"], traces, strict=True):
         curve = errors(bins, points)
-        smooth = (
-            curve if passes > 1 else smoothed(curve, segments if same else [{"name": "", "bins": points}])
-        )
-        curves.setdefault(name, {})[shift, seed] = smooth
-    figure, (axes,) = panels(10.8, 3.6)
-    at = (np.arange(points) + (1.0 if passes > 1 else 0.5)) / (1 if passes > 1 else points)
+        curves.setdefault(name, {})[shift, seed] = curve if passes > 1 else smoothed(curve, segments, window)
+    figure, (axes,) = panels(10.8, 3.9)
+    at = np.arange(points) + (1.0 if passes > 1 else 0.5)
     _lines(axes, part, at, curves)
     if passes > 1:
         axes.set(xlabel="pass over all domains", xlim=(1, passes))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
-        axes.set(xlabel="share of the stream", xlim=(0, 1))
-        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        _name_segments(axes, segments if same else [])
-    axes.set(ylabel="error", ylim=(0, None))
+        axes.set(xlim=(0, points))
+        _name_segments(axes, segments)
+    axes.set(ylabel="error")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return figure
 
@@ -87,10 +89,10 @@ def _lines(axes: Axes, part: Part, at: Curve, curves: Mapping[str, Mapping[tuple
         label = f"{len(grey)} other{'s' * (len(grey) > 1)}" if not place else None
         mean = np.mean(list(curves[name].values()), axis=0)
         axes.plot(at, mean, color=MUTED.light, alpha=0.35, linewidth=0.9, label=label)
+    offsets = _offsets(curves)
     for name, (colour, words) in chosen.items():
-        several = curves[name]
-        mean = np.mean(list(several.values()), axis=0)
-        spread = _spread(several)
+        mean = np.mean(list(curves[name].values()), axis=0)
+        spread = _spread({stream: curve - offsets[stream] for stream, curve in curves[name].items()})
         if spread is not None:
             low = np.maximum(mean - spread, 0)
             axes.fill_between(at, low, mean + spread, color=colour.light, alpha=0.14, linewidth=0)
@@ -119,9 +121,18 @@ def emphasised(part: Part, means: Mapping[str, float]) -> dict[str, tuple[Colour
     return found
 
 
-def _spread(several: Mapping[tuple[str, int], Curve]) -> Curve | None:
+def _offsets(curves: Mapping[str, Mapping[Stream, Curve]]) -> dict[Stream, float]:
+    """The mean error of each target and seed over all methods: some targets are harder for all of them."""
+    found: dict[Stream, list[float]] = {}
+    for several in curves.values():
+        for stream, curve in several.items():
+            found.setdefault(stream, []).append(float(curve.mean()))
+    return {stream: float(np.mean(means)) for stream, means in found.items()}
+
+
+def _spread(several: Mapping[Stream, Curve]) -> Curve | None:
     """The standard deviation over seeds of the mean over targets or, of a single seed, over targets."""
-    by_seed: dict[Any, list[Curve]] = {}
+    by_seed: dict[int, list[Curve]] = {}
     for (_, seed), curve in several.items():
         by_seed.setdefault(seed, []).append(curve)
     over = (
@@ -130,16 +141,17 @@ def _spread(several: Mapping[tuple[str, int], Curve]) -> Curve | None:
     return np.std(over, axis=0, ddof=1) if len(over) > 1 else None
 
 
-def _name_segments(axes: Axes, segments: list[BinnedSegment]) -> None:
+def _name_segments(axes: Axes, segments: Sequence[BinnedSegment]) -> None:
+    """The names of the segments below their middles, and lines between them."""
+    ends = list(accumulate(segment["bins"] for segment in segments))
     if not 1 < len(segments) <= MOST_NAMES:
+        axes.set_xlabel("share of the stream")
+        axes.xaxis.set_major_formatter(PercentFormatter(ends[-1], decimals=0))
         return
-    total, start = sum(segment["bins"] for segment in segments), 0
-    for segment in segments:
-        middle = (start + segment["bins"] / 2) / total
-        start += segment["bins"]
-        axes.annotate(
-            segment["name"], (middle, 0), (0, 4), xycoords=("data", "axes fraction"),
-            textcoords="offset points", rotation=90, ha="center", va="bottom", fontsize=7, color=MUTED.light,
-        )  # fmt: skip
-        if start < total:
-            axes.axvline(start / total, color=MUTED.light, linewidth=0.5, linestyle=(0, (2, 3)))
+    middles = [end - segment["bins"] / 2 for end, segment in zip(ends, segments, strict=True)]
+    names = [segment["name"].replace("_", " ") for segment in segments]
+    axes.set_xticks(middles, names, rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
+    for end in ends[:-1]:
+        axes.axvline(end, color=MUTED.light, linewidth=0.5, linestyle=(0, (2, 3)))

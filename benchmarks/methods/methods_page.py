@@ -1,0 +1,114 @@
+"""Writes the tables of docs/methods.md that are made by programs: costs, from cost.csv, and options.
+
+python benchmarks/methods/methods_page.py
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import equipoise as eq
+from equipoise.factory import options_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
+CSV = Path(__file__).with_name("cost.csv")
+SMALL, MIDDLE = "SmallCNN", "MobileNet v1"
+_UNMEASURED = "not measured"
+Row = dict[Any, Any]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+
+
+def costs(measured: pd.DataFrame) -> str:
+    """Every method with the passes of a step, its time in plain forwards, its memory, and graphs."""
+    found = {(row["method"], row["network"], row["device"]): row for row in measured.to_dict("records")}
+    gpu = any(device == "cuda" for _, _, device in found)
+    rows = []
+    for method in eq.list_methods():
+        small, middle, graph = (
+            found.get((method, *place)) for place in ((SMALL, "cpu"), (MIDDLE, "cpu"), (MIDDLE, "cuda"))
+        )
+        cells = [_passes(small), _ratio(small), _ratio(middle), _peak(middle), _captured(small)]
+        rows.append([f"`{method}`", *cells, *([_ratio(graph)] if gpu else [])])
+    head = ["", "samples forwards, backwards", f"{SMALL}, plain forwards", f"{MIDDLE}, plain forwards"]
+    head += [f"{MIDDLE}, peak MiB", "CUDA graph", *([f"{MIDDLE} on a GPU"] if gpu else [])]
+    return f"{table(head, rows)}\n\n{_conditions(measured)}"
+
+
+def _passes(row: Row | None) -> str:
+    return _UNMEASURED if row is None else f"{row['forwarded']:.3g}, {row['backwards']:g}"
+
+
+def _ratio(row: Row | None) -> str:
+    if row is None:
+        return _UNMEASURED
+    few = "" if row["batch"] == 64 else f" (batches of {row['batch']:g})"
+    return f"**{row['plain_forwards']:.2g}** ({row['low']:.2g} to {row['high']:.2g}){few}"
+
+
+def _peak(row: Row | None) -> str:
+    return _UNMEASURED if row is None else f"{row['peak_mib']:,.0f}"
+
+
+def _captured(row: Row | None) -> str:
+    return _UNMEASURED if row is None else ("yes" if row["captured"] else "no")
+
+
+def _conditions(measured: pd.DataFrame) -> str:
+    """The machines, and the memory of a plain forward."""
+    machines = ", ".join(
+        f"{name} with torch {torch}"
+        for name, torch in measured[["machine", "torch"]].drop_duplicates().itertuples(index=False)
+    )
+    middle = measured[(measured["network"] == MIDDLE) & (measured["device"] == "cpu")]
+    alone = middle["plain_peak_mib"].median()
+    plain = f"A plain forward of {MIDDLE} has a peak of {alone:,.0f} MiB beyond the model."
+    return f"Measured on {machines}. {plain}"
+
+
+def options(_: pd.DataFrame) -> str:
+    """Every method with the options of its own and their defaults, after those of every adapter."""
+    known = {name: options_of(name) for name in eq.list_methods()}
+    shared = set.intersection(*(set(each) for each in known.values()))
+    usual = {
+        name: Counter(str(each[name]) for each in known.values()).most_common(1)[0][0]
+        for name in sorted(shared)
+    }
+    rows = [["every adapter", _listed(usual)]]
+    for method, each in known.items():
+        own = {n: str(v) for n, v in sorted(each.items()) if n not in usual or str(v) != usual[n]}
+        rows.append([f"`{method}`", _listed(own)])
+    return table(["", "options"], rows)
+
+
+def _listed(options: dict[str, str]) -> str:
+    return ", ".join(f"`{name}` {value}" for name, value in options.items()) or "none of its own"
+
+
+TABLES: dict[str, Callable[[pd.DataFrame], str]] = {"costs": costs, "options": options}
+"""The tables by the names that the page has them under."""
+
+
+def written(text: str) -> str:
+    """The page with its tables made anew."""
+    measured = pd.read_csv(CSV)
+    if "failed" in measured:
+        measured = measured[measured["failed"].isna()]
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name}, by benchmarks/methods/methods_page.py -->\n", f"\n<!-- end of {name} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"{PAGE.name} lacks the lines {begin.strip()} and {end.strip()}")
+        text = f"{before}{begin}\n{make(measured)}\n{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

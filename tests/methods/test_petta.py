@@ -1,0 +1,151 @@
+"""PeTTA against formulas written out here, on top of RoTTA's in tests/support/robust_teacher.py."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import equipoise as eq
+from tests.support.models import Counting, drifted, images, make, measured, same, snapshot
+from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
+
+LIVELY = {"every": 4, "capacity": 6, "decay": 0.5, "norm_momentum": 0.9, "learning_rate": 0.02}
+SOURCE = [x - 1 for x in stream([40, 30], seed=20)]
+
+
+def measured_source(model: nn.Module) -> eq.SourceStatistics:
+    return eq.SourceStatistics.measure(model, SOURCE, features=True, progress=False)
+
+
+class PettaByHand(ByHand):
+    """The divergence, its two weights, and the two terms of the loss that RoTTA has not."""
+
+    def __init__(self, model: nn.Module, penalty: float = 10.0, **options: Any) -> None:
+        super().__init__(model, **options)
+        self.penalty, self.far = penalty, math.nan
+        self.before = {name: value.clone() for name, value in self.w.items()}
+        features = self.features(self.w, torch.cat(SOURCE))
+        predicted = self.network(self.w, torch.cat(SOURCE)).argmax(1)
+        self.source: dict[int, tuple[Tensor, Tensor]] = {}
+        for label in predicted.unique().tolist():
+            own = features[predicted == label]
+            self.source[label] = own.mean(0), own.var(0, correction=0)
+        floor = 0.01 * torch.stack([var for _, var in self.source.values()]).mean()
+        self.source = {label: (mean, var.clamp(min=floor)) for label, (mean, var) in self.source.items()}
+        zero = torch.zeros(64, dtype=torch.float64)
+        self.means = {label: self.source.get(label, (zero, zero))[0] for label in range(5)}
+
+    def shares(self, x: Tensor) -> float:
+        weights = {**self.w, **self.teacher}
+        features, predicted = self.features(weights, x), self.network(weights, x).argmax(1)
+        distances = []
+        for label in predicted.unique().tolist():
+            self.means[label] = 0.95 * self.means[label] + 0.05 * features[predicted == label].mean(0)
+            if label in self.source:
+                mean, var = self.source[label]
+                distances += ((self.means[label] - mean) ** 2 / var).tolist()
+        self.far = 1 - math.exp(-sum(distances) / len(distances)) if distances else 0.0
+        return (1 - self.far) * (1 - self.decay)
+
+    def extra_loss(self, weights: dict[str, Tensor], z: Tensor, x: Tensor) -> Tensor:
+        now = torch.cat([weights[name] for name in LEARNED])
+        start = torch.cat([self.before[name] for name in LEARNED])
+        cosine = (now * start).sum() / (now.norm() * start.norm())
+        targets = self.network(self.before, x).softmax(1)
+        source = -(targets * z.log_softmax(1)).sum(1).mean()
+        return self.penalty * self.far * (1 - cosine) + source
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ([64, 64, 64], {}),
+        ([4] * 6, LIVELY),
+        ([10] * 4, {**LIVELY, "penalty": 1000.0, "seed": 7}),
+        ([1, 5, 13, 2, 1], {**LIVELY, "every": 3, "capacity": 20}),
+    ],
+)
+def test_a_stream_is_exact(sizes: list[int], options: dict[str, Any]) -> None:
+    model = small_model()
+    adapter = eq.create("petta", model, measured_source(model), **options)
+    expected = PettaByHand(model, **options)
+    for x in stream(sizes):
+        assert torch.allclose(adapter(x), expected.step(x), rtol=1e-5, atol=1e-6)
+        assert adapter.last is not None
+        if adapter.last.updated:
+            assert adapter.last.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert expected.updates >= 3
+    assert 0 < expected.far < 1
+    for name, value in expected.w.items():
+        assert torch.allclose(adapter.student.state_dict()[name], value, rtol=1e-5, atol=1e-6), name
+    for name, value in expected.teacher.items():
+        assert torch.allclose(adapter.memory[f"teacher.{name}"], value, rtol=1e-5, atol=1e-6), name
+    for label, mean in expected.means.items():
+        assert torch.allclose(adapter.memory["class_means"][label], mean, rtol=1e-5, atol=1e-6)
+
+
+def test_far_from_the_source_the_teacher_hardly_follows() -> None:
+    model = small_model()
+    near, far = (eq.create("petta", model, measured_source(model), **LIVELY) for _ in range(2))
+    moved = []
+    for adapter, factor in ((near, 1.0), (far, 40.0)):
+        for x in stream([4, 4]):
+            adapter(factor * (x - 1))
+        start = model.get_parameter("1.weight").detach()
+        moved.append(float((adapter.memory["teacher.1.weight"] - start).abs().max()))
+    assert moved[1] < 0.5 * moved[0]
+
+
+def test_a_class_that_the_source_never_predicts_and_features_that_never_vary_are_harmless() -> None:
+    model = small_model()
+    source = measured_source(model)
+    counts, variances = source.features["class_counts"].clone(), source.features["class_variances"].clone()
+    counts[0], variances[:, :10] = 0, 0
+    features = {**source.features, "class_counts": counts, "class_variances": variances}
+    adapter = eq.create("petta", model, replace(source, features=features), **LIVELY)
+    for x in stream([8, 8]):
+        adapter(x)
+    assert adapter.last is not None
+    assert adapter.last.updated
+    assert all(tensor.isfinite().all() for tensor in snapshot(adapter).values())
+
+
+def test_a_forward_a_batch_and_three_more_at_an_update() -> None:
+    model = Counting(make()[0])
+    adapter = eq.create("petta", model, measured(model, [images(32)]), every=8)
+    for rows, forwards in ((4, 1), (4, 4), (16, 7)):
+        Counting.forwards = 0
+        adapter(drifted(rows))
+        assert Counting.forwards == forwards
+
+
+def test_features_that_the_statistics_lack_are_asked_for() -> None:
+    model, source = make()
+    with pytest.raises(eq.errors.SourceError, match=r"petta needs.*features=True\)"):
+        eq.create("petta", model, replace(source, features={}))
+
+
+def test_an_update_that_goes_wrong_leaves_teacher_and_class_means() -> None:
+    model = small_model().float()
+    source = eq.SourceStatistics.measure(model, [x.float() for x in SOURCE], features=True, progress=False)
+    adapter = eq.create("petta", model, source, **LIVELY)
+    adapter(stream([3])[0].float())
+    before = snapshot(adapter)
+    adapter(torch.full((1, 3, 6, 6), 1e25))
+    assert adapter.last is not None
+    assert not adapter.last.updated
+    assert "the memory was emptied" in adapter.last.reason
+    after = snapshot(adapter)
+    kept = [n for n in before if "teacher" in n or "class_means" in n or n.startswith("student.")]
+    assert len(kept) > 6
+    assert same({name: before[name] for name in kept}, {name: after[name] for name in kept})
+
+
+def test_a_rehearsal_measures_what_it_needs() -> None:
+    model, _ = make()
+    held_out = [(images(30, seed=s), torch.randint(5, (30,))) for s in range(4)]
+    source = eq.rehearse(model, held_out, method="petta", shifts=8, progress=False)
+    assert eq.create("petta", model, source, tempering="rehearsed").accuracy is not None

@@ -1,0 +1,100 @@
+"""The error over time: the curves counted by hand, read back from matplotlib's artists."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from equipoise.report.drawing import ACCENT, MUTED, method_colour
+from equipoise.report.figures import error_over_time
+from equipoise.report.figures.error_over_time import emphasised, error_figures, errors
+from equipoise.report.part import Part, parts
+from tests.report.plausible import made
+from tests.report.streamed import binned
+from tests.report.writer import line
+
+
+def part(lines: list[dict[str, Any]]) -> Part:
+    (found,) = parts(made(lines))
+    return found
+
+
+def curves(figure: Figure) -> dict[str, tuple[str, list[float]]]:
+    """Colour and values of each line, by its label; lines of segments are not among them."""
+    drawn = [each for each in figure.axes[0].lines if len(np.asarray(each.get_xdata())) > 2]
+    return {
+        str(each.get_label()): (to_hex(each.get_color()), np.asarray(each.get_ydata()).tolist())
+        for each in drawn
+    }
+
+
+def test_errors_are_regrouped_by_images() -> None:
+    bins = binned("tent", [0.1, 0.3, 0.5, 0.7])["bins"]
+    assert errors(bins, 4).tolist() == pytest.approx([0.1, 0.3, 0.5, 0.7])
+    assert errors(bins, 2).tolist() == pytest.approx([0.2, 0.6])
+    bins["images"] = [100, 0, 0, 300]  # bins of images of no class alone
+    bins["correct"] = [50, 0, 0, 300]
+    assert errors(bins, 4).tolist() == pytest.approx([0.5, 0, 0, 0])
+
+
+def test_a_curve_is_the_mean_of_targets_and_seeds_smoothed_within_a_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(error_over_time, "SMOOTHED", 500)
+    lines = [
+        binned("tent", values, target=target, seed=seed)
+        for target, seed, values in (
+            ("a", 0, [0.1, 0.3, 0.9, 0.9]),
+            ("b", 0, [0.3, 0.5, 0.9, 0.9]),
+            ("a", 1, [0.1, 0.3, 0.5, 0.5]),
+            ("b", 1, [0.3, 0.5, 0.5, 0.5]),
+        )
+    ]
+    figure = error_figures(part(lines))["raw answers"]
+    ((_, drawn),) = curves(figure).values()
+    assert drawn == pytest.approx([0.3, 0.3, 0.7, 0.7])
+    (band,) = figure.axes[0].collections
+    heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
+    # Over the seeds, without the harder seed 0 (by 0.2): ±0.1 in the fog and in the snow, times sqrt(2).
+    assert heights.max() == pytest.approx(0.7 + 0.1 * 2**0.5, abs=1e-6)
+    assert heights.min() == pytest.approx(0.3 - 0.1 * 2**0.5, abs=1e-6)
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["fog", "snow"]
+
+
+def test_poise_no_adaptation_and_the_best_rival_are_in_colour() -> None:
+    rates = {"source": 0.5, "tent": 0.3, "eta": 0.4, "norm": 0.45, "poise": 0.2}
+    found = part([binned(label, [rate] * 4) for label, rate in rates.items()])
+    drawn = curves(error_figures(found)["raw answers"])
+    assert drawn["poise 20.0%"][0] == ACCENT.light
+    assert drawn["no adaptation 50.0%"][0] == method_colour("source").light
+    assert "best rival, tent, 30.0%" in drawn
+    assert drawn["2 others"][0] == MUTED.light
+    assert list(emphasised(found, rates)) == ["source", "tent", "poise"]
+
+
+def test_a_recurring_stream_is_drawn_pass_by_pass() -> None:
+    options = {"passes": 2}
+    rates = [0.1, 0.3, 0.5, 0.9]
+    figure = error_figures(part([binned("tent", rates, order="recurring", options=options)]))["raw answers"]
+    (each,) = figure.axes[0].lines
+    assert np.asarray(each.get_xdata()).tolist() == [1, 2]
+    assert np.asarray(each.get_ydata()).tolist() == pytest.approx([0.2, 0.7])
+
+
+def test_streams_with_other_bins_are_drawn_together() -> None:
+    lines = [
+        binned("tent", [0.2] * 4, target="a"),
+        binned("tent", [0.4] * 2, target="b", segments=[("fog", 1), ("snow", 1)]),
+    ]
+    figure = error_figures(part(lines))["raw answers"]
+    (each,) = figure.axes[0].lines
+    assert np.asarray(each.get_ydata()).tolist() == pytest.approx([0.3, 0.3])
+    assert figure.axes[0].get_xlabel() == "share of the stream"
+
+
+def test_raw_and_rehearsed_answers_have_a_figure_each_and_others_none() -> None:
+    lines = [binned("tent", [0.2] * 4, kind) for kind in ("none", "rehearsed", "mean")]
+    assert list(error_figures(part(lines))) == ["raw answers", "rehearsed answers"]
+    assert error_figures(part([line("tent")])) == {}

@@ -1,0 +1,122 @@
+"""Methods by stream: means, marks and notes, counted by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.cli.report import write_report
+from equipoise.report.formats import html_table, latex_table, markdown_table
+from equipoise.report.page import report_markdown, report_page
+from equipoise.report.part import parts
+from equipoise.report.stream_tables import stream_tables
+from equipoise.report.table import Entry, Table
+from tests.report.plausible import made
+from tests.report.streamed import binned
+from tests.report.writer import folder, line
+
+TARGETS = ("mnist", "usps", "svhn")
+SEEDS = (0, 1)
+
+
+def lines() -> list[dict[str, Any]]:
+    """Two streams; tent is far behind, poise ahead of norm by a little that changes its sign."""
+    found = []
+    for order, options in (("continual", None), ("recurring", {"passes": 20})):
+        for place, (target, seed) in enumerate((t, s) for t in TARGETS for s in SEEDS):
+            wobble = 0.02 * (-1) ** place
+            for label, tempering, error in (
+                ("tent", "none", 0.5 + 0.001 * place),
+                ("norm", "none", 0.2 + wobble + 0.001),
+                ("poise", "none", 0.2),
+                ("poise", "rehearsed", 0.2),
+            ):
+                found.append(
+                    binned(
+                        label, [error] * 4, tempering, order=order, options=options, target=target, seed=seed,
+                        ece=error / 10, nll=3 * error, off=0.04 if tempering == "rehearsed" else None,
+                    )
+                )  # fmt: skip
+    return found
+
+
+def table(given: list[dict[str, Any]]) -> Table:
+    (found,) = stream_tables(parts(made(given)))
+    return found
+
+
+def column(found: Table, stream: str, metric: str) -> dict[str, Entry]:
+    return {row: entry for row, head, entry in found.entries if head == (stream, metric)}
+
+
+def test_a_column_for_each_metric_of_each_stream_and_of_all() -> None:
+    found = table(lines())
+    streams = ["continual", "recurring (passes 20)", "all streams"]
+    metrics = ["acc. ↑", "ECE ↓", "NLL ↓", "est. off ↓"]
+    assert list(found.frame.columns) == [(stream, metric) for stream in streams for metric in metrics]
+    assert list(found.frame.index) == ["norm (raw)", "tent (raw)", "poise (raw)", "poise (rehearsed)"]
+    accuracy = column(found, "continual", "acc. ↑")
+    assert accuracy["tent (raw)"].value == pytest.approx(1 - 0.5 - 0.0025)
+    assert accuracy["norm (raw)"].value == pytest.approx(0.799)
+    off = column(found, "all streams", "est. off ↓")
+    assert off["poise (rehearsed)"].value == pytest.approx(0.04)
+    assert off["tent (raw)"].value is None
+
+
+def test_the_best_and_those_that_a_test_cannot_tell_from_it_are_marked() -> None:
+    accuracy = column(table(lines()), "continual", "acc. ↑")
+    marks = {row: (entry.best, entry.alike) for row, entry in accuracy.items()}
+    assert marks == {
+        "tent (raw)": (False, False),
+        "norm (raw)": (False, True),
+        "poise (raw)": (True, False),
+        "poise (rehearsed)": (True, False),
+    }
+
+
+def test_with_two_streams_nothing_is_tested() -> None:
+    few = [
+        each
+        for each in lines()
+        if (each["cell"]["target"], each["cell"]["seed"]) in (("mnist", 0), ("usps", 0))
+    ]
+    found = table([each for each in few if each["cell"]["order"] == "continual"])
+    accuracy = column(found, "continual", "acc. ↑")
+    assert not any(entry.alike for entry in accuracy.values())
+    assert accuracy["poise (raw)"].best
+    assert any("not tested" in note for note in found.notes)
+
+
+def test_a_method_that_lacks_streams_is_no_best() -> None:
+    given = [*lines(), binned("eta", [0.01] * 4, target="mnist", seed=0)]
+    accuracy = column(table(given), "continual", "acc. ↑")
+    assert not accuracy["eta (raw)"].best
+    assert accuracy["eta (raw)"].missing == "1 of 6 streams and seeds"
+    assert accuracy["poise (raw)"].best
+
+
+def test_marks_in_every_format() -> None:
+    found = table(lines())
+    assert "*0.799*" in markdown_table(found)
+    assert '<span class="alike">0.799</span>' in html_table(found)
+    assert r"\underline{0.799}" in latex_table(found)
+
+
+def test_streams_are_described_where_they_are_shown(tmp_path: Path) -> None:
+    one = [each for each in lines() if (each["cell"]["target"], each["cell"]["label"]) == ("usps", "poise")]
+    results = made([*one, line("source", data="pacs")])
+    page = report_page(results)
+    for text in (page, report_markdown(results)):
+        assert "400 images recurring and so on (seed 0)." in text
+        assert "methods by stream" in text
+    assert "Digits-C with SmallCNN, recurring (passes 20)" in page
+    assert page.count("error over time, raw answers") == 2
+    out = tmp_path / "csv"
+    list(write_report(folder(tmp_path / "run", one), csv=out))
+    cells = (out / "tables.csv").read_text().splitlines()
+    assert cells[0].endswith("best,alike")
+    assert any("methods-by-stream,poise (raw),continual,acc. ↑,0.8," in each for each in cells)
+
+
+def test_shuffled_and_recorded_streams_alone_have_no_such_table() -> None:
+    assert stream_tables(parts(made([line("source"), line("source", order="recorded", target="x")]))) == []
