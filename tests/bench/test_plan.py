@@ -200,7 +200,7 @@ def test_defaults_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_are_those_that_the_method_uses() -> None:
     cell = plan(toy_recipe(methods={"tent": {"options": {"steps": 2, "engine": "eager"}}}))[0].any_cell
     own = {"learning_rate": 1e-3, "optimizer": "adam", "momentum": 0.9, "steps": 2, "parameters": "norm"}
-    own |= {"norm_momentum": 0.1, "window": 16}
+    own |= {"norm_momentum": 0.1, "window": 16, "objective": "entropy"}
     assert cell["options"] == {**own, "t_min": 1.2, "t_max": 2.75, "teacher": "swapped", "engine": "eager"}
 
 
@@ -213,7 +213,9 @@ def test_the_code_of_a_method_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch
     recipe = toy_recipe(methods={"source": {}, "tent": {}})
     before = cell_keys(plan(recipe))
     edited = {"tent": "edited"}
-    monkeypatch.setattr("equipoise.bench.plan.code_digest", lambda name: edited.get(name, code_digest(name)))
+    monkeypatch.setattr(
+        "equipoise.bench.plan.code_digest", lambda name, _base: edited.get(name, code_digest(name))
+    )
     runs = plan(recipe)
     assert {run.any_cell["code"] for run in runs} == {"edited", code_digest("source")}
     shared = before & cell_keys(runs)
