@@ -50,9 +50,13 @@ def _passes(row: Row | None) -> str:
 def _ratio(row: Row | None) -> str:
     if row is None:
         return _UNMEASURED
-    few = "" if row["batch"] == 64 else f" (batches of {row['batch']:g})"
     over, low, high = (_digits(row[name]) for name in ("plain_forwards", "low", "high"))
-    return f"**{over}** ({low} to {high}){few}"
+    return f"**{over}** ({low} to {high}){_few(row)}"
+
+
+def _few(row: Row) -> str:
+    """The size of batches where it is not the usual one."""
+    return "" if row["batch"] == 64 else f", batches of {row['batch']:g}"
 
 
 def _digits(value: float) -> str:
@@ -61,7 +65,7 @@ def _digits(value: float) -> str:
 
 
 def _peak(row: Row | None) -> str:
-    return _UNMEASURED if row is None else f"{row['peak_mib']:,.0f}"
+    return _UNMEASURED if row is None else f"{row['peak_mib']:,.0f}{_few(row)}"
 
 
 def _captured(row: Row | None) -> str:
