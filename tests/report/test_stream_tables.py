@@ -121,3 +121,11 @@ def test_streams_are_described_where_they_are_shown(tmp_path: Path) -> None:
 
 def test_shuffled_and_recorded_streams_alone_have_no_such_table() -> None:
     assert stream_tables(parts(made([line("source"), line("source", order="recorded", target="x")]))) == []
+
+
+def test_over_all_streams_those_compete_that_were_in_all() -> None:
+    few = [binned("eta", [0.01] * 4, target=target, seed=seed) for target in TARGETS for seed in SEEDS]
+    more = [binned("sotta", [0.01] * 4, target=target, seed=seed) for target in TARGETS for seed in SEEDS]
+    accuracy = column(table([*lines(), *few, *more]), "all streams", "acc. ↑")
+    assert {row for row, entry in accuracy.items() if entry.best} == {"poise (raw)", "poise (rehearsed)"}
+    assert accuracy["eta (raw)"].missing == "6 of 12 streams and seeds"
