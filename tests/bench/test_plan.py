@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.plan import RunPlan, joined_shifts, make_plan
+from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.provenance import code_digest
 from equipoise.bench.recipe import Recipe
-from equipoise.data import DataSet, Origin, Shift, Stored
+from equipoise.bench.stream_plan import joined_shifts
+from equipoise.data import DataSet, Order, Origin, Shift, Stored
 from equipoise.errors import OptionError, RecipeError
 from equipoise.methods.tent import Tent
 from equipoise.models.backbones import InitialWeights
@@ -167,7 +168,7 @@ def test_streams_are_told_apart_by_model_images_and_range() -> None:
 
 
 @pytest.mark.parametrize("order", ["mixed", "continual"])
-def test_joined_orders_meet_all_targets_of_a_model_at_once(order: str) -> None:
+def test_joined_orders_meet_all_targets_of_a_model_at_once(order: Order) -> None:
     shifts = ToyTiers(Path()).shifts
     joined = joined_shifts(shifts, order, 2)
     assert [(j.target, j.tier, j.streams) for j in joined] == [
