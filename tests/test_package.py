@@ -25,6 +25,7 @@ ORDER = [
     {"adapter", "registry"},
     {"methods", "factory", "tempered"},
     {"rehearsing"},
+    {"recommending"},
     {"guard"},
     {"monitor"},
     {"serving"},

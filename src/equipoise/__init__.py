@@ -13,6 +13,8 @@ from equipoise.guard.events import Event
 from equipoise.guard.guarded import Guarded
 from equipoise.guard.replay import replay
 from equipoise.monitor import Monitor
+from equipoise.recommending.recommend import recommend
+from equipoise.recommending.recommendation import Recommendation
 from equipoise.registry import list_methods, register
 from equipoise.rehearsing.rehearse import rehearse
 from equipoise.tempered import Tempered
@@ -29,6 +31,7 @@ __all__ = [
     "Method",
     "Monitor",
     "Poise",
+    "Recommendation",
     "Rehearsal",
     "SourceStatistics",
     "Step",
@@ -42,6 +45,7 @@ __all__ = [
     "methods",
     "metrics",
     "models",
+    "recommend",
     "register",
     "rehearse",
     "replay",

@@ -12,7 +12,13 @@ import equipoise as eq
 from tests.support.models import Counting, drifted, images, make, measured, same, snapshot
 from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
 
-LIVELY = {"every": 4, "capacity": 6, "decay": 0.5, "norm_momentum": 0.9, "learning_rate": 0.02}
+LIVELY: dict[str, Any] = {
+    "every": 4,
+    "capacity": 6,
+    "decay": 0.5,
+    "norm_momentum": 0.9,
+    "learning_rate": 0.02,
+}
 SOURCE = [x - 1 for x in stream([40, 30], seed=20)]
 
 
@@ -56,7 +62,8 @@ class PettaByHand(ByHand):
         cosine = (now * start).sum() / (now.norm() * start.norm())
         targets = self.network(self.before, x).softmax(1)
         source = -(targets * z.log_softmax(1)).sum(1).mean()
-        return self.penalty * self.far * (1 - cosine) + source
+        loss: Tensor = self.penalty * self.far * (1 - cosine) + source
+        return loss
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class RunPlan:
         """The key of a model on a stream with a range of t."""
         cell = self.any_cell
         options = cell["options"]
-        content = {
+        content: dict[str, Any] = {
             "model": cell["model"],
             "stream": cell["stream"],
             "t": [options["t_min"], options["t_max"]],
@@ -172,7 +172,8 @@ def _cells(
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
     given: dict[str, Any] = {**seed, "t_min": backbone.t_min, "t_max": backbone.t_max, **method.options}
-    code, options = code_digest(name), resolved_options(name, given)
+    options = resolved_options(name, given)
+    code = code_digest(name, options)
     # A method that is not rehearsed has no cell of that tempering.
     temperings = [kind for kind in recipe.temperings if kind != REHEARSED or method.rehearsed]
     cells = [

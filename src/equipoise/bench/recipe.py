@@ -77,13 +77,14 @@ class MethodRecipe(_Strict):
     Attributes:
         method: its name in the registry; empty: that of the entry.
         batch_size: of the stream, and of a rehearsal.
-        rehearsed: whether it is rehearsed on held-out source images, for the tempering "rehearsed".
+        rehearsed: whether it is rehearsed on held-out source images, for the tempering "rehearsed"; None: in
+            recipes of streams alone.
         options: the arguments of its class.
     """
 
     method: str = ""
     batch_size: _Positive = 50
-    rehearsed: bool = False
+    rehearsed: bool | None = None
     options: dict[str, JsonValue] = Field(default_factory=dict)
 
     @field_validator("options")
@@ -228,7 +229,7 @@ class StreamRecipe(_Strict):
     """A kind of stream, to run on the data set of another recipe: training, networks and methods are its own.
 
     The domains of the stream are the corruptions of each target, where the data set has a version with these.
-    Every method is rehearsed, so that each has an estimate of its accuracy.
+    Methods are rehearsed unless they say `rehearsed: false`, so that each has an estimate of its accuracy.
 
     Attributes:
         about: one line for `equipoise recipes`.
@@ -260,7 +261,10 @@ class StreamRecipe(_Strict):
         """The experiment on the data set of a recipe."""
         methods = {**base.methods, **base.stream_methods}
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in ("on", "seeds")}
-        rehearsed = {label: entry.model_copy(update={"rehearsed": True}) for label, entry in methods.items()}
+        rehearsed = {
+            label: entry.model_copy(update={"rehearsed": entry.rehearsed is not False})
+            for label, entry in methods.items()
+        }
         seeds = base.seeds if self.seeds is None else self.seeds
         changes = {"data": _corrupted(base.data), "seeds": seeds, "methods": rehearsed}
         return base.model_copy(update={**own, **changes})

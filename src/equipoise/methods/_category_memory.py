@@ -34,7 +34,7 @@ class Offer(NamedTuple):
 
 
 def free_categories(capacity: int, like: Tensor) -> dict[str, Tensor]:
-    """A memory without samples: the class, the age and the entropy in each slot, these in a type and place."""
+    """A memory without samples: the class, the age and the entropy in each slot, as `like`."""
     levels = like.new_zeros(capacity)
     return {**free(capacity, like.device), _AGES: levels.long(), _NATS: levels}
 

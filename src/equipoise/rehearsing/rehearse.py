@@ -1,6 +1,6 @@
 """Run a method on made-up shifts of labelled source data, and learn its accuracy from its answers."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -90,12 +90,12 @@ def rehearse(
     seed = integer("seed", seed, low=0)
     with _stopping():
         labelled = take(loader, samples, seed, progress, model, inputs)
-        chosen = _chosen_shifts(shifts, labelled.inputs)
+        chosen = chosen_shifts(shifts, labelled.inputs)
         needs, _ = make_method(method, options)
-        measured = source or _measured(model, labelled, needs, batch_size, outputs)
-        _check_labels(labelled.labels, measured.num_classes)
+        measured = source or measured_on(model, labelled, [needs], batch_size, outputs)
+        check_labels(labelled.labels, measured.num_classes)
         bare = replace(measured, rehearsals={})
-        own = {"tempering": "none", "distributed": False, "inputs": _as_it_is, "outputs": outputs}
+        own = {"tempering": "none", "distributed": False, "inputs": as_it_is, "outputs": outputs}
         adapter = create(method, model, bare, **own, **options)
         near = labelled.near(adapter.device)
         setup = RehearsalSetup(adapter, measured.num_classes, near, batch_size, seed)
@@ -123,6 +123,11 @@ def _check_call(method: str, shifts: int | Shifts | None, options: Mapping[str, 
             raise OptionError(f"{name} is not an option of a rehearsal: it chooses its own")
     if unknown := sorted(set(options) - set(known)):
         raise UnknownOptionError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    check_shifts(shifts)
+
+
+def check_shifts(shifts: int | Shifts | None) -> None:
+    """Refuse shifts that are no functions, or too few."""
     if isinstance(shifts, Mapping):
         if not all(callable(shift) for shift in shifts.values()):
             raise OptionError("expected shifts as names to functions (inputs, generator) -> inputs")
@@ -135,30 +140,35 @@ def _check_call(method: str, shifts: int | Shifts | None, options: Mapping[str, 
         integer("shifts", shifts, low=FEWEST_SHIFTS)
 
 
-def _as_it_is(inputs: Inputs) -> Inputs:
+def as_it_is(inputs: Inputs) -> Inputs:
     """The model's arguments as they were read from the loader."""
     return inputs
 
 
-def _measured(
-    model: nn.Module, labelled: Labelled, needs: Method, batch_size: int, outputs: OutputsFunction | None
+def measured_on(
+    model: nn.Module,
+    labelled: Labelled,
+    methods: Sequence[Method],
+    batch_size: int,
+    outputs: OutputsFunction | None,
 ) -> SourceStatistics:
-    """Source statistics of the same samples, with all that the method needs."""
+    """Source statistics of the same samples, with all that the methods need."""
     device = device_of(model)
     parts = batches_of(labelled, batch_size)
     batches = ((mapped(part.inputs, lambda t: t.to(device)), part.labels) for part in parts)
     return SourceStatistics.measure(
         model,
         batches,
-        fisher=needs.needs_fisher,
-        features=needs.needs_features,
-        inputs=_as_it_is,
+        fisher=any(method.needs_fisher for method in methods),
+        features=any(method.needs_features for method in methods),
+        inputs=as_it_is,
         outputs=outputs,
         progress=False,
     )
 
 
-def _check_labels(labels: Tensor, classes: int) -> None:
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Refuse labels that are no classes of the model."""
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise RehearsalError(
@@ -166,7 +176,7 @@ def _check_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def _chosen_shifts(shifts: int | Shifts | None, inputs: Inputs) -> Shifts:
+def chosen_shifts(shifts: int | Shifts | None, inputs: Inputs) -> Shifts:
     """The shifts to rehearse, the one that changes nothing first."""
     if isinstance(shifts, Mapping):
         found: Shifts = dict(shifts)

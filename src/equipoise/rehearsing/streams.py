@@ -89,9 +89,9 @@ def _run_stream(
     whole = torch.zeros(models, windows.shape[2])
     snapshots, confidences, right, seen = [], [], [], 0
     for part in batches_of(setup.labelled, setup.batch_size, rows):
-        with _named_errors(name):
+        with named_errors(name):
             there = mapped(part.inputs, lambda t: t.to(device))
-            logits = _answers(adapter, _shifted(there, shift, setup.seed))
+            logits = _answers(adapter, shifted(there, shift, setup.seed))
         good = logits.isfinite().all(2).all(0)
         hits = (logits.argmax(2) == part.labels) & good
         fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
@@ -125,7 +125,7 @@ def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
     return torch.stack([answer.float().cpu() for answer in answers])
 
 
-def _shifted(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
+def shifted(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
     """Inputs after a shift, with the same random numbers for each batch, so that a stream is one domain."""
     shapes = [(name, t.shape, t.dtype) for name, t in leaves(inputs).items()]
     changed = shift(inputs, torch.Generator().manual_seed(seed))
@@ -142,7 +142,7 @@ def _shifted(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
 
 
 @contextmanager
-def _named_errors(name: str) -> Iterator[None]:
+def named_errors(name: str) -> Iterator[None]:
     """Raise errors of a shift, or of the model on it, with the name of the shift."""
     try:
         yield

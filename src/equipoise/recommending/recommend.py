@@ -1,0 +1,149 @@
+"""Try methods on made-up shifts of labelled source data in the order of a stream, and recommend one."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, get_args
+
+from torch import nn
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.errors import ModelError, OptionError
+from equipoise.factory import make_method
+from equipoise.network.inputs import InputsFunction, check_functions
+from equipoise.network.modules import checked_module, device_of
+from equipoise.network.outputs import OutputsFunction
+from equipoise.options import integer, number, one_of
+from equipoise.recommending.candidates import NO_ADAPTATION, Candidate, MethodChoice, StreamKind, candidates
+from equipoise.recommending.made_up_stream import make_up_stream
+from equipoise.recommending.recommendation import Recommendation
+from equipoise.recommending.results import recommendation_of
+from equipoise.recommending.scoring import shift_sums
+from equipoise.recommending.session import Session
+from equipoise.recommending.tempering import rehearsal_shifts
+from equipoise.recommending.trying import Budget, Setting, attempt
+from equipoise.rehearsing.labelled import FEWEST_SAMPLES, take
+from equipoise.rehearsing.rehearse import check_labels, check_shifts, chosen_shifts, measured_on
+from equipoise.rehearsing.streams import Shifts
+
+
+def recommend(
+    model: nn.Module,
+    held_out: Iterable[Any],
+    *,
+    stream: StreamKind | tuple[StreamKind, Mapping[str, Any]] = "continual",
+    budget: float | None = 300.0,
+    methods: Sequence[MethodChoice] | None = None,
+    shifts: int | Shifts | None = 12,
+    length: int = 8000,
+    source: SourceStatistics | None = None,
+    inputs: InputsFunction | None = None,
+    outputs: OutputsFunction | None = None,
+    samples: int = 1000,
+    batch_size: int = 50,
+    seed: int = 0,
+    progress: bool = True,
+) -> Recommendation:
+    """Recommend a method for a model and a kind of stream, by trying a short list of methods.
+
+    Labelled samples under made-up shifts (those of `rehearse`; no benchmark has them) are put into the order
+    of the stream, each shift a domain of it. Every method adapts to that stream and is scored as it answers.
+    Of the methods that are clearly more accurate than the source model, and indistinguishable from the most
+    accurate of them, the one with the lowest negative log-likelihood is recommended, or the cheapest of those
+    alike in it; without any, no adaptation. Differences are paired over shifts, and clear if their 90 %
+    bootstrap interval is above 0. The three cheapest finalists are rehearsed, on other shifts, and tempered.
+
+    A method that cannot work on the model, that fails or takes too long is in the table with the reason. The
+    model and torch's global random state are left alone.
+
+    Args:
+        model: the classifier to be deployed.
+        held_out: yields (inputs, labels) of source data that the model was **not trained on**, as for
+            `rehearse`.
+        stream: the kind of stream that is expected (docs/streams.md), or the kind and its options:
+            ("correlated", {"concentration": 0.01}). "shuffled" and "sorted" are streams of one domain: every
+            shift is met from a reset. "gradual" orders shifts by the source model's accuracy. In "noisy"
+            streams each value of a sample of no class comes from another sample.
+        budget: the seconds that trying may take; None: no limit. A method that would take longer, by its
+            first batches, is not tried; "source" and "poise" always are.
+        methods: names, or pairs (name, options); by default a short list for the kind of stream.
+            "source", no adaptation, is always among them.
+        shifts: how many of the built-in shifts, or shifts of your own, as in `rehearse`; None: all.
+        length: about how many samples the stream has.
+        source: statistics of the model; by default measured on the same samples.
+        inputs: turns a batch into the model's arguments, as in `equipoise.create`.
+        outputs: picks the logits out of the model's output, likewise.
+        samples: how many labelled samples to use at most, 100 or more; they are kept in memory.
+        batch_size: of the stream.
+        seed: of everything random.
+        progress: whether to show bars.
+
+    >>> import equipoise as eq
+    >>> model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> held_out = [(torch.randn(50, 6), torch.randint(3, (50,))) for _ in range(4)]
+    >>> found = eq.recommend(model, held_out, methods=["t3a"], shifts=8, length=800, progress=False)
+    >>> found.adapter(model)(torch.randn(50, 6)).shape
+    torch.Size([50, 3])
+    """
+    clock = Budget(None if budget is None else number("budget", budget, low=0))
+    model = checked_module(model)
+    kind, stream_options = _checked_stream(stream)
+    candidates(methods, kind)
+    check_shifts(shifts)
+    check_functions(inputs=inputs, outputs=outputs)
+    samples = integer("samples", samples, low=FEWEST_SAMPLES)
+    batch_size, length = integer("batch_size", batch_size, low=1), integer("length", length, low=1)
+    seed = integer("seed", seed, low=0, high=2**62)
+    with _stopping():
+        labelled = take(held_out, samples, seed, progress, model, inputs)
+        chosen = chosen_shifts(shifts, labelled.inputs)
+        every = chosen if isinstance(shifts, Mapping) else chosen_shifts(None, labelled.inputs)
+        others = rehearsal_shifts(every, chosen)
+        classes = None if source is None else source.num_classes
+        tried = candidates(methods, kind, classes or int(labelled.labels.max()) + 1)
+        needs = [make_method(one.name, dict(one.options))[0] for one in tried]
+        statistics = source or measured_on(model, labelled, needs, batch_size, outputs)
+        check_labels(labelled.labels, statistics.num_classes)
+        bare = replace(statistics, rehearsals={})
+        near = labelled.near(device_of(model))
+        sized = {"length": length, "batch_size": batch_size, "seed": seed}
+        if kind == "gradual":
+            chosen = _easiest_first(
+                Setting(model, bare, outputs, make_up_stream(near, chosen, "continual", {}, **sized))
+            )
+        made = make_up_stream(near, chosen, kind, stream_options, **sized)
+        session = Session(Setting(model, bare, outputs, made), others, clock)
+        session.run(tried, progress)
+    functions = {"inputs": inputs, "outputs": outputs}
+    return recommendation_of(session, {name: given for name, given in functions.items() if given is not None})
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Add a message about the recommendation to Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "the recommendation was stopped: nothing was kept, the model is as it was; a smaller budget=, "
+            "length= or methods= takes less time"
+        ) from None
+
+
+def _checked_stream(stream: Any) -> tuple[StreamKind, Mapping[str, Any]]:
+    """The kind of stream and its options."""
+    kind, options = stream if isinstance(stream, (tuple, list)) and len(stream) == 2 else (stream, {})
+    one_of("stream", kind, get_args(StreamKind))
+    if not isinstance(options, Mapping):
+        raise OptionError(f"expected stream as a kind, or as (kind, options), got {stream!r}")
+    return kind, options
+
+
+def _easiest_first(setting: Setting) -> Shifts:
+    """The shifts of a stream by the source model's accuracy, as if they were tiers of one."""
+    trial, stream = attempt(Candidate(NO_ADAPTATION), setting, Budget(None)), setting.stream
+    if trial.logits is None:
+        raise ModelError(f"expected a model that answers the shifted samples: {trial.problem}")
+    sums = shift_sums(trial.logits, stream.labels, stream.domains, len(stream.shifts))
+    order, named = (sums.hits / sums.counts).argsort(descending=True).tolist(), list(stream.shifts.items())
+    return {named[place][0]: named[place][1] for place in order}

@@ -1,0 +1,89 @@
+"""A session as a `Recommendation`: rows, words and the text of the call."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from equipoise.recommending.candidates import keywords
+from equipoise.recommending.choosing import Form, chosen_form, finalists
+from equipoise.recommending.recommendation import Recommendation, RecommendationRow
+from equipoise.recommending.scoring import interval
+from equipoise.recommending.session import Omission, Session
+from equipoise.registry import method_class
+
+
+def recommendation_of(session: Session, functions: Mapping[str, Any]) -> Recommendation:
+    """The recommendation of a session; `functions` are `inputs` and `outputs`, where they were given."""
+    best = chosen_form(session.forms)
+    baseline = next(form for form in session.forms if not form.adapts)
+    name, options = best.candidate.name, dict(best.candidate.options)
+    if method_class(name).default_tempering != best.tempering:
+        options["tempering"] = best.tempering
+    ranked = sorted(session.forms, key=lambda form: -float(form.sums.accuracies[0]))
+    rows = [_scored(form, baseline, form is best) for form in ranked]
+    return Recommendation(
+        method=name,
+        options=options,
+        call=_call(name, options, functions),
+        source=session.rehearsed.get(str(best.candidate), session.setting.source),
+        table=[*rows, *(_left_out(omission) for omission in session.omissions)],
+        stream=session.setting.stream.about,
+        why=_why(session, best, baseline),
+        functions=functions,
+    )
+
+
+def _call(name: str, options: Mapping[str, Any], functions: Mapping[str, Any]) -> str:
+    given = [f'"{name}"', "model", "source", *([keywords(options)] if options else [])]
+    return f"eq.create({', '.join([*given, *(f'{function}={function}' for function in functions)])})"
+
+
+def _why(session: Session, best: Form, baseline: Form) -> str:
+    """The choice in words."""
+    if not best.adapts:
+        return "No method is clearly more accurate than the model as it is: do not adapt."
+    gain = best.gain(baseline)
+    alike = {str(form.candidate) for form in finalists(session.forms)} - {str(best.candidate)}
+    others = f", and of {', '.join(sorted(alike))} none is clearly more accurate" if alike else ""
+    return (
+        f"{best.candidate} is clearly more accurate than no adaptation, by {gain.value:.3f} "
+        f"({gain.low:.3f} to {gain.high:.3f}){others}."
+    )
+
+
+def _scored(form: Form, baseline: Form, recommended: bool) -> RecommendationRow:
+    accuracy, gain = interval(form.sums.accuracies), form.gain(baseline)
+    return RecommendationRow(
+        method=form.candidate.name,
+        options=dict(form.candidate.options),
+        tempering=form.tempering,
+        accuracy=accuracy.value,
+        accuracy_low=accuracy.low,
+        accuracy_high=accuracy.high,
+        gain=gain.value,
+        gain_low=gain.low,
+        gain_high=gain.high,
+        ece=form.sums.calibration_error,
+        nll=float(form.sums.nlls[0]),
+        seconds=form.seconds,
+        recommended=recommended,
+        problem="",
+    )
+
+
+def _left_out(omission: Omission) -> RecommendationRow:
+    return RecommendationRow(
+        method=omission.candidate.name,
+        options=dict(omission.candidate.options),
+        tempering=omission.tempering,
+        accuracy=None,
+        accuracy_low=None,
+        accuracy_high=None,
+        gain=None,
+        gain_low=None,
+        gain_high=None,
+        ece=None,
+        nll=None,
+        seconds=None,
+        recommended=False,
+        problem=omission.problem,
+    )

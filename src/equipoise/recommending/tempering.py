@@ -1,0 +1,67 @@
+"""Answers of a trial, divided by the temperature of a rehearsal as they would be in the stream."""
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.factory import create
+from equipoise.recommending.candidates import Candidate
+from equipoise.recommending.trying import Setting, Trial
+from equipoise.rehearsing.rehearse import FEWEST_SHIFTS, as_it_is, rehearse
+from equipoise.rehearsing.streams import Shifts, batches_of
+
+MOST_SHIFTS = 16
+"""Shifts of a rehearsal; more are hardly better."""
+
+
+def rehearsal_shifts(every: Shifts, stream: Shifts) -> Shifts:
+    """Up to 16 shifts for rehearsals, none of the stream's, unless too few others are left.
+
+    Tempered answers are scored on the stream: a rehearsal on the same shifts would flatter them.
+    """
+    others = {name: shift for name, shift in every.items() if name not in stream}
+    enough = others if len(others) >= FEWEST_SHIFTS - 1 else dict(every)
+    return dict(list(enough.items())[: MOST_SHIFTS - 1])
+
+
+def rehearsal_seconds(trial: Trial, setting: Setting, shifts: Shifts) -> float:
+    """An estimate of the time of a rehearsal: all shifts and one that changes nothing, half of them twice."""
+    samples = len(setting.stream.labelled) * (len(shifts) + 1) * 1.5
+    return trial.seconds * samples / len(setting.stream)
+
+
+def rehearsed_statistics(candidate: Candidate, setting: Setting, shifts: Shifts) -> SourceStatistics:
+    """The source statistics with a rehearsal of the method, on the samples of the stream."""
+    stream = setting.stream
+    loader = ((part.inputs, part.labels) for part in batches_of(stream.labelled, stream.batch_size))
+    return rehearse(
+        setting.model,
+        loader,
+        method=candidate.name,
+        shifts=shifts,
+        source=setting.source,
+        inputs=as_it_is,
+        outputs=setting.outputs,
+        samples=len(stream.labelled),
+        batch_size=stream.batch_size,
+        seed=stream.seed,
+        progress=False,
+        **candidate.options,
+    )
+
+
+def tempered(trial: Trial, plain: Trial, setting: Setting, source: SourceStatistics) -> Tensor:
+    """The answers of a trial with `tempering="rehearsed"`; `plain` is the trial of the source model."""
+    name, options = trial.candidate.name, trial.candidate.options
+    own = {"tempering": "rehearsed", "distributed": False, "outputs": setting.outputs}
+    temper = create(name, setting.model, source, **own, **options).temper
+    observed, answers = temper.initial(), []
+    for part in setting.stream.parts():
+        if part.fresh:
+            observed = temper.initial()
+        here, every = trial.answers[part.places], torch.ones(len(part.places), dtype=torch.bool)
+        view = temper.view(plain.answers[part.places]) if temper.compares else None
+        divided = temper.divide(observed, here, view, every)
+        observed = dict(divided.observed)
+        answers.append(divided.logits)
+    return torch.cat(answers)
