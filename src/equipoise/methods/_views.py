@@ -203,7 +203,7 @@ def _jittered(pixels: Tensor, u: tuple[Tensor, ...]) -> Tensor:
 
 
 def _grey(pixels: Tensor) -> Tensor:
-    red, green, blue = pixels.split(1, 1)
+    red, green, blue = pixels[:, :1], pixels[:, 1:2], pixels[:, 2:]
     return red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2]
 
 
