@@ -54,6 +54,11 @@ def test_an_edit_changes_the_digests_of_the_methods_that_depend_on_it(tmp_path: 
     assert dict(zip(EDITS, changed, strict=True)) == EDITS
 
 
+def test_a_method_that_runs_another_one_depends_on_its_code() -> None:
+    digests = {code_digest("rdumb"), *(code_digest("rdumb", {"base": base}) for base in ("eta", "tent", "t3a"))}
+    assert len(digests) == 4
+
+
 def test_a_method_of_ones_own_depends_on_the_files_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

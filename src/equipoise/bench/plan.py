@@ -72,7 +72,7 @@ class RunPlan:
         """The key of a model on a stream with a range of t."""
         cell = self.any_cell
         options = cell["options"]
-        content = {
+        content: dict[str, Any] = {
             "model": cell["model"],
             "stream": cell["stream"],
             "t": [options["t_min"], options["t_max"]],

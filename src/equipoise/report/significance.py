@@ -94,7 +94,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str]) -> list[Variant]:
     """The best by a metric, and those that paired t-tests with it, adjusted by Holm, do not tell from it.
 
-    Methods that lack pairs which most others have take no part. With too few pairs, only the best is left.
+    Methods that lack pairs which another one has take no part. With too few pairs, only the best is left.
 
     Args:
         runs: rows with a name, a tempering, the columns of `pairs` and the metric.
@@ -107,7 +107,7 @@ def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str
         return []
     wide = known.pivot_table(index=list(pairs), columns=["name", "tempering"], values=metric)
     counts = wide.notna().sum()
-    wide = wide.loc[:, counts == counts.mode().max()].dropna()
+    wide = wide.loc[:, counts == counts.max()].dropna()
     if wide.empty:
         return []
     best = (better * wide.mean()).idxmax()

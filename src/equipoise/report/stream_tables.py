@@ -1,6 +1,8 @@
 """Methods by stream: accuracy, ECE, NLL and the error of the estimated accuracy in every kind of stream."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -74,16 +76,22 @@ def _with_distance(runs: pd.DataFrame) -> pd.DataFrame:
 def _column(rows: Sequence[Variant], frame: pd.DataFrame, metric: str) -> list[Entry]:
     """The mean of each method over streams and seeds, with marks."""
     groups = frame[frame[metric].notna()].groupby(["name", "tempering"])[metric]
-    means, counts = groups.mean().to_dict(), groups.size().to_dict()
-    best, *alike = alike_best(frame, metric, BETTER.get(metric, -1), PAIR) or [None]
+    means: dict[Any, float] = groups.mean().to_dict()
+    counts: dict[Any, int] = groups.size().to_dict()
+    alike = alike_best(frame, metric, BETTER.get(metric, -1), PAIR)
     whole = max(counts.values())
     entries = []
     for row in rows:
         if tuple(row) not in counts:
             entries.append(Entry())
             continue
-        size, mean = counts[tuple(row)], means[tuple(row)]
-        entry = Entry(float(mean), missing=f"{size} of {whole} streams and seeds" if size < whole else "")
-        top = best is not None and size == whole and entry.written(mean) == entry.written(means[tuple(best)])
-        entries.append(Entry(entry.value, missing=entry.missing, best=top, alike=not top and row in alike))
+        size, entry = counts[tuple(row)], Entry(float(means[tuple(row)]))
+        missing = f"{size} of {whole} streams and seeds" if size < whole else ""
+        # As written, so that a reader sees equal numbers marked alike.
+        best = bool(alike) and not missing and _written(means, row) == _written(means, alike[0])
+        entries.append(replace(entry, missing=missing, best=best, alike=row in alike and not best))
     return entries
+
+
+def _written(means: Mapping[Any, float], row: Variant) -> str:
+    return Entry().written(means[tuple(row)])

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,8 @@ def errors(bins: Bins, points: int) -> Curve:
     """The share of wrong answers in each of so many stretches of equally many images."""
     images, correct = (np.array([0, *bins[name]], dtype=float).cumsum() for name in ("images", "correct"))
     edges = np.linspace(0, images[-1], points + 1)
-    return 1 - np.diff(np.interp(edges, images, correct)) / np.diff(edges)
+    right: Curve = np.diff(np.interp(edges, images, correct)) / np.diff(edges)
+    return 1 - right
 
 
 def smoothed(curve: Curve, segments: Sequence[BinnedSegment], window: int) -> Curve:
@@ -70,7 +72,7 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
         curves.setdefault(name, {})[shift, seed] = curve if passes > 1 else smoothed(curve, segments, window)
     figure, (axes,) = panels(10.8, 3.9)
     at = np.arange(points) + (1.0 if passes > 1 else 0.5)
-    means = (1 - rows.groupby("name", sort=False)["accuracy"].mean()).to_dict()
+    means: dict[Any, float] = (1 - rows.groupby("name", sort=False)["accuracy"].mean()).to_dict()
     _lines(axes, at, curves, means, emphasised(part, means))
     if passes > 1:
         axes.set(xlabel="pass over all domains", xlim=(1, passes))
