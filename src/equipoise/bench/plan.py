@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from equipoise.bench.keys import content_key
 from equipoise.bench.provenance import code_digest, resolved_options
-from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
+from equipoise.bench.recipe import Recipe
+from equipoise.bench.recipe_parts import BackboneRecipe, MethodRecipe, Training
 from equipoise.bench.schema import REHEARSED, Cell, RehearsalSize
 from equipoise.bench.stream_plan import StreamPlan, joined_shifts, resolved_order_options, stream_digest
 from equipoise.data.cache import Stored
