@@ -15,7 +15,7 @@ from equipoise.bench.recipe_parts import (
     RecipeTempering,
     RehearsalRecipe,
     Strict,
-    Trace,
+    TraceKind,
     Training,
 )
 from equipoise.bench.schema import REHEARSED, Protocol
@@ -61,7 +61,7 @@ class Recipe(Strict):
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[Positive, ...] = ()
     domain_images: Positive | None = None
-    trace: Trace | None = None
+    trace: TraceKind | None = None
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
     temperings: tuple[RecipeTempering, ...] = (
         "none",
@@ -172,7 +172,7 @@ class StreamRecipe(Strict):
     domain_images: Positive | None = None
     seeds: tuple[int, ...] | None = None
     rehearsal: RehearsalRecipe = RehearsalRecipe(shifts=16)
-    trace: Trace = "bins"
+    trace: TraceKind = "bins"
     protocols: tuple[Protocol, ...] = ("online",)
     temperings: tuple[RecipeTempering, ...] = ("none", "rehearsed")
 

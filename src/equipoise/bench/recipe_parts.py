@@ -11,7 +11,7 @@ from equipoise.rehearsing.rehearse import FEWEST_SHIFTS
 RecipeTempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
 """The divisor of raw logits; "fixed" is the one temperature with the least ECE on the source."""
 
-Trace = Literal["batches", "bins"]
+TraceKind = Literal["batches", "bins"]
 """A stream over time in results: each batch, or bins of images."""
 
 Positive = Annotated[int, Field(gt=0)]
