@@ -24,8 +24,8 @@ EXPLAINED = (
 )
 MARKED = (
     "Marked are the best of each column and, underlined (in Markdown: in italics), those that a paired "
-    f"t-test over streams and seeds does not tell from it at {SIGNIFICANT:g}, adjusted by Holm for the number "
-    "of the others. Seeds of one target are pairs of their own but not independent: p is too small."
+    f"t-test over streams and seeds does not tell from it at {SIGNIFICANT:g}, adjusted by Holm for their "
+    "number. Seeds of one target are pairs of their own but not independent: p is too small."
 )
 FEW = f"Fewer than {FEWEST_PAIRS} streams and seeds are not tested: only the best is marked."
 
