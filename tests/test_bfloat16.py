@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.bench.recipe import Training
+from equipoise.bench.recipe_parts import Training
 from equipoise.bench.training import fit
 from equipoise.data.demo import load_domains
 from equipoise.data.images import Images

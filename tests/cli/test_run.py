@@ -15,7 +15,7 @@ from equipoise.cli.run import make_workers, run_named_recipe, summary_lines
 from equipoise.conformance.mark import write_mark
 from equipoise.registry import file_digest
 
-from ..bench.own import run_here, write_own
+from ..bench.own import write_own
 
 
 def run_toy(console: Console, name: str = "demo", **options: Any) -> int:
@@ -96,10 +96,3 @@ def test_a_stream_runs_on_the_data_set_asked_for(monkeypatch: pytest.MonkeyPatch
     assert (second.data, second.order, second.domain_images) == ("pacs-c", "continual", 30)
     assert list(second.methods) == ["tent", "poise"]
     assert all(entry.rehearsed for entry in second.methods.values())
-
-
-def test_the_command_line_names_the_data_set_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(run, "run_named_recipe", lambda name, **options: given.update(options, name=name))
-    run_here("run", "noisy", "--on", "pacs", "--domain-images", "7")
-    assert (given["name"], given["on"], given["domain_images"]) == ("noisy", "pacs", 7)

@@ -22,7 +22,7 @@ FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
 
 
-LEVEL = 0.05
+SIGNIFICANT = 0.05
 """Of the tests whether a method can be told from the best."""
 TIERED = "The tiers of a domain are pairs of their own but not independent: p is too small."
 
@@ -115,7 +115,7 @@ def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str
     found = [Variant(*best)]
     if len(wide) >= FEWEST_PAIRS:
         adjusted = holm([_t_test((wide[best] - wide[other]).tolist()) for other in others])
-        found += [Variant(*other) for other, p in zip(others, adjusted, strict=True) if p >= LEVEL]
+        found += [Variant(*other) for other, p in zip(others, adjusted, strict=True) if p >= SIGNIFICANT]
     return found
 
 

@@ -9,11 +9,11 @@ import pandas as pd
 from equipoise.report.paper import paper_name
 from equipoise.report.part import Part
 from equipoise.report.results import BETTER, Scope, Variant
-from equipoise.report.significance import FEWEST_PAIRS, LEVEL, alike_best
+from equipoise.report.significance import FEWEST_PAIRS, SIGNIFICANT, alike_best
 from equipoise.report.table import Entry, Table
 from equipoise.report.tables import stream_name
 
-COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "nll": "NLL ↓", "estimate_off": "est. off ↓"}
+STREAM_HEADINGS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "nll": "NLL ↓", "estimate_off": "est. off ↓"}
 """The metrics of a stream with their short headings."""
 ALL = "all streams"
 PAIR = ("stream", "shift", "seed")
@@ -24,8 +24,8 @@ EXPLAINED = (
 )
 MARKED = (
     "Marked are the best of each column and, underlined (in Markdown: in italics), those that a paired "
-    f"t-test over streams and seeds does not tell from it at {LEVEL:g}, adjusted by Holm for the number of "
-    "the others. Seeds of one target are pairs of their own but not independent: p is too small."
+    f"t-test over streams and seeds does not tell from it at {SIGNIFICANT:g}, adjusted by Holm for their "
+    "number. Seeds of one target are pairs of their own but not independent: p is too small."
 )
 FEW = f"Fewer than {FEWEST_PAIRS} streams and seeds are not tested: only the best is marked."
 
@@ -53,13 +53,13 @@ def _table(scope: Scope, several: Sequence[Part]) -> Table:
     columns: dict[tuple[str, str], Sequence[Entry | str]] = {
         (name, heading): _column(rows, frame, metric)
         for name, frame in frames.items()
-        for metric, heading in COLUMNS.items()
+        for metric, heading in STREAM_HEADINGS.items()
         if frame[metric].notna().any()
     }
     notes = [MARKED]
     if any(len(frame.drop_duplicates(list(PAIR))) < FEWEST_PAIRS for frame in frames.values()):
         notes.append(FEW)
-    if any(heading == COLUMNS["estimate_off"] for _, heading in columns):
+    if any(heading == STREAM_HEADINGS["estimate_off"] for _, heading in columns):
         notes.append(EXPLAINED)
     for name, runs in named.items():
         first = next(iter(runs["described"].dropna()), None)

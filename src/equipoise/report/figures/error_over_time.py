@@ -17,7 +17,7 @@ from equipoise.bench.schema import RAW, REHEARSED, BinnedSegment, Bins
 from equipoise.report.drawing import MUTED, SERIES, Colour, method_colour, panels, themed
 from equipoise.report.part import Part
 
-SMOOTHED = 100
+SMOOTHED_IMAGES = 100
 """Images of a stream that a point is the mean of, at least; a curve is not smoothed across segments."""
 MOST_NAMES = 20
 """More segments than these are not named."""
@@ -45,7 +45,7 @@ def errors(bins: Bins, points: int) -> Curve:
     return 1 - right
 
 
-def smoothed(curve: Curve, segments: Sequence[BinnedSegment], window: int) -> Curve:
+def smoothed_errors(curve: Curve, segments: Sequence[BinnedSegment], window: int) -> Curve:
     """Means over so many neighbouring bins of the same segment."""
     parts, start = [], 0
     for segment in segments:
@@ -65,11 +65,13 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
         segments = [BinnedSegment(name="all", bins=min(len(each["images"]) for each in traces))]
     points = passes if passes > 1 else sum(segment["bins"] for segment in segments)
     fewest = min(sum(each["images"]) for each in traces) / points
-    window = 1 if passes > 1 else math.ceil(SMOOTHED / max(fewest, 1))
+    window = 1 if passes > 1 else math.ceil(SMOOTHED_IMAGES / max(fewest, 1))
     curves: dict[str, dict[Stream, Curve]] = {}
     for name, shift, seed, bins in zip(rows["name"], rows["shift"], rows["seed"], traces, strict=True):
         curve = errors(bins, points)
-        curves.setdefault(name, {})[shift, seed] = curve if passes > 1 else smoothed(curve, segments, window)
+        curves.setdefault(name, {})[shift, seed] = (
+            curve if passes > 1 else smoothed_errors(curve, segments, window)
+        )
     figure, (axes,) = panels(10.8, 3.9)
     at = np.arange(points) + (1.0 if passes > 1 else 0.5)
     means: dict[Any, float] = (1 - rows.groupby("name", sort=False)["accuracy"].mean()).to_dict()
