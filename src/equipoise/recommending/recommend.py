@@ -23,7 +23,7 @@ from equipoise.recommending.session import Session
 from equipoise.recommending.tempering import rehearsal_shifts
 from equipoise.recommending.trying import Budget, Setting, attempt
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, take
-from equipoise.rehearsing.rehearse import check_labels, check_shifts, chosen_shifts, measured_on
+from equipoise.rehearsing.rehearse import check_known_labels, check_shifts, chosen_shifts, measured_on
 from equipoise.rehearsing.streams import Shifts
 
 
@@ -103,7 +103,7 @@ def recommend(
         tried = candidates(methods, kind, classes or int(labelled.labels.max()) + 1)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
         statistics = source or measured_on(model, labelled, needs, batch_size, outputs)
-        check_labels(labelled.labels, statistics.num_classes)
+        check_known_labels(labelled.labels, statistics.num_classes)
         bare = replace(statistics, rehearsals={})
         near = labelled.near(device_of(model))
         sized = {"length": length, "batch_size": batch_size, "seed": seed}
