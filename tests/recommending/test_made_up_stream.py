@@ -54,7 +54,9 @@ def test_the_order_is_that_of_make_stream() -> None:
     assert torch.equal(stream.domains, theirs.domains)
 
 
-@pytest.mark.parametrize(("kind", "streams"), [("shuffled", 3), ("sorted", 3), ("continual", 1), ("mixed", 1)])
+@pytest.mark.parametrize(
+    ("kind", "streams"), [("shuffled", 3), ("sorted", 3), ("continual", 1), ("mixed", 1)]
+)
 def test_a_method_starts_anew_at_each_shift_where_a_kind_has_one_domain(
     kind: StreamKind, streams: int
 ) -> None:

@@ -51,7 +51,7 @@ def recommend(
     Of the methods that are clearly more accurate than the source model, and indistinguishable from the most
     accurate of them, the one with the lowest negative log-likelihood is recommended, or the cheapest of those
     alike in it; without any, no adaptation. Differences are paired over shifts, and clear if their 90 %
-    bootstrap interval is above 0. The three cheapest finalists are rehearsed, on other shifts, and tempered.
+    bootstrap interval is above 0. The two cheapest finalists are rehearsed, on other shifts, and tempered.
 
     A method that cannot work on the model, that fails or takes too long is in the table with the reason. The
     model and torch's global random state are left alone.

@@ -16,7 +16,7 @@ from equipoise.recommending.tempering import rehearsal_seconds, rehearsed_statis
 from equipoise.recommending.trying import Budget, Setting, Trial, attempt
 from equipoise.rehearsing.streams import Shifts
 
-MOST_TEMPERED = 3
+MOST_TEMPERED = 2
 """The finalists that are rehearsed, the cheapest ones: a rehearsal takes longer than a trial."""
 
 
