@@ -55,7 +55,10 @@ def test_an_edit_changes_the_digests_of_the_methods_that_depend_on_it(tmp_path: 
 
 
 def test_a_method_that_runs_another_one_depends_on_its_code() -> None:
-    digests = {code_digest("rdumb"), *(code_digest("rdumb", {"base": base}) for base in ("eta", "tent", "t3a"))}
+    digests = {
+        code_digest("rdumb"),
+        *(code_digest("rdumb", {"base": base}) for base in ("eta", "tent", "t3a")),
+    }
     assert len(digests) == 4
 
 
