@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equipoise.bench.recipe import Training
+from equipoise.bench.recipe_parts import Training
 from equipoise.bench.repeatable import repeatable, seeded
 from equipoise.bench.step import TrainingStep, on_device
 from equipoise.bench.training import make_optimizer

@@ -26,6 +26,10 @@ LIVELY: dict[str, dict[str, Any]] = {
     "rdumb": {"base": "tent", "every": 20, "options": {"learning_rate": 0.05}},
     "t3a": {},
     "sotta": {"confidence": 0.0, "every": 4, "capacity": 6},
+    "roid": {"learning_rate": 0.05},
+    "cmf": {"learning_rate": 0.05},
+    "cotta": {"views": 3, "confidence": 1.0, "restore": 0.2},
+    "memo": {"views": 2, "learning_rate": 0.5},
     "dec": {"learning_rate": 0.01, "tempering": "none"},
     "poise": {"tempering": "none"},
     "shot_im": {"learning_rate": 0.05},
@@ -33,10 +37,10 @@ LIVELY: dict[str, dict[str, Any]] = {
     "bn_alpha": {},
     "bn_ema": {},
 }
-FORWARDS = {"dec": 2, "sar": 2, "deyo": 2}
+FORWARDS = {"dec": 2, "sar": 2, "deyo": 2, "roid": 2, "cmf": 2, "cotta": 3, "memo": 16}
 """Forwards of a batch, of the methods that make more than one."""
 
-ON_IMAGES = ("deyo",)
+ON_IMAGES = ("deyo", "roid", "cmf", "cotta", "memo")
 """Methods that make views of images, and adapt to nothing else."""
 
 every_method = pytest.mark.parametrize("method", list(LIVELY))
@@ -126,7 +130,7 @@ def test_the_source_forward_is_shared_where_the_method_makes_it(method: str, tem
     model = Counting(inner)
     source = measured(model, [images(16)])
     options = {"every": 1000} if method == "sotta" else {}
-    shares = method in ("source", "t3a", "dec")
+    shares = method in ("source", "t3a", "dec", "cotta")
     raw = create(method, model, source, **options)
     by_option = create(method, model, source, tempering=tempering, **options)
     tempered = eq.Tempered(create(method, model, source, **options), source, tempering=tempering)

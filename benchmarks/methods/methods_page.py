@@ -4,14 +4,16 @@ python benchmarks/methods/methods_page.py
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 import equipoise as eq
+from equipoise.core.gradient import GradientMethod
 from equipoise.factory import options_of
+from equipoise.registry import method_class
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 CSV = Path(__file__).with_name("cost.csv")
@@ -34,7 +36,7 @@ def costs(measured: pd.DataFrame) -> str:
         small, middle, graph = (
             found.get((method, *place)) for place in ((SMALL, "cpu"), (MIDDLE, "cpu"), (MIDDLE, "cuda"))
         )
-        cells = [_passes(small), _ratio(small), _ratio(middle), _peak(middle), _captured(small)]
+        cells = [_passes(small), _ratio(small), _ratio(middle), _peak(middle), _captured(small, middle)]
         rows.append([f"`{method}`", *cells, *([_ratio(graph)] if gpu else [])])
     head = ["", "samples forwards, backwards", f"{SMALL}, plain forwards", f"{MIDDLE}, plain forwards"]
     head += [f"{MIDDLE}, peak MiB", "CUDA graph", *([f"{MIDDLE} on a GPU"] if gpu else [])]
@@ -48,16 +50,28 @@ def _passes(row: Row | None) -> str:
 def _ratio(row: Row | None) -> str:
     if row is None:
         return _UNMEASURED
-    few = "" if row["batch"] == 64 else f" (batches of {row['batch']:g})"
-    return f"**{row['plain_forwards']:.2g}** ({row['low']:.2g} to {row['high']:.2g}){few}"
+    over, low, high = (_digits(row[name]) for name in ("plain_forwards", "low", "high"))
+    return f"**{over}** ({low} to {high}){_few(row)}"
+
+
+def _few(row: Row) -> str:
+    """The size of batches where it is not the usual one."""
+    return "" if row["batch"] == 64 else f", batches of {row['batch']:g}"
+
+
+def _digits(value: float) -> str:
+    """Two digits, or a whole number."""
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
 def _peak(row: Row | None) -> str:
-    return _UNMEASURED if row is None else f"{row['peak_mib']:,.0f}"
+    return _UNMEASURED if row is None else f"{row['peak_mib']:,.0f}{_few(row)}"
 
 
-def _captured(row: Row | None) -> str:
-    return _UNMEASURED if row is None else ("yes" if row["captured"] else "no")
+def _captured(*rows: Row | None) -> str:
+    """Whether a step was captured on one of the networks; memories of samples are full on some only."""
+    found = [row["captured"] for row in rows if row is not None]
+    return ("yes" if any(found) else "no") if found else _UNMEASURED
 
 
 def _conditions(measured: pd.DataFrame) -> str:
@@ -73,22 +87,27 @@ def _conditions(measured: pd.DataFrame) -> str:
 
 
 def options(_: pd.DataFrame) -> str:
-    """Every method with the options of its own and their defaults, after those of every adapter."""
-    known = {name: options_of(name) for name in eq.list_methods()}
-    shared = set.intersection(*(set(each) for each in known.values()))
-    usual = {
-        name: Counter(str(each[name]) for each in known.values()).most_common(1)[0][0]
-        for name in sorted(shared)
-    }
-    rows = [["every adapter", _listed(usual)]]
-    for method, each in known.items():
-        own = {n: str(v) for n, v in sorted(each.items()) if n not in usual or str(v) != usual[n]}
-        rows.append([f"`{method}`", _listed(own)])
+    """Every method with its options and their defaults, but for those that rows above it have."""
+    known = {name: {n: str(v) for n, v in options_of(name).items()} for name in eq.list_methods()}
+    descending = {name for name in known if issubclass(method_class(name), GradientMethod)}
+    usual = _usual(list(known.values()))
+    steps = _usual([known[name] for name in sorted(descending)], but=usual)
+    rows = [["every adapter", _listed(usual)], ["methods with gradient steps", _listed(steps)]]
+    for name, each in known.items():
+        above = {**usual, **steps} if name in descending else usual
+        own = {option: value for option, value in sorted(each.items()) if above.get(option) != value}
+        rows.append([f"`{name}`", _listed(own)])
     return table(["", "options"], rows)
 
 
+def _usual(known: Sequence[dict[str, str]], but: Collection[str] = ()) -> dict[str, str]:
+    """The options that all have, each with its most frequent default."""
+    shared = set.intersection(*(set(each) for each in known)) - set(but)
+    return {name: Counter(each[name] for each in known).most_common(1)[0][0] for name in sorted(shared)}
+
+
 def _listed(options: dict[str, str]) -> str:
-    return ", ".join(f"`{name}` {value}" for name, value in options.items()) or "none of its own"
+    return ", ".join(f"`{name}` {value}" for name, value in options.items()) or "no others"
 
 
 TABLES: dict[str, Callable[[pd.DataFrame], str]] = {"costs": costs, "options": options}

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample
 
 from equipoise.bench.held_out import split
-from equipoise.bench.recipe import Training
+from equipoise.bench.recipe_parts import Training
 from equipoise.bench.repeatable import allow_repeatable_cuda, repeatable, seeded
 from equipoise.bench.source_model import pick_device
 from equipoise.bench.step import TrainingStep, on_device

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from equipoise.bench.modules import load_modules
 from equipoise.bench.progress import RunProgress
-from equipoise.bench.recipe import Recipe, list_recipes
+from equipoise.bench.recipe import Recipe, list_recipes, load_recipe
+from equipoise.bench.stream_plan import resolved_order_options
 from equipoise.bench.sweep import run_recipe
 from equipoise.bench.workers import InProcess
 from equipoise.data import Cache, Reader, open_data_set, read_stored
@@ -37,6 +38,14 @@ def test_every_recipe_is_in_the_table() -> None:
 def test_the_recipe_is_one() -> None:
     recipe = Recipe.model_validate(yaml.safe_load(block("yaml", "data: bars")))
     assert (recipe.data, recipe.modules) == ("bars", ("bars.py", "mine.py"))
+
+
+def test_the_recipe_of_a_stream_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "stream.yaml"
+    path.write_text(block("yaml", "on: pacs"))
+    recipe = load_recipe(str(path))
+    assert (recipe.data, recipe.tiers, recipe.domain_images) == ("pacs-c", (3, 5), 300)
+    resolved_order_options(recipe.order, recipe.order_options)
 
 
 def test_the_data_set_reads_its_files(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from equipoise.bench.keys import content_key
-from equipoise.bench.plan import RunPlan, joined_shifts, make_plan
+from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.provenance import code_digest
 from equipoise.bench.recipe import Recipe
-from equipoise.data import DataSet, Origin, Shift, Stored
+from equipoise.bench.stream_plan import joined_shifts
+from equipoise.data import DataSet, Order, Origin, Shift, Stored
 from equipoise.errors import OptionError, RecipeError
 from equipoise.methods.tent import Tent
 from equipoise.models.backbones import InitialWeights
@@ -167,7 +168,7 @@ def test_streams_are_told_apart_by_model_images_and_range() -> None:
 
 
 @pytest.mark.parametrize("order", ["mixed", "continual"])
-def test_joined_orders_meet_all_targets_of_a_model_at_once(order: str) -> None:
+def test_joined_orders_meet_all_targets_of_a_model_at_once(order: Order) -> None:
     shifts = ToyTiers(Path()).shifts
     joined = joined_shifts(shifts, order, 2)
     assert [(j.target, j.tier, j.streams) for j in joined] == [
@@ -200,7 +201,7 @@ def test_defaults_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_are_those_that_the_method_uses() -> None:
     cell = plan(toy_recipe(methods={"tent": {"options": {"steps": 2, "engine": "eager"}}}))[0].any_cell
     own = {"learning_rate": 1e-3, "optimizer": "adam", "momentum": 0.9, "steps": 2, "parameters": "norm"}
-    own |= {"norm_momentum": 0.1, "window": 16}
+    own |= {"norm_momentum": 0.1, "window": 16, "objective": "entropy"}
     assert cell["options"] == {**own, "t_min": 1.2, "t_max": 2.75, "teacher": "swapped", "engine": "eager"}
 
 
@@ -213,7 +214,9 @@ def test_the_code_of_a_method_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch
     recipe = toy_recipe(methods={"source": {}, "tent": {}})
     before = cell_keys(plan(recipe))
     edited = {"tent": "edited"}
-    monkeypatch.setattr("equipoise.bench.plan.code_digest", lambda name: edited.get(name, code_digest(name)))
+    monkeypatch.setattr(
+        "equipoise.bench.plan.code_digest", lambda name, _base: edited.get(name, code_digest(name))
+    )
     runs = plan(recipe)
     assert {run.any_cell["code"] for run in runs} == {"edited", code_digest("source")}
     shared = before & cell_keys(runs)

@@ -54,6 +54,14 @@ def test_an_edit_changes_the_digests_of_the_methods_that_depend_on_it(tmp_path: 
     assert dict(zip(EDITS, changed, strict=True)) == EDITS
 
 
+def test_a_method_that_runs_another_one_depends_on_its_code() -> None:
+    digests = {
+        code_digest("rdumb"),
+        *(code_digest("rdumb", {"base": base}) for base in ("eta", "tent", "t3a")),
+    }
+    assert len(digests) == 4
+
+
 def test_a_method_of_ones_own_depends_on_the_files_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,3 +132,8 @@ def test_a_method_without_a_file_is_refused(place: str | None, monkeypatch: pyte
     exec(METHOD.replace('name = "mine"', 'name = "mine by hand"'), vars(typed))
     with pytest.raises(eq.errors.OptionError, match=r"expected a method in a file.*mine by hand"):
         code_digest("mine by hand")
+
+
+def test_a_method_that_wraps_another_depends_on_its_code() -> None:
+    plain, eta, tent = (code_digest("rdumb", given) for given in ({}, {"base": "eta"}, {"base": "tent"}))
+    assert len({plain, eta, tent}) == 3

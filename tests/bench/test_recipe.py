@@ -8,6 +8,7 @@ import yaml
 
 from equipoise.bench.recipe import list_recipes, load_recipe, recipe_text
 from equipoise.errors import RecipeError
+from equipoise.registry import list_methods, method_class
 
 from .toy import toy_recipe
 
@@ -43,6 +44,7 @@ def test_recipes_have_the_papers_settings(name: str) -> None:
     assert sizes == ({256} if name == "tiny-imagenet-c" else {None})
 
 
+SHIPPED = {name for name in list_methods() if method_class(name).__module__.startswith("equipoise.methods.")}
 STREAMS = ("continual", "correlated", "noisy", "recurring")
 
 
@@ -55,7 +57,7 @@ def test_shipped_recipes_are_listed_and_explain_themselves() -> None:
         assert recipe.about
         assert recipe_text(name).startswith("# ")
         rehearsed = {label for label, entry in recipe.methods.items() if entry.rehearsed}
-        assert rehearsed == (set(recipe.methods) if name in STREAMS else {"poise"})
+        assert rehearsed == (set(recipe.methods) - {"memo"} if name in STREAMS else {"poise"})
         assert "rehearsed" in recipe.temperings
         assert set(recipe.protocols) == ({"online"} if recipe.trace else {"online", "after-pass"})
 
@@ -108,7 +110,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
 
 
 def test_methods_and_options_are_checked() -> None:
-    with pytest.raises(RecipeError, match="no method 'magic'; there are dec"):
+    with pytest.raises(RecipeError, match="no method 'magic'; there are bn_alpha"):
         toy_recipe(methods={"magic": {}}).check_methods()
     with pytest.raises(RecipeError, match=r"methods\.tent: no option 'rho'"):
         toy_recipe(methods={"tent": {"options": {"rho": 0.1}}}).check_methods()
@@ -185,8 +187,8 @@ def test_a_stream_runs_on_the_recipe_of_a_data_set() -> None:
     assert (stream.training, stream.backbones, stream.seeds) == (base.training, base.backbones, base.seeds)
     assert stream.temperings == ("none", "rehearsed")
     assert (stream.trace, stream.protocols) == ("bins", ("online",))
-    for label, entry in base.methods.items():
-        assert stream.methods[label] == entry.model_copy(update={"rehearsed": True})
+    for label, entry in (base.methods | base.stream_methods).items():
+        assert stream.methods[label] == entry.model_copy(update={"rehearsed": label != "memo"})
     other = load_recipe("recurring", on="tiny-imagenet-c")
     assert (other.data, other.training) == ("tiny-imagenet-c", load_recipe("tiny-imagenet-c").training)
     assert load_recipe("noisy", on="pacs").data == "pacs-c"
@@ -231,3 +233,10 @@ def test_streams_run_on_data_sets_alone(tmp_path: Path) -> None:
     path = write(tmp_path, "stream", about="mine", on="digits", order="backwards")
     with pytest.raises(RecipeError, match="order"):
         load_recipe(path)
+
+
+def test_recipes_of_streams_run_every_method() -> None:
+    for data in ("digits", "pacs", "office-home", "tiny-imagenet-c"):
+        recipe = load_recipe("continual", on=data)
+        recipe.check_methods()
+        assert {entry.method or label for label, entry in recipe.methods.items()} >= SHIPPED

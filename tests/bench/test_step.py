@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.bench.recipe import Training
+from equipoise.bench.recipe_parts import Training
 from equipoise.bench.step import TrainingStep, undone
 from equipoise.bench.training import make_optimizer
 

@@ -49,7 +49,9 @@ def test_results_of_edited_code_are_made_anew_and_the_old_ones_counted(
     recipe = toy_recipe(methods={"source": {"batch_size": 16}, "norm": {"batch_size": 16}}, **SMALL)
     go(recipe, tmp_path, targets=["dark"])
     edited = {"norm": "edited"}
-    monkeypatch.setattr("equipoise.bench.plan.code_digest", lambda name: edited.get(name, code_digest(name)))
+    monkeypatch.setattr(
+        "equipoise.bench.plan.code_digest", lambda name, _base: edited.get(name, code_digest(name))
+    )
     outcome, _ = go(recipe, tmp_path, targets=["dark"])
     assert outcome == SweepSummary(cells=2, before=1, failed=0, of_other_code=1)
     found = [(line["cell"]["label"], line["cell"]["code"]) for line in lines(tmp_path / "out")]

@@ -14,7 +14,7 @@ import equipoise as eq
 from equipoise.bench import source_model, training
 from equipoise.bench.held_out import split
 from equipoise.bench.plan import ModelPlan
-from equipoise.bench.recipe import Training
+from equipoise.bench.recipe_parts import Training
 from equipoise.bench.repeatable import repeatable, seeded
 from equipoise.bench.source_model import (
     SourceModelInfo,

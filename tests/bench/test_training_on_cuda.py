@@ -9,7 +9,7 @@ from torch import nn
 
 from equipoise.bench import training
 from equipoise.bench.plan import ModelPlan
-from equipoise.bench.recipe import Training
+from equipoise.bench.recipe_parts import Training
 from equipoise.bench.repeatable import repeatable, seeded
 from equipoise.bench.source_model import model_path, read_source_model
 from equipoise.bench.step import TrainingStep, on_device

@@ -7,16 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from equipoise.bench.recipe import Recipe, RehearsalRecipe
+from equipoise.bench.recipe_parts import RehearsalRecipe
 from equipoise.bench.store import RESULTS
 from equipoise.bench.workers import InProcess
 from equipoise.cli import demo
 from equipoise.cli.app import app
+
+if TYPE_CHECKING:
+    from equipoise.bench.recipe import Recipe
 
 runner = CliRunner()
 

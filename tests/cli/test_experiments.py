@@ -26,7 +26,7 @@ def test_recipes_are_listed_and_printed_as_they_are() -> None:
     assert runner.invoke(app, ["recipes", "pacs"]).output == recipe_text("pacs")
     wrong = runner.invoke(app, ["recipes", "cifar"])
     assert wrong.exit_code == 1
-    assert "no recipe 'cifar'; there are demo" in wrong.output
+    assert "no recipe 'cifar'; there are continual" in wrong.output
 
 
 def test_data_tells_where_to_get_each_and_what_is_here(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_run_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.cli.run.run_named_recipe", noted)
     assert runner.invoke(app, ["run", "demo"]).exit_code == 0
     lists = ("methods", "backbones", "targets", "seeds", "temperings")
-    unset = ("limit", "epochs", "workers", "address")
+    unset = ("on", "limit", "epochs", "domain_images", "workers", "address")
     assert given == {
         **dict.fromkeys(lists, ()),
         **dict.fromkeys(unset, None),
@@ -136,12 +136,15 @@ def test_run_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "skip_bad_files": False,
     }
     words = (
-        "run pacs --data d --out o --methods tent dec --backbones b --targets x/3 --seeds 1,2 "
+        "run noisy --on pacs --domain-images 4 --data d --out o "
+        "--methods tent dec --backbones b --targets x/3 --seeds 1,2 "
         "--tempering mean --limit 5 --epochs 6 --engine ray --workers 7 --address auto --skip-bad-files"
     )
     assert runner.invoke(app, words.split()).exit_code == 0
     assert given == {
-        "name": "pacs",
+        "name": "noisy",
+        "on": "pacs",
+        "domain_images": 4,
         "data": Path("d"),
         "out": Path("o"),
         "methods": ["tent", "dec"],

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from equipoise.bench.recipe import Recipe
 from equipoise.bench.sweep import SweepSummary
 from equipoise.bench.workers import InProcess, ProcessPool
 from equipoise.cli import run
@@ -77,3 +78,21 @@ def test_a_method_that_was_not_checked_is_named(tmp_path: Path, monkeypatch: pyt
     said = StringIO()
     run_toy(Console(file=said, width=60), name=str(recipe))
     assert "not checked" not in said.getvalue()
+
+
+def test_a_stream_runs_on_the_data_set_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Recipe] = []
+
+    def noted(recipe: Recipe, **_: Any) -> SweepSummary:
+        given.append(recipe)
+        return SweepSummary(0, 0, 0)
+
+    monkeypatch.setattr(run, "run_recipe", noted)
+    console = Console(file=StringIO())
+    run_toy(console, name="continual")
+    run_toy(console, name="continual", on="pacs", domain_images=30, methods=["tent", "poise"])
+    first, second = given
+    assert (first.data, first.order, first.domain_images) == ("digits-c", "continual", 1000)
+    assert (second.data, second.order, second.domain_images) == ("pacs-c", "continual", 30)
+    assert list(second.methods) == ["tent", "poise"]
+    assert all(entry.rehearsed for entry in second.methods.values())

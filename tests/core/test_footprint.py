@@ -171,14 +171,14 @@ def test_observations_of_the_temper_are_in_the_total(tempering: str) -> None:
 
 
 @pytest.mark.parametrize("method", eq.list_methods())
-def test_only_sotta_stores_observations(method: str) -> None:
+def test_only_methods_with_a_memory_store_observations(method: str) -> None:
     model, source = make("batch_norm")
-    adapter = eq.create(method, model, source)
-    assert adapter.footprint().stores_observations == (method == "sotta")
+    adapter, stores = eq.create(method, model, source), method in ("sotta", "rotta", "petta")
+    assert adapter.footprint().stores_observations == stores
     adapter(drifted(4))
     held = adapter.footprint()
-    assert held.stores_observations == (method == "sotta")
-    assert (held.observations.numbers > 0) == (method == "sotta")
+    assert held.stores_observations == stores
+    assert (held.observations.numbers > 0) == stores
 
 
 @pytest.mark.parametrize("method", ["norm", "tent", "eta", "eata"])

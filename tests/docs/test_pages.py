@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 import equipoise as eq
-from equipoise.bench.recipe import Recipe
+from equipoise.bench.recipe import Recipe, load_recipe
 from equipoise.conformance import suite
 from equipoise.data import open_data_set
 from tests.docs.pages import DOCS, alike, check_page, examples
@@ -80,8 +80,16 @@ def test_the_method_of_the_page_conforms(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_experiment_of_the_page(tmp_path: Path) -> None:
     page = DOCS / "how-to" / "own-experiment.md"
-    (written,) = page.read_text().split("```yaml\n")[1:]
-    recipe = Recipe.model_validate(yaml.safe_load(written.split("```")[0]))
+    written = [block.split("```")[0] for block in page.read_text().split("```yaml\n")[1:]]
+    for name, text in zip(("factory.yaml", "bursts.yaml"), written, strict=True):
+        (tmp_path / name).write_text(text)
+    recipe = Recipe.model_validate(yaml.safe_load(written[0]))
+    stream = load_recipe(str(tmp_path / "bursts.yaml"))
+    assert (stream.data, stream.order, list(stream.methods)) == (
+        "factory",
+        "correlated",
+        list(recipe.methods),
+    )
     exec(examples(page)[1].code, {"__name__": "page"})
     for line in ("line-1", "line-2", "line-3"):
         for label in ("good", "bad"):

@@ -18,7 +18,11 @@ from equipoise.network.batch import Batch
 from tests.support.cases import CASES, POSSIBLE, create
 from tests.support.models import drifted, make, snapshot
 
-QUICK = {"sotta": {"confidence": 0.0, "every": 8, "capacity": 8}}
+QUICK: dict[str, dict[str, Any]] = {
+    "sotta": {"confidence": 0.0, "every": 8, "capacity": 8},
+    "rotta": {"every": 8, "capacity": 2},
+    "petta": {"every": 8, "capacity": 2},
+}
 """Options for a memory that is full after one batch."""
 
 

@@ -60,7 +60,7 @@ def test_a_graph_answers_as_the_plain_step_does(case: str, kind: str, tmp_path: 
     for rows in (3, 8, 1, 8, 12, 12, 12, 8):  # ragged ones, and a second size
         assert_alike(eager, graph, drifted(rows, rows).cuda(), tolerance)
     if "CUDA graphs (batches of" not in graph.execution:
-        assert case.startswith("sotta"), graph.execution  # its memory is not full yet
+        assert case.startswith(("sotta", "rotta", "petta")), graph.execution  # a memory that is not full yet
     state, other = snapshot(eager), snapshot(graph)
     assert state.keys() == other.keys()
     if tolerance < 1e-3:

@@ -119,6 +119,20 @@ def test_a_sample_that_overflows_is_left_out_of_the_mean() -> None:
     assert same(snapshot(clean), snapshot(other))
 
 
+def test_a_frame_of_huge_values_moves_the_mean_no_further_than_ten_spreads() -> None:
+    model, source = make("norm_free")
+    model = nn.Sequential(*list(model.children())[:2], nn.Linear(8, 5)).eval()  # nothing bounds its features
+    loader = [images(32, seed=7)]
+    source = measured(model, loader)
+    features = features_of(model, loader[0])
+    spread = float((features - features.mean(0)).square().sum(1).mean().sqrt())
+    adapter, x = eq.create("foa_shift", model, source), drifted(1)
+    adapter(1e6 * x)
+    assert adapter.memory["shift"].norm() == pytest.approx(10 * spread / 65, rel=1e-4)
+    offset = features_of(model, 1e6 * x)[0] - features.mean(0)
+    assert torch.allclose(-adapter.memory["shift"] / (10 * spread / 65), offset / offset.norm(), atol=1e-4)
+
+
 def test_features_that_the_statistics_lack_are_asked_for() -> None:
     model, source = make()
     with pytest.raises(eq.errors.SourceError, match=r"foa_shift needs.*features=True\)"):

@@ -10,7 +10,13 @@ import equipoise as eq
 from tests.support.models import Counting, drifted, make, same, snapshot
 from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
 
-LIVELY = {"every": 4, "capacity": 6, "decay": 0.5, "norm_momentum": 0.9, "learning_rate": 0.02}
+LIVELY: dict[str, Any] = {
+    "every": 4,
+    "capacity": 6,
+    "decay": 0.5,
+    "norm_momentum": 0.9,
+    "learning_rate": 0.02,
+}
 
 
 @pytest.mark.parametrize(

@@ -292,3 +292,11 @@ def test_hooks_are_gone_after_every_forward() -> None:
         adapter(something_else=drifted(4))
     assert not any(module._forward_hooks for module in adapter.student.modules())
     assert math.isfinite(float(adapter.predict(pixel_values=drifted(4)).sum()))
+
+
+def test_a_head_that_runs_in_each_of_two_forwards_does_not_run_twice() -> None:
+    adapter = eq.create("shot_im", make("batch_norm")[0], steps=2)  # both forwards are in one watched block
+    adapter(drifted(8))
+    assert adapter.last is not None
+    assert adapter.last.updated
+    assert adapter._respond.student.head == "8"

@@ -42,7 +42,7 @@ def test_errors_are_regrouped_by_images() -> None:
 def test_a_curve_is_the_mean_of_targets_and_seeds_smoothed_within_a_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(error_over_time, "SMOOTHED", 500)
+    monkeypatch.setattr(error_over_time, "SMOOTHED_IMAGES", 500)
     lines = [
         binned("tent", values, target=target, seed=seed)
         for target, seed, values in (

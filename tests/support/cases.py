@@ -39,8 +39,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "rdumb",
         {
             "base": "sotta",
-            "every": 48,
-            "options": {"confidence": 0.0, "every": 4, "capacity": 4},
+            "every": 68,
+            "options": {"confidence": 0.0, "every": 2, "capacity": 4},
             "tempering": "median",
         },
     ),

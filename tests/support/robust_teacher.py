@@ -36,9 +36,11 @@ class ByHand:
     def __init__(self, model: nn.Module, **options: Any) -> None:
         self.w = {n: t.clone() for n, t in model.state_dict().items() if t.is_floating_point()}
         self.teacher = {name: self.w[name].clone() for name in LEARNED}
-        self.every, self.decay = options.get("every", 64), options.get("decay", 0.999)
-        self.momentum, self.rate = options.get("norm_momentum", 0.05), options.get("learning_rate", 1e-3)
-        self.capacity = options.get("capacity", 64)
+        self.every, self.capacity = int(options.get("every", 64)), int(options.get("capacity", 64))
+        self.decay, self.rate = (
+            float(options.get(*one)) for one in (("decay", 0.999), ("learning_rate", 1e-3))
+        )
+        self.momentum = float(options.get("norm_momentum", 0.05))
         self.memory = ListedCategories(self.capacity, len(self.w["4.bias"]))
         self.generator = torch.Generator().manual_seed(options.get("seed", 0))
         self.offered, self.updates, self.loss, self.used = 0, 0, math.nan, 0

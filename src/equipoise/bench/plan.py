@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from equipoise.bench.keys import content_key
 from equipoise.bench.provenance import code_digest, resolved_options
-from equipoise.bench.recipe import BackboneRecipe, MethodRecipe, Recipe, Training
+from equipoise.bench.recipe import Recipe
+from equipoise.bench.recipe_parts import BackboneRecipe, MethodRecipe, TraceKind, Training
 from equipoise.bench.schema import REHEARSED, Cell, RehearsalSize
 from equipoise.bench.stream_plan import StreamPlan, joined_shifts, resolved_order_options, stream_digest
 from equipoise.data.cache import Stored
@@ -51,7 +52,7 @@ class RunPlan:
     """Whether the method sets its own range of t, so that this run must not summarise the stream."""
     left_out: int
     """The files of the stream and of the training images that could not be read and were left out."""
-    trace: Literal["batches", "bins"] | None
+    trace: TraceKind | None
     """Whether results have the stream over time: each batch and segment, or bins of images."""
     segments: tuple[Segment, ...]
     """The segments of a recorded stream."""
@@ -72,7 +73,7 @@ class RunPlan:
         """The key of a model on a stream with a range of t."""
         cell = self.any_cell
         options = cell["options"]
-        content = {
+        content: dict[str, Any] = {
             "model": cell["model"],
             "stream": cell["stream"],
             "t": [options["t_min"], options["t_max"]],
@@ -172,7 +173,8 @@ def _cells(
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
     given: dict[str, Any] = {**seed, "t_min": backbone.t_min, "t_max": backbone.t_max, **method.options}
-    code, options = code_digest(name), resolved_options(name, given)
+    options = resolved_options(name, given)
+    code = code_digest(name, options)
     # A method that is not rehearsed has no cell of that tempering.
     temperings = [kind for kind in recipe.temperings if kind != REHEARSED or method.rehearsed]
     cells = [

@@ -32,15 +32,17 @@ imports, and a result's key holds the outcome of these."""
 _INSTALLED = {Path(sysconfig.get_paths()[name]).resolve() for name in ("purelib", "platlib")}
 
 
-def code_digest(name: str) -> str:
+def code_digest(name: str, options: Mapping[str, Any] | None = None) -> str:
     """A hash, 12 hexadecimal digits, of the source files that the answers of a method depend on.
 
     They are the file of the method, the files that it imports, transitively, from equipoise or from beside
     it, and equipoise's own code of adapters, temperatures, rehearsals, scores and runs. Other methods are not
     among them (the file `equipoise/__init__.py`, which imports them all, is not followed), and neither are
-    torch and other packages. OptionError for a method that is in no file.
+    torch and other packages. A method that wraps another, its option `base`, depends on the file of that one,
+    too. OptionError for a method that is in no file.
     """
-    followed = _with_imports([_method_file(name), *(_PACKAGE / part for part in _ANSWERS)])
+    names = [name, *([options["base"]] if options and "base" in options else [])]
+    followed = _with_imports([*map(_method_file, names), *(_PACKAGE / part for part in _ANSWERS)])
     return _digest(followed.union(_PACKAGE / part for part in _RUNNING))
 
 

@@ -1,115 +1,35 @@
 """An experiment as data: a YAML file with the data set, the training, the methods and the scores."""
 
-import math
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
 
+from equipoise.bench.recipe_parts import (
+    BackboneRecipe,
+    MethodRecipe,
+    Positive,
+    RecipeTempering,
+    RehearsalRecipe,
+    Strict,
+    TraceKind,
+    Training,
+)
 from equipoise.bench.schema import REHEARSED, Protocol
 from equipoise.data.corrupted import corrupted_version
 from equipoise.data.streams import Order
 from equipoise.errors import DataError, RecipeError
 from equipoise.factory import options_of
 from equipoise.registry import list_methods
-from equipoise.rehearsing.labelled import FEWEST_SAMPLES
-from equipoise.rehearsing.rehearse import FEWEST_SHIFTS
 
-RecipeTempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
-"""The divisor of raw logits; "fixed" is the one temperature with the least ECE on the source."""
-
-Trace = Literal["batches", "bins"]
-
-_Positive = Annotated[int, Field(gt=0)]
 _Entry = TypeVar("_Entry")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Training(_Strict):
-    """Training of the source models."""
-
-    epochs: _Positive
-    optimizer: Literal["adam", "rmsprop"]
-    learning_rate: Annotated[float, Field(gt=0)]
-    batch_size: Annotated[int, Field(ge=2)]  # one image has no batch statistics to normalise it by
-
-
-class BackboneRecipe(_Strict):
-    """A network of the experiment.
-
-    Attributes:
-        weights: "imagenet" (a file of the name in DATA/weights, else timm's hub) or "random".
-        input_size: the side that images are resized to inside the model; None: that of the data set.
-        t_min: lower end of the certainty regulariser's range, for methods that do not set their own.
-        t_max: its upper end.
-    """
-
-    weights: Literal["imagenet", "random"] = "imagenet"
-    input_size: _Positive | None = None
-    t_min: Annotated[float, Field(gt=0)] = 1.0
-    t_max: Annotated[float, Field(gt=0)] = 3.0
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "BackboneRecipe":
-        if self.t_min > self.t_max:
-            raise ValueError(f"expected t_min <= t_max, got {self.t_min} and {self.t_max}")
-        return self
-
-
-class MethodRecipe(_Strict):
-    """A method of the experiment: the registry's name where it is not the entry's, and its options.
-
-    Attributes:
-        method: its name in the registry; empty: that of the entry.
-        batch_size: of the stream, and of a rehearsal.
-        rehearsed: whether it is rehearsed on held-out source images, for the tempering "rehearsed".
-        options: the arguments of its class.
-    """
-
-    method: str = ""
-    batch_size: _Positive = 50
-    rehearsed: bool = False
-    options: dict[str, JsonValue] = Field(default_factory=dict)
-
-    @field_validator("options")
-    @classmethod
-    def _numbers_are_numbers(cls, options: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        for name, value in options.items():
-            if isinstance(value, str) and _looks_like_a_number(value):
-                raise ValueError(f"YAML takes {name}: {value} for text; write a dot, as in 1.0e-4")
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"expected {name} as a finite number")
-        return options
-
-
-class RehearsalRecipe(_Strict):
-    """The size of rehearsals.
-
-    Attributes:
-        images: the most held-out source images.
-        shifts: the number of made-up shifts; None: all. 16 are nearly as good.
-    """
-
-    images: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 2000
-    shifts: Annotated[int, Field(ge=FEWEST_SHIFTS)] | None = None
-
-
-class Recipe(_Strict):
+class Recipe(Strict):
     """A whole experiment.
 
     Attributes:
@@ -139,9 +59,9 @@ class Recipe(_Strict):
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
     order: Order = "shuffled"
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
-    tiers: tuple[_Positive, ...] = ()
-    domain_images: _Positive | None = None
-    trace: Trace | None = None
+    tiers: tuple[Positive, ...] = ()
+    domain_images: Positive | None = None
+    trace: TraceKind | None = None
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
     temperings: tuple[RecipeTempering, ...] = (
         "none",
@@ -224,11 +144,11 @@ class Recipe(_Strict):
         )
 
 
-class StreamRecipe(_Strict):
+class StreamRecipe(Strict):
     """A kind of stream, to run on the data set of another recipe: training, networks and methods are its own.
 
     The domains of the stream are the corruptions of each target, where the data set has a version with these.
-    Every method is rehearsed, so that each has an estimate of its accuracy.
+    Methods are rehearsed unless they say `rehearsed: false`, so that each has an estimate of its accuracy.
 
     Attributes:
         about: one line for `equipoise recipes`.
@@ -248,11 +168,11 @@ class StreamRecipe(_Strict):
     on: str
     order: Order
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
-    tiers: tuple[_Positive, ...] = (5,)
-    domain_images: _Positive | None = None
+    tiers: tuple[Positive, ...] = (5,)
+    domain_images: Positive | None = None
     seeds: tuple[int, ...] | None = None
     rehearsal: RehearsalRecipe = RehearsalRecipe(shifts=16)
-    trace: Trace = "bins"
+    trace: TraceKind = "bins"
     protocols: tuple[Protocol, ...] = ("online",)
     temperings: tuple[RecipeTempering, ...] = ("none", "rehearsed")
 
@@ -260,7 +180,10 @@ class StreamRecipe(_Strict):
         """The experiment on the data set of a recipe."""
         methods = {**base.methods, **base.stream_methods}
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in ("on", "seeds")}
-        rehearsed = {label: entry.model_copy(update={"rehearsed": True}) for label, entry in methods.items()}
+        rehearsed = {
+            label: entry.model_copy(update={"rehearsed": entry.rehearsed is not False})
+            for label, entry in methods.items()
+        }
         seeds = base.seeds if self.seeds is None else self.seeds
         changes = {"data": _corrupted(base.data), "seeds": seeds, "methods": rehearsed}
         return base.model_copy(update={**own, **changes})
@@ -272,14 +195,6 @@ def _corrupted(data: str) -> str:
         return corrupted_version(data)
     except DataError:
         return data
-
-
-def _looks_like_a_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def list_recipes() -> list[str]:

@@ -14,6 +14,8 @@ from equipoise.data.streams import Order, Stream, make_stream
 
 HELD_BYTES = 2**30
 """Streams of no more pixels stay on the device; larger ones are gathered anew for every pass."""
+HELD_SHARE = 8
+"""On a GPU, those of no more than one part in so many of its free memory, if that is more."""
 SOURCE_BATCH = 200
 
 
@@ -57,7 +59,7 @@ def read_stream(
     domains, device = list(parts.values()), next(trained.model.parameters()).device
     of_parts = [part.labels for part in domains]
     stream = make_stream(of_parts, order, seed, names=list(parts), **options)
-    few = len(stream) * domains[0].pixels[0].nbytes <= HELD_BYTES
+    few = len(stream) * domains[0].pixels[0].nbytes <= _most_held(device)
     logits, pixels = [], []
     with torch.no_grad():
         for images, _ in stream.batches(domains, SOURCE_BATCH):
@@ -67,3 +69,8 @@ def read_stream(
                 pixels.append(on_device.to(torch.uint8).contiguous(memory_format=layout(device)))
     held = torch.cat(pixels) if few else None
     return StreamData(stream, domains, stream.labels(of_parts), torch.cat(logits), held, device)
+
+
+def _most_held(device: torch.device) -> int:
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    return max(HELD_BYTES, free // HELD_SHARE)

@@ -119,8 +119,8 @@ def picked_shifts(
     for target in targets:
         if target not in names:
             known = dict.fromkeys(s.target for s in shifts)
-            tiers = " (and one tier of it as in NAME/3)" if any(s.tier for s in shifts) else ""
-            raise RecipeError(f"no target {target!r}; there are {', '.join(known)}{tiers}")
+            hint = " (and one tier of it as in NAME/3)" if any(s.tier for s in shifts) else ""
+            raise RecipeError(f"no target {target!r}; there are {', '.join(known)}{hint}")
     return [s for s in shifts if not targets or s.target in targets or f"{s.target}/{s.tier}" in targets]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.bench.plan import ModelPlan
-from equipoise.bench.recipe import Training
+from equipoise.bench.recipe_parts import Training
 from equipoise.bench.repeatable import repeatable, seeded
 from equipoise.bench.source_model import (
     load_source_model,

@@ -1,5 +1,7 @@
 """Means and variances of the inputs of a model's linear head on source data, by predicted class."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -53,3 +55,10 @@ class FeatureMoments:
             "class_counts": self._counts,
         }
         return {name: tensor.float().cpu() for name, tensor in found.items()}
+
+
+def feature_spread(features: Mapping[str, Tensor]) -> Tensor:
+    """The root mean square distance of source features from their mean, by their `FeatureMoments`."""
+    counts = features["class_counts"]
+    apart = (features["class_means"] - features["mean"]).square() + features["class_variances"]
+    return ((counts * apart.sum(1)).sum() / counts.sum()).sqrt()

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from equipoise.bench.progress import RunProgress
-from equipoise.bench.recipe import Recipe, RehearsalRecipe, load_recipe
+from equipoise.bench.recipe import Recipe, load_recipe
+from equipoise.bench.recipe_parts import RehearsalRecipe
 from equipoise.bench.sweep import CACHE, run_recipe
 from equipoise.cli.run import make_workers
 from equipoise.data.cache import Cache, read_stored

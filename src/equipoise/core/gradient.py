@@ -49,7 +49,8 @@ class GradientMethod(Method):
         optimizer: "sgd" or "adam".
         momentum: of "sgd" (never Nesterov), or Adam's β₁; None: .9, or the method's default for "sgd".
         steps: steps for each batch.
-        parameters: which parameters learn: "norm", "all", or a list of name patterns.
+        parameters: which parameters learn: "norm", "all", "encoder" (all but those of the last linear layer),
+            or a list of name patterns.
         norm_momentum: how fast the running statistics follow the stream, in PyTorch's sense.
     """
 

@@ -43,9 +43,15 @@ def seen_answers(logits: Tensor, seen: WatchedHead) -> HeadAnswers:
     return HeadAnswers(logits, features, seen.layer, good)
 
 
-def mean_features(seen: HeadAnswers) -> Tensor:
-    """The mean of the features of good samples; zero without any."""
-    return torch.where(seen.good.unsqueeze(1), seen.features, 0.0).sum(0) / seen.good.sum().clamp(min=1)
+def mean_offset(seen: HeadAnswers, centre: Tensor, reach: Tensor) -> Tensor:
+    """The mean of the features of good samples minus a centre; zero without any.
+
+    A sample further from the centre than `reach` counts as one at that distance, in its direction.
+    """
+    apart = torch.where(seen.good.unsqueeze(1), seen.features - centre, 0.0)
+    far: Tensor = torch.linalg.vector_norm(apart, dim=1, keepdim=True)
+    clipped = apart * (reach / far.clamp(min=torch.finfo(far.dtype).tiny)).clamp(max=1)
+    return clipped.sum(0) / seen.good.sum().clamp(min=1)
 
 
 def on_student(tensor: Tensor, student: Student) -> Tensor:

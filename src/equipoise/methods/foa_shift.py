@@ -5,18 +5,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from equipoise.calibration.feature_moments import feature_spread
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Memory, Method, Update
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
-from equipoise.methods._linear_head import head_answers, mean_features, on_student
+from equipoise.methods._linear_head import head_answers, mean_offset, on_student
 from equipoise.network.flags import Check
 from equipoise.network.head import linear_layer, with_head
 from equipoise.network.student import Student
 from equipoise.options import option
 from equipoise.registry import register
 
-_SHIFT, _COUNT, _SOURCE_MEAN = "shift", "count", "source_mean"
+_SHIFT, _COUNT, _SOURCE_MEAN, _REACH = "shift", "count", "source_mean", "reach"
+_OUTLIER = 10  # times the source's spread: the distance from its mean that a sample counts for at most
 _BATCH = 64  # samples that `decay` is for, and that the source's mean counts for at first: the authors' batch
 
 
@@ -37,7 +39,9 @@ class FoaShift(Method):
     Deviations: the authors decay μ once for each batch, of whatever size, and start from the mean of the
     first one, so that after a first batch of one sample all others are shifted by its distance from the mean;
     here μ starts as the source's mean, which counts for 64 samples. Their code shifts a batch by the mean of
-    those before it, their formula, as here, by one with the batch itself. Non-finite samples are left out.
+    those before it, their formula, as here, by one with the batch itself. A sample further from the source's
+    mean than ten times the spread of its features counts as one at that distance: one frame of huge values
+    would move the mean for good.
     """
 
     name = "foa_shift"
@@ -54,17 +58,18 @@ class FoaShift(Method):
         return {_SHIFT: shift, _COUNT: torch.tensor(_BATCH, device=shift.device)}
 
     def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
-        """The mean of the source's features."""
+        """The mean of the source's features, and the largest distance from it that counts."""
         features = {} if source is None else source.features
-        return {_SOURCE_MEAN: on_student(features["mean"], student)}
+        reach = on_student(_OUTLIER * feature_spread(features), student)
+        return {_SOURCE_MEAN: on_student(features["mean"], student), _REACH: reach}
 
     def step(self, context: Context) -> Update:
         """Let the mean follow the batch, and answer with it."""
         memory, seen = context.memory, head_answers(context.student, context.batch)
         count, before = seen.good.sum(), memory[_COUNT]
         share = torch.maximum(1 - self.decay ** (count / _BATCH), count / (before + count))
-        back = context.constants[_SOURCE_MEAN] - mean_features(seen)
-        shift = torch.lerp(memory[_SHIFT], back, share.to(back))
+        offset = mean_offset(seen, context.constants[_SOURCE_MEAN], context.constants[_REACH])
+        shift = torch.lerp(memory[_SHIFT], -offset, share.to(offset))
         answer = _shifted(seen.logits, seen.head, shift)
         finite = (answer.isfinite().all(1) | ~seen.good).all() & shift.isfinite().all()
         fine = Check(finite, "non-finite mean of the features")

@@ -25,8 +25,7 @@ class PseudoLabel(WindowedMethod):
     batch. With none there is no step.
 
     Args:
-        confidence: the largest probability that is not enough for a pseudo-label; .9, as the comparisons of
-            TENT, SHOT and T3A have it.
+        confidence: the largest probability that is not enough for a pseudo-label; .9 in public comparisons.
         learning_rate: by default 2.5e-4 for "sgd" and 1e-3 for "adam", as for `tent`.
 
     Deviations: the paper learns from labelled and unlabelled data together, takes all unlabelled samples, and

@@ -21,7 +21,23 @@ BETTER = {"accuracy": 1, "ece": -1, "nll": -1, "brier": -1, "entropy": 0}
 """1 where higher is better, -1 where lower is; entropy has no better."""
 TEMPERINGS = ("none", "mean", "median", "sample", "agreement", "rehearsed", "fixed")
 """The temperings in the order in which they are shown; others follow."""
-METHOD_ORDER = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "poise")
+METHOD_ORDER = (
+    *(
+        "source",
+        "norm",
+        "bn_alpha",
+        "bn_ema",
+        "tent",
+        "pseudo_label",
+        "shot_im",
+        "eta",
+        "eata",
+        "sar",
+        "deyo",
+    ),
+    *("poem", "rdumb", "roid", "cmf", "cotta", "rotta", "petta", "t3a", "lame", "foa_shift", "memo", "sotta"),
+    *("dec", "poise"),
+)
 """The methods in the order in which they are shown; others follow."""
 BINS = 15
 """The number of bins of a result's reliability."""

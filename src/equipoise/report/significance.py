@@ -22,7 +22,7 @@ FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
 
 
-LEVEL = 0.05
+SIGNIFICANT = 0.05
 """Of the tests whether a method can be told from the best."""
 TIERED = "The tiers of a domain are pairs of their own but not independent: p is too small."
 
@@ -94,7 +94,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str]) -> list[Variant]:
     """The best by a metric, and those that paired t-tests with it, adjusted by Holm, do not tell from it.
 
-    Methods that lack pairs which most others have take no part. With too few pairs, only the best is left.
+    Methods that lack pairs which another one has take no part. With too few pairs, only the best is left.
 
     Args:
         runs: rows with a name, a tempering, the columns of `pairs` and the metric.
@@ -107,7 +107,7 @@ def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str
         return []
     wide = known.pivot_table(index=list(pairs), columns=["name", "tempering"], values=metric)
     counts = wide.notna().sum()
-    wide = wide.loc[:, counts == counts.mode().max()].dropna()
+    wide = wide.loc[:, counts == counts.max()].dropna()
     if wide.empty:
         return []
     best = (better * wide.mean()).idxmax()
@@ -115,7 +115,7 @@ def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str
     found = [Variant(*best)]
     if len(wide) >= FEWEST_PAIRS:
         adjusted = holm([_t_test((wide[best] - wide[other]).tolist()) for other in others])
-        found += [Variant(*other) for other, p in zip(others, adjusted, strict=True) if p >= LEVEL]
+        found += [Variant(*other) for other, p in zip(others, adjusted, strict=True) if p >= SIGNIFICANT]
     return found
 
 

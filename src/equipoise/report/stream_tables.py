@@ -1,17 +1,19 @@
 """Methods by stream: accuracy, ECE, NLL and the error of the estimated accuracy in every kind of stream."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
 from equipoise.report.paper import paper_name
 from equipoise.report.part import Part
 from equipoise.report.results import BETTER, Scope, Variant
-from equipoise.report.significance import FEWEST_PAIRS, LEVEL, alike_best
+from equipoise.report.significance import FEWEST_PAIRS, SIGNIFICANT, alike_best
 from equipoise.report.table import Entry, Table
 from equipoise.report.tables import stream_name
 
-COLUMNS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "nll": "NLL ↓", "estimate_off": "est. off ↓"}
+STREAM_HEADINGS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "nll": "NLL ↓", "estimate_off": "est. off ↓"}
 """The metrics of a stream with their short headings."""
 ALL = "all streams"
 PAIR = ("stream", "shift", "seed")
@@ -22,8 +24,8 @@ EXPLAINED = (
 )
 MARKED = (
     "Marked are the best of each column and, underlined (in Markdown: in italics), those that a paired "
-    f"t-test over streams and seeds does not tell from it at {LEVEL:g}, adjusted by Holm for the number of "
-    "the others. Seeds of one target are pairs of their own but not independent: p is too small."
+    f"t-test over streams and seeds does not tell from it at {SIGNIFICANT:g}, adjusted by Holm for their "
+    "number. Seeds of one target are pairs of their own but not independent: p is too small."
 )
 FEW = f"Fewer than {FEWEST_PAIRS} streams and seeds are not tested: only the best is marked."
 
@@ -51,13 +53,13 @@ def _table(scope: Scope, several: Sequence[Part]) -> Table:
     columns: dict[tuple[str, str], Sequence[Entry | str]] = {
         (name, heading): _column(rows, frame, metric)
         for name, frame in frames.items()
-        for metric, heading in COLUMNS.items()
+        for metric, heading in STREAM_HEADINGS.items()
         if frame[metric].notna().any()
     }
     notes = [MARKED]
     if any(len(frame.drop_duplicates(list(PAIR))) < FEWEST_PAIRS for frame in frames.values()):
         notes.append(FEW)
-    if any(heading == COLUMNS["estimate_off"] for _, heading in columns):
+    if any(heading == STREAM_HEADINGS["estimate_off"] for _, heading in columns):
         notes.append(EXPLAINED)
     for name, runs in named.items():
         first = next(iter(runs["described"].dropna()), None)
@@ -74,16 +76,22 @@ def _with_distance(runs: pd.DataFrame) -> pd.DataFrame:
 def _column(rows: Sequence[Variant], frame: pd.DataFrame, metric: str) -> list[Entry]:
     """The mean of each method over streams and seeds, with marks."""
     groups = frame[frame[metric].notna()].groupby(["name", "tempering"])[metric]
-    means, counts = groups.mean().to_dict(), groups.size().to_dict()
-    best, *alike = alike_best(frame, metric, BETTER.get(metric, -1), PAIR) or [None]
+    means: dict[Any, float] = groups.mean().to_dict()
+    counts: dict[Any, int] = groups.size().to_dict()
+    alike = alike_best(frame, metric, BETTER.get(metric, -1), PAIR)
     whole = max(counts.values())
     entries = []
     for row in rows:
         if tuple(row) not in counts:
             entries.append(Entry())
             continue
-        size, mean = counts[tuple(row)], means[tuple(row)]
-        entry = Entry(float(mean), missing=f"{size} of {whole} streams and seeds" if size < whole else "")
-        top = best is not None and size == whole and entry.written(mean) == entry.written(means[tuple(best)])
-        entries.append(Entry(entry.value, missing=entry.missing, best=top, alike=not top and row in alike))
+        size, entry = counts[tuple(row)], Entry(float(means[tuple(row)]))
+        missing = f"{size} of {whole} streams and seeds" if size < whole else ""
+        # As written, so that a reader sees equal numbers marked alike.
+        best = bool(alike) and not missing and _written(means, row) == _written(means, alike[0])
+        entries.append(replace(entry, missing=missing, best=best, alike=row in alike and not best))
     return entries
+
+
+def _written(means: Mapping[Any, float], row: Variant) -> str:
+    return Entry().written(means[tuple(row)])

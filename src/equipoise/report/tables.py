@@ -47,15 +47,15 @@ def short(tempering: str) -> str:
     return TEMPERED.get(tempering, tempering)
 
 
-def stream_name(scope: Scope) -> str:
-    """A kind of stream with its options: "recurring (passes 20)"."""
+def stream_name(scope: Scope, noun: str = "") -> str:
+    """A kind of stream with its options: "recurring (passes 20)", or with a noun after the kind."""
     options: Mapping[str, object] = json.loads(scope.order_options or "{}")
     told = [
         f"{name.replace('_', ' ')} {value:g}"
         for name, value in options.items()
         if isinstance(value, (int, float))
     ]
-    return f"{scope.order} ({', '.join(told)})" if told else scope.order
+    return f"{scope.order}{noun} ({', '.join(told)})" if told else f"{scope.order}{noun}"
 
 
 def setting_words(scope: Scope) -> str:
@@ -65,7 +65,7 @@ def setting_words(scope: Scope) -> str:
         f"at most {scope.domain_images} images of a domain": scope.domain_images is not None,
         counted(scope.epochs, "epoch"): True,
         f"{scope.input_size} px": scope.input_size is not None,
-        f"{stream_name(scope)} stream": scope.order != "shuffled",
+        stream_name(scope, " stream"): scope.order != "shuffled",
         "images made here": scope.origin == "made",
     }
     return ", ".join(words for words, said in told.items() if said)

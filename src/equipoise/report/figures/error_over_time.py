@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from equipoise.bench.schema import RAW, REHEARSED, BinnedSegment, Bins
 from equipoise.report.drawing import MUTED, SERIES, Colour, method_colour, panels, themed
 from equipoise.report.part import Part
 
-SMOOTHED = 100
+SMOOTHED_IMAGES = 100
 """Images of a stream that a point is the mean of, at least; a curve is not smoothed across segments."""
 MOST_NAMES = 20
 """More segments than these are not named."""
@@ -40,10 +41,11 @@ def errors(bins: Bins, points: int) -> Curve:
     """The share of wrong answers in each of so many stretches of equally many images."""
     images, correct = (np.array([0, *bins[name]], dtype=float).cumsum() for name in ("images", "correct"))
     edges = np.linspace(0, images[-1], points + 1)
-    return 1 - np.diff(np.interp(edges, images, correct)) / np.diff(edges)
+    right: Curve = np.diff(np.interp(edges, images, correct)) / np.diff(edges)
+    return 1 - right
 
 
-def smoothed(curve: Curve, segments: Sequence[BinnedSegment], window: int) -> Curve:
+def smoothed_errors(curve: Curve, segments: Sequence[BinnedSegment], window: int) -> Curve:
     """Means over so many neighbouring bins of the same segment."""
     parts, start = [], 0
     for segment in segments:
@@ -63,27 +65,36 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
         segments = [BinnedSegment(name="all", bins=min(len(each["images"]) for each in traces))]
     points = passes if passes > 1 else sum(segment["bins"] for segment in segments)
     fewest = min(sum(each["images"]) for each in traces) / points
-    window = 1 if passes > 1 else math.ceil(SMOOTHED / max(fewest, 1))
+    window = 1 if passes > 1 else math.ceil(SMOOTHED_IMAGES / max(fewest, 1))
     curves: dict[str, dict[Stream, Curve]] = {}
     for name, shift, seed, bins in zip(rows["name"], rows["shift"], rows["seed"], traces, strict=True):
         curve = errors(bins, points)
-        curves.setdefault(name, {})[shift, seed] = curve if passes > 1 else smoothed(curve, segments, window)
+        curves.setdefault(name, {})[shift, seed] = (
+            curve if passes > 1 else smoothed_errors(curve, segments, window)
+        )
     figure, (axes,) = panels(10.8, 3.9)
     at = np.arange(points) + (1.0 if passes > 1 else 0.5)
-    _lines(axes, part, at, curves)
+    means: dict[Any, float] = (1 - rows.groupby("name", sort=False)["accuracy"].mean()).to_dict()
+    _lines(axes, at, curves, means, emphasised(part, means))
     if passes > 1:
         axes.set(xlabel="pass over all domains", xlim=(1, passes))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         axes.set(xlim=(0, points))
         _name_segments(axes, segments)
-    axes.set(ylabel="error")
+    low, high = axes.get_ylim()
+    axes.set(ylabel="error", ylim=(max(low, 0), min(high, 1.02)))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return figure
 
 
-def _lines(axes: Axes, part: Part, at: Curve, curves: Mapping[str, Mapping[tuple[str, int], Curve]]) -> None:
-    chosen = emphasised(part, {name: float(np.mean(list(each.values()))) for name, each in curves.items()})
+def _lines(
+    axes: Axes,
+    at: Curve,
+    curves: Mapping[str, Mapping[Stream, Curve]],
+    means: Mapping[str, float],
+    chosen: Mapping[str, tuple[Colour, str]],
+) -> None:
     grey = [name for name in curves if name not in chosen]
     for place, name in enumerate(grey):
         label = f"{len(grey)} other{'s' * (len(grey) > 1)}" if not place else None
@@ -94,9 +105,9 @@ def _lines(axes: Axes, part: Part, at: Curve, curves: Mapping[str, Mapping[tuple
         mean = np.mean(list(curves[name].values()), axis=0)
         spread = _spread({stream: curve - offsets[stream] for stream, curve in curves[name].items()})
         if spread is not None:
-            low = np.maximum(mean - spread, 0)
-            axes.fill_between(at, low, mean + spread, color=colour.light, alpha=0.14, linewidth=0)
-        axes.plot(at, mean, color=colour.light, linewidth=2, label=f"{words} {mean.mean():.1%}")
+            low, high = np.clip([mean - spread, mean + spread], 0, 1)
+            axes.fill_between(at, low, high, color=colour.light, alpha=0.14, linewidth=0)
+        axes.plot(at, mean, color=colour.light, linewidth=2, label=f"{words} {means[name]:.1%}")
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(
         handles[::-1], labels[::-1], loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(labels),
