@@ -105,3 +105,16 @@ def test_an_error_of_a_shift_names_it() -> None:
     stream = make_up_stream(labelled(), broken, "continual", {}, length=40, batch_size=7, seed=3)
     with pytest.raises(RehearsalError, match="the shift 'broken' failed"):
         gathered(stream)
+
+
+def test_inputs_by_name_are_gathered_together() -> None:
+    numbers = torch.arange(60)
+    several = Labelled({"x": numbers.float()[:, None], "ids": numbers[:, None] % 7}, numbers % 3)
+    shifts = {"none": lambda inputs, _: inputs, "up": lambda inputs, _: {**inputs, "x": inputs["x"] + 100}}
+    stream = make_up_stream(several, shifts, "noisy", {}, length=80, batch_size=9, seed=0)
+    for part, inputs in stream.batches(CPU):
+        assert isinstance(inputs, dict)
+        rows, domains = stream.rows[part.places], stream.domains[part.places]
+        known = rows >= 0
+        assert torch.equal(inputs["x"][known, 0], (rows + 100 * domains)[known].float())
+        assert torch.equal(inputs["ids"][known, 0], rows[known] % 7)

@@ -34,7 +34,7 @@ def recommend(
     stream: StreamKind | tuple[StreamKind, Mapping[str, Any]] = "continual",
     budget: float | None = 300.0,
     methods: Sequence[MethodChoice] | None = None,
-    shifts: int | Shifts | None = 12,
+    shifts: int | Shifts | None = 16,
     length: int = 8000,
     source: SourceStatistics | None = None,
     inputs: InputsFunction | None = None,

@@ -56,8 +56,10 @@ class Session:
             if isinstance(bar, tqdm):
                 bar.set_postfix_str(candidate.name)
             self._try(candidate)
-        for form in sorted(finalists(self.forms), key=lambda form: form.seconds)[:MOST_TEMPERED]:
-            self._temper(form.candidate)
+        cheapest = sorted(finalists(self.forms), key=lambda form: form.seconds)
+        methods = {str(form.candidate): form.candidate for form in cheapest}
+        for candidate in list(methods.values())[:MOST_TEMPERED]:
+            self._temper(candidate)
 
     def _try(self, candidate: Candidate) -> None:
         trial = attempt(candidate, self.setting, self.budget)
