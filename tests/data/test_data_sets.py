@@ -21,7 +21,7 @@ from equipoise.errors import DataError
 def test_the_built_in_data_sets_are_there() -> None:
     assert set(list_data_sets()) >= {"demo", "digits", "office-home", "pacs", "tiny-imagenet-c"}
     assert list_data_sets() == sorted(list_data_sets())
-    with pytest.raises(DataError, match="no data set 'pacss'; there are continual, demo-c, digits, "):
+    with pytest.raises(DataError, match="no data set 'pacss'; there are demo, demo-c, digits, "):
         open_data_set("pacss", Path())
 
 
