@@ -25,6 +25,7 @@ import equipoise as eq
 from equipoise.conformance.reads import NoReads, captures, unread_step, without_reads
 from equipoise.core.state import NewMemoryError
 from equipoise.files import whole_file
+from equipoise.network.batch import Batch
 from equipoise.network.flags import no_free_reads
 
 CSV = Path(__file__).with_name("cost.csv")
@@ -84,9 +85,11 @@ def captured(adapter: eq.Adapter, x: Tensor) -> bool:
     reads = NoReads()
     if not captures(adapter, x):
         return False
+    respond = without_reads(adapter._respond, reads)
+    respond.context(Batch.of((x,), {}))  # makes the constants, as the batches before a capture do
     try:
         with no_free_reads(), reads:
-            unread_step(adapter, x, without_reads(adapter._respond, reads))
+            unread_step(adapter, x, respond)
     except (eq.errors.ConformanceError, NewMemoryError):
         return False
     return True

@@ -36,7 +36,7 @@ def costs(measured: pd.DataFrame) -> str:
         small, middle, graph = (
             found.get((method, *place)) for place in ((SMALL, "cpu"), (MIDDLE, "cpu"), (MIDDLE, "cuda"))
         )
-        cells = [_passes(small), _ratio(small), _ratio(middle), _peak(middle), _captured(small)]
+        cells = [_passes(small), _ratio(small), _ratio(middle), _peak(middle), _captured(small, middle)]
         rows.append([f"`{method}`", *cells, *([_ratio(graph)] if gpu else [])])
     head = ["", "samples forwards, backwards", f"{SMALL}, plain forwards", f"{MIDDLE}, plain forwards"]
     head += [f"{MIDDLE}, peak MiB", "CUDA graph", *([f"{MIDDLE} on a GPU"] if gpu else [])]
@@ -68,8 +68,10 @@ def _peak(row: Row | None) -> str:
     return _UNMEASURED if row is None else f"{row['peak_mib']:,.0f}{_few(row)}"
 
 
-def _captured(row: Row | None) -> str:
-    return _UNMEASURED if row is None else ("yes" if row["captured"] else "no")
+def _captured(*rows: Row | None) -> str:
+    """Whether a step was captured on one of the networks; memories of samples are full on some only."""
+    found = [row["captured"] for row in rows if row is not None]
+    return ("yes" if any(found) else "no") if found else _UNMEASURED
 
 
 def _conditions(measured: pd.DataFrame) -> str:

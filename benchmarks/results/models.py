@@ -33,11 +33,17 @@ def arguments(about: str, images: int) -> argparse.ArgumentParser:
     return parser
 
 
-def plans(given: argparse.Namespace, methods: Sequence[str], temperings: Sequence[str]) -> list[RunPlan]:
-    """The runs of methods that the recipe of a command line has, for seed 0."""
+def plans(
+    given: argparse.Namespace,
+    methods: Sequence[str],
+    temperings: Sequence[str],
+    seeds: Sequence[int] = (SEED,),
+) -> list[RunPlan]:
+    """The runs of methods that the recipe of a command line has, for some seeds."""
     data, whole = given.data.resolve(), load_recipe(given.recipe)
     load_modules(whole.modules)
-    recipe = whole.narrowed(methods=methods, seeds=[SEED], backbones=given.backbones, temperings=temperings)
+    some = {"seeds": list(seeds), "backbones": given.backbones}
+    recipe = whole.narrowed(methods=methods, temperings=temperings, **some)
     data_set = open_data_set(recipe.data, data)
     shifts = picked_shifts(data_set.shifts, given.targets)
     parts = dict.fromkeys(part for shift in shifts for part in (*shift.sources, shift.stream))

@@ -54,8 +54,8 @@ def create(name: str, model: nn.Module, source: SourceStatistics | None = None, 
         name: one of `list_methods()`.
         model: a classifier that returns (N, C) logits, or an object with `.logits`; from any other output
             `outputs=lambda out: out["logits"]` picks them. It is copied.
-        source: its statistics on the source domain (`SourceStatistics.measure`): for "dec", "eata", "poise"
-            and any `tempering`; others do without.
+        source: its statistics on the source domain (`SourceStatistics.measure`): for "dec", "eata",
+            "foa_shift", "petta", "poem", "poise" and any `tempering`; others do without.
         options: those of the method (`help(equipoise.methods.tent.Tent)` and the like) and of every adapter
             (`help(equipoise.Adapter)`), `inputs` and `outputs` among them.
 

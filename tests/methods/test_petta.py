@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.methods._class_features import followed_classes
+from equipoise.methods._linear_head import HeadAnswers
 from tests.support.models import Counting, drifted, images, make, measured, same, snapshot
 from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
 
@@ -118,6 +120,17 @@ def test_a_class_that_the_source_never_predicts_and_features_that_never_vary_are
     assert adapter.last is not None
     assert adapter.last.updated
     assert all(tensor.isfinite().all() for tensor in snapshot(adapter).values())
+
+
+def test_a_class_that_the_source_never_predicts_is_not_part_of_the_divergence() -> None:
+    means = torch.tensor([[0.0, 0.0], [5.0, 5.0]])
+    constants = {"source_means": means, "variances": torch.ones(2, 2), "known": torch.tensor([True, False])}
+    seen = HeadAnswers(
+        torch.eye(2), torch.tensor([[20.0, 0.0], [500.0, 0.0]]), nn.Linear(2, 2), torch.ones(2) > 0
+    )
+    news, far = followed_classes(means, constants, seen)
+    assert torch.allclose(news, torch.tensor([[1.0, 0.0], [29.75, 4.75]]))
+    assert float(far) == pytest.approx(1 - math.exp(-0.5))
 
 
 def test_a_forward_a_batch_and_three_more_at_an_update() -> None:

@@ -290,7 +290,8 @@ def test_it_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("method", eq.list_methods())
 def test_every_method_can_be_rehearsed(method: str) -> None:
     model, loader = trained(), held_out(100)
-    source = eq.SourceStatistics.measure(model, [x for x, _ in loader], fisher=True, progress=False)
+    given = [x for x, _ in loader]
+    source = eq.SourceStatistics.measure(model, given, fisher=True, features=True, progress=False)
     source = eq.rehearse(model, loader, method=method, source=source, shifts=8, progress=False)
     adapter = eq.create(method, model, source, tempering="rehearsed")
     answer = adapter(samples(20, seed=3)[0])

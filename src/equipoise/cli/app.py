@@ -11,6 +11,7 @@ import equipoise as eq
 from equipoise.cli.listings import data_command, methods_command, recipes_command
 from equipoise.cli.lists import TakesLists
 from equipoise.cli.plain_errors import plain_errors
+from equipoise.cli.recommend import recommend_command
 from equipoise.cli.serve import serve_command
 
 app = typer.Typer(
@@ -224,6 +225,7 @@ app.command("recipes")(recipes_command)
 app.command("data")(data_command)
 app.command("methods")(methods_command)
 app.command("serve")(serve_command)
+app.command("recommend")(recommend_command)
 
 
 @app.command("check")

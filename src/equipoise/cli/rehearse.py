@@ -35,15 +35,8 @@ def rehearse_folder(
     device: str | None,
 ) -> Iterator[str]:
     """Rehearse, write the statistics, and yield the lines to print."""
-    for path in (out, figure):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise OptionError(f"{path}: there is no folder {path.resolve().parent} to write to")
-    model, transform = load_factory(factory)
-    if transform is not None and size is not None:
-        raise OptionError(f"{factory} has a transform of its own, which decides the size: leave out --size")
-    model = model.to(_device(device)).eval()
-    images = ImageFolder(data, transform or unit_floats(size), batch_size=_READ_AT_ONCE)
-    _check_classes(model, images)
+    check_writable(out, figure)
+    model, images = model_and_images(factory, data, size, device)
     source = rehearse(
         model,
         images,
@@ -59,6 +52,26 @@ def rehearse_folder(
         source.rehearsal_of(method).plot(figure)
         yield f"the figure is {figure}"
     yield from how_to_use(out, method)
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Refuse files in folders that do not exist, before the long work."""
+    for path in paths:
+        if path is not None and not path.resolve().parent.is_dir():
+            raise OptionError(f"{path}: there is no folder {path.resolve().parent} to write to")
+
+
+def model_and_images(
+    factory: str, data: Path, size: int | None, device: str | None
+) -> tuple[nn.Module, "ImageFolder"]:
+    """The model of a factory on its device, and the images of a folder as it takes them."""
+    model, transform = load_factory(factory)
+    if transform is not None and size is not None:
+        raise OptionError(f"{factory} has a transform of its own, which decides the size: leave out --size")
+    model = model.to(_device(device)).eval()
+    images = ImageFolder(data, transform or unit_floats(size), batch_size=_READ_AT_ONCE)
+    _check_classes(model, images)
+    return model, images
 
 
 def how_to_use(out: Path, method: str) -> tuple[str, ...]:

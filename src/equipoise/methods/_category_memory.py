@@ -52,13 +52,13 @@ def join_memory(stored: Memory, offer: Offer, inside: Tensor) -> dict[str, Tenso
     """The memory after the good samples of an offer that are `inside` were offered to it, one by one.
 
     A sample of class k, entropy u and age 0 has the score 1 / (1 + exp(−age / N)) + u / ln C, N the number of
-    slots. While its class has fewer than max(N / C, 1) samples it takes a free slot, or, without any, that of
-    the highest score among the classes with most samples; else that of the highest score in its own class.
+    slots. While its class has fewer than N / C samples it takes a free slot, or, without any, that of the
+    highest score among the classes with most samples; else that of the highest score in its own class.
     It takes the slot of another sample only if that has a higher score than itself. Then all samples are one
     older (Yuan et al., CVPR 2023). All on the device, some twenty kernels for each sample.
 
-    The authors' quota N / C is below 1 for more classes than slots. Here a class may always have one sample:
-    a new class takes a slot of one of the classes with most samples, be they of one sample each.
+    With more classes than slots N / C is below 1, and a class without samples has fewer: each class has at
+    most one sample, and one of a new class takes the slot of the highest score of all.
     """
     slots = _Slots(stored[SLOT_CLASSES], stored[_AGES], stored[_NATS])
     taker = torch.full_like(slots.classes, -1)
@@ -96,7 +96,7 @@ class _Slots(NamedTuple):
         scores = torch.sigmoid(self.ages / len(self.ages)) + self.nats / math.log(num_classes)
         score = 0.5 + level / math.log(num_classes)
         sizes = ((self.classes == self.classes.unsqueeze(1)) & filled).sum(1)
-        below = own.sum() < max(len(self.classes) / num_classes, 1)
+        below = own.sum() < len(self.classes) / num_classes
         losers = torch.where(below, filled & (sizes == sizes.amax()), own)
         highest, slot = torch.where(losers, scores, -math.inf).max(0)
         room = below & ~filled.all()

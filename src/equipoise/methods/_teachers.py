@@ -77,6 +77,8 @@ def view_logits(context: Context, draws: Tensor, tile: Tensor, *, mirrored: bool
 
 def restore_some(context: Context, probability: float) -> None:
     """Give each weight that learns its source value back with a probability; the draws are the host's."""
+    if probability == 0:
+        return
     student = context.student
     source = student.source_values(student.learned)
     with torch.no_grad():

@@ -199,12 +199,12 @@ def _jittered(pixels: Tensor, u: tuple[Tensor, ...]) -> Tensor:
     if coloured:
         pixels = torch.lerp(_grey(pixels), pixels, in_range(u[2], 0.5, 1.5)).clamp(0, 1)
         pixels = _turned(pixels, 2 * math.pi * in_range(u[3], -0.06, 0.06)).clamp(0, 1)
-    return pixels.pow(in_range(u[4], 0.7, 1.3))
+    return torch.pow(pixels, in_range(u[4], 0.7, 1.3))
 
 
 def _grey(pixels: Tensor) -> Tensor:
-    parts = [share * channel for share, channel in zip(_LUMA, pixels.split(1, 1), strict=True)]
-    return parts[0] + parts[1] + parts[2]
+    red, green, blue = pixels[:, :1], pixels[:, 1:2], pixels[:, 2:]
+    return red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2]
 
 
 def _turned(pixels: Tensor, angle: Tensor) -> Tensor:

@@ -30,8 +30,9 @@ class Lame(Method):
     with z the source model's logits for the batch and K the affinity of the samples' unit features: "knn" has
     1 from a sample to each of its nearest neighbours; "rbf" has exp(−d² / 2σ²), d the distance, σ the mean
     distance to the last of the neighbours, 1 on the diagonal. The answer is z + K Y: its softmax is the last
-    Y. Samples of one class that come together correct each other; in a shuffled stream accuracy is lost. One
-    forward a batch, no backward, nothing is kept; `predict` answers as the source model, sample by sample.
+    Y. Samples of one class that come together correct each other; in a shuffled stream accuracy is lost, most
+    with "rbf", where every sample pulls at every other. One forward a batch, no backward, nothing is kept;
+    `predict` answers as the source model, sample by sample.
 
     Args:
         affinity: "knn" or "rbf".

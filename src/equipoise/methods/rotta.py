@@ -32,8 +32,7 @@ class Rotta(RobustMethod):
     Deviations: teacher and student have one set of statistics, which the student's forward moves once an
     update. The authors' teacher labels the memory in train mode, which moves statistics of its own by the
     memory before it labels it. No gradient flows through the statistics, and their variance is that of old
-    and new samples together. Every class may have a sample in the memory, for more classes than slots too. An
-    update that goes wrong is undone and the memory emptied.
+    and new samples together. An update that goes wrong is undone and the memory emptied.
     """
 
     name = "rotta"

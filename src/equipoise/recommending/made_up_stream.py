@@ -11,7 +11,7 @@ from equipoise.errors import MissingExtraError
 from equipoise.network.nested import leaves, map_leaves
 from equipoise.recommending.candidates import StreamKind
 from equipoise.rehearsing.labelled import Inputs, Labelled, mapped
-from equipoise.rehearsing.streams import Shifts, named_errors, shifted
+from equipoise.rehearsing.streams import Shifts, named_errors, shifted_inputs
 
 ALONE: tuple[StreamKind, ...] = ("shuffled", "sorted")
 """The kinds of one domain: every shift is a stream of its own, before which a method starts anew."""
@@ -79,7 +79,7 @@ class MadeUpStream:
                 name, shift = named[domain]
                 here = (domains == domain).nonzero().flatten().to(device)
                 with named_errors(name):
-                    changed = shifted(_selected(inputs, here), shift, self.seed)
+                    changed = shifted_inputs(_selected(inputs, here), shift, self.seed)
                 inputs = _replaced(inputs, here, changed)
             yield part, inputs
 

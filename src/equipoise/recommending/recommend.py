@@ -23,7 +23,7 @@ from equipoise.recommending.session import Session
 from equipoise.recommending.tempering import rehearsal_shifts
 from equipoise.recommending.trying import Budget, Setting, attempt
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, take
-from equipoise.rehearsing.rehearse import check_labels, check_shifts, chosen_shifts, measured_on
+from equipoise.rehearsing.rehearse import check_known_labels, check_shifts, chosen_shifts, measured_on
 from equipoise.rehearsing.streams import Shifts
 
 
@@ -34,7 +34,7 @@ def recommend(
     stream: StreamKind | tuple[StreamKind, Mapping[str, Any]] = "continual",
     budget: float | None = 300.0,
     methods: Sequence[MethodChoice] | None = None,
-    shifts: int | Shifts | None = 12,
+    shifts: int | Shifts | None = 16,
     length: int = 8000,
     source: SourceStatistics | None = None,
     inputs: InputsFunction | None = None,
@@ -51,7 +51,7 @@ def recommend(
     Of the methods that are clearly more accurate than the source model, and indistinguishable from the most
     accurate of them, the one with the lowest negative log-likelihood is recommended, or the cheapest of those
     alike in it; without any, no adaptation. Differences are paired over shifts, and clear if their 90 %
-    bootstrap interval is above 0. The three cheapest finalists are rehearsed, on other shifts, and tempered.
+    bootstrap interval is above 0. The two cheapest finalists are rehearsed, on other shifts, and tempered.
 
     A method that cannot work on the model, that fails or takes too long is in the table with the reason. The
     model and torch's global random state are left alone.
@@ -103,7 +103,7 @@ def recommend(
         tried = candidates(methods, kind, classes or int(labelled.labels.max()) + 1)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
         statistics = source or measured_on(model, labelled, needs, batch_size, outputs)
-        check_labels(labelled.labels, statistics.num_classes)
+        check_known_labels(labelled.labels, statistics.num_classes)
         bare = replace(statistics, rehearsals={})
         near = labelled.near(device_of(model))
         sized = {"length": length, "batch_size": batch_size, "seed": seed}

@@ -80,21 +80,21 @@ class Recommendation:
     def __str__(self) -> str:
         """The table, the methods that were not tried and why, the choice and the call."""
         tried = [row for row in self.table if not row["problem"]]
-        width = max(len(named(row)) for row in self.table)
+        width = max(len(row_name(row)) for row in self.table)
         head = f"  {'method':<{width}}  {'tempering':<9}  {'accuracy':<22}  {'gain over source':<25}"
         lines = [f"tried on {self.stream}", f"{head}  {'ECE':>5}  {'NLL':>6}  {'seconds':>7}"]
         for row in tried:
             mark = "→" if row["recommended"] else " "
-            lines.append(f"{mark} {named(row):<{width}}  {row['tempering']:<9}  {_numbers(row)}")
+            lines.append(f"{mark} {row_name(row):<{width}}  {row['tempering']:<9}  {_numbers(row)}")
         for row in self.table:
             if row["problem"]:
                 reason = shorten(row["problem"].partition("; ")[0], 110, placeholder=" …")
-                lines.append(f"  {named(row):<{width}}  {row['tempering']:<9}  {reason}")
+                lines.append(f"  {row_name(row):<{width}}  {row['tempering']:<9}  {reason}")
         lines += ["(intervals: 90 %, over shifts; seconds: of one pass)", self.why, f"    {self.call}"]
         return "\n".join(lines)
 
 
-def named(row: RecommendationRow) -> str:
+def row_name(row: RecommendationRow) -> str:
     """The method of a row, with its options as in a call."""
     return str(Candidate(row["method"], row["options"]))
 

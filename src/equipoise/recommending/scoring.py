@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from equipoise.metrics.functional import expected_calibration_error
 from equipoise.metrics.intervals import BOOTSTRAP_REPLICATES, BOOTSTRAP_SEED
 
-LEVEL = 0.9
+CLEAR_LEVEL = 0.9
 """Of all intervals, as of estimated accuracies: a difference whose interval is above 0 is clear."""
 
 
@@ -73,6 +73,6 @@ def shift_sums(logits: Tensor, labels: Tensor, domains: Tensor, shifts: int) -> 
 
 def interval(replicates: Tensor) -> Interval:
     """A value with the quantiles of its replicates, which come after it."""
-    tails = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=replicates.dtype)
+    tails = torch.tensor([(1 - CLEAR_LEVEL) / 2, (1 + CLEAR_LEVEL) / 2], dtype=replicates.dtype)
     low, high = replicates[1:].quantile(tails).tolist()
     return Interval(float(replicates[0]), low, high)

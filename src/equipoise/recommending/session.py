@@ -16,7 +16,7 @@ from equipoise.recommending.tempering import rehearsal_seconds, rehearsed_statis
 from equipoise.recommending.trying import Budget, Setting, Trial, attempt
 from equipoise.rehearsing.streams import Shifts
 
-TEMPERED = 3
+MOST_TEMPERED = 2
 """The finalists that are rehearsed, the cheapest ones: a rehearsal takes longer than a trial."""
 
 
@@ -56,8 +56,10 @@ class Session:
             if isinstance(bar, tqdm):
                 bar.set_postfix_str(candidate.name)
             self._try(candidate)
-        for form in sorted(finalists(self.forms), key=lambda form: form.seconds)[:TEMPERED]:
-            self._temper(form.candidate)
+        cheapest = sorted(finalists(self.forms), key=lambda form: form.seconds)
+        methods = {str(form.candidate): form.candidate for form in cheapest}
+        for candidate in list(methods.values())[:MOST_TEMPERED]:
+            self._temper(candidate)
 
     def _try(self, candidate: Candidate) -> None:
         trial = attempt(candidate, self.setting, self.budget)

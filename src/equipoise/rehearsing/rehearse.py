@@ -93,7 +93,7 @@ def rehearse(
         chosen = chosen_shifts(shifts, labelled.inputs)
         needs, _ = make_method(method, options)
         measured = source or measured_on(model, labelled, [needs], batch_size, outputs)
-        check_labels(labelled.labels, measured.num_classes)
+        check_known_labels(labelled.labels, measured.num_classes)
         bare = replace(measured, rehearsals={})
         own = {"tempering": "none", "distributed": False, "inputs": as_it_is, "outputs": outputs}
         adapter = create(method, model, bare, **own, **options)
@@ -167,7 +167,7 @@ def measured_on(
     )
 
 
-def check_labels(labels: Tensor, classes: int) -> None:
+def check_known_labels(labels: Tensor, classes: int) -> None:
     """Refuse labels that are no classes of the model."""
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:

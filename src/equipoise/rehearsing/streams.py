@@ -91,7 +91,7 @@ def _run_stream(
     for part in batches_of(setup.labelled, setup.batch_size, rows):
         with named_errors(name):
             there = mapped(part.inputs, lambda t: t.to(device))
-            logits = _answers(adapter, shifted(there, shift, setup.seed))
+            logits = _answers(adapter, shifted_inputs(there, shift, setup.seed))
         good = logits.isfinite().all(2).all(0)
         hits = (logits.argmax(2) == part.labels) & good
         fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
@@ -125,7 +125,7 @@ def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
     return torch.stack([answer.float().cpu() for answer in answers])
 
 
-def shifted(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
+def shifted_inputs(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
     """Inputs after a shift, with the same random numbers for each batch, so that a stream is one domain."""
     shapes = [(name, t.shape, t.dtype) for name, t in leaves(inputs).items()]
     changed = shift(inputs, torch.Generator().manual_seed(seed))

@@ -1,0 +1,94 @@
+"""The rule of choice on scores made by hand: no harm, accuracy within noise, honesty, cost."""
+
+import torch
+
+from equipoise.recommending.candidates import Candidate
+from equipoise.recommending.choosing import Form, chosen_form, finalists
+from equipoise.recommending.scoring import ShiftSums, interval, shift_sums
+
+SHIFTS, SAMPLES = 10, 100
+
+
+def form(
+    name: str, accuracies: list[float], nll: float, seconds: float = 1.0, tempering: str = "none"
+) -> Form:
+    """A method with an accuracy on each shift, and about the same loss on all of them."""
+    hits = SAMPLES * torch.tensor(accuracies, dtype=torch.float64)
+    losses = SAMPLES * (nll + 0.01 * torch.arange(SHIFTS, dtype=torch.float64))
+    sums = ShiftSums(torch.full((SHIFTS,), float(SAMPLES), dtype=torch.float64), hits, losses, 0.1)
+    kind = "rehearsed" if tempering == "rehearsed" else "none"
+    return Form(Candidate(name), kind, sums, seconds)
+
+
+UNEVEN = [0.1 * place for place in range(SHIFTS)]
+SOURCE = form("source", UNEVEN, nll=1.0)
+
+
+def moved(by: list[float]) -> list[float]:
+    """The source model's accuracies, each moved."""
+    return [min(1.0, max(0.0, base + each)) for base, each in zip(UNEVEN, by, strict=True)]
+
+
+def test_a_small_gain_on_every_shift_is_clear_although_shifts_differ_much() -> None:
+    better = form("norm", moved([0.02] * SHIFTS), nll=1.0)
+    assert better.gain(SOURCE).clear
+    assert chosen_form([SOURCE, better]).candidate.name == "norm"
+
+
+def test_a_gain_on_one_shift_alone_is_no_reason_to_adapt() -> None:
+    lucky = form("tent", moved([0.3] + [-0.01] * (SHIFTS - 1)), nll=0.1)
+    assert lucky.gain(SOURCE).value > 0
+    assert chosen_form([SOURCE, lucky]) is SOURCE
+
+
+def test_no_adaptation_takes_its_own_rehearsed_form_where_that_is_more_honest() -> None:
+    tempered = form("source", UNEVEN, nll=0.5, tempering="rehearsed")
+    assert chosen_form([SOURCE, tempered]) is tempered
+
+
+def test_of_methods_alike_in_accuracy_the_most_honest_is_chosen() -> None:
+    first = form("tent", moved([0.1] * SHIFTS), nll=2.0, seconds=1)
+    second = form("norm", moved([0.11, 0.09] * 5), nll=0.6, seconds=9)
+    assert {each.candidate.name for each in finalists([SOURCE, first, second])} == {"tent", "norm"}
+    assert chosen_form([SOURCE, first, second]) is second
+
+
+def test_of_methods_alike_in_accuracy_and_honesty_the_cheapest_is_chosen() -> None:
+    dear = form("sar", moved([0.1] * SHIFTS), nll=0.6, seconds=9)
+    cheap = form("norm", moved([0.1] * SHIFTS), nll=0.6, seconds=1)
+    assert chosen_form([SOURCE, dear, cheap]) is cheap
+    assert chosen_form([SOURCE, cheap, dear]) is cheap
+
+
+def test_a_clearly_more_accurate_method_is_chosen_whatever_it_costs() -> None:
+    best = form("roid", moved([0.2] * SHIFTS), nll=3.0, seconds=50)
+    honest = form("norm", moved([0.1] * SHIFTS), nll=0.1, seconds=1)
+    assert chosen_form([SOURCE, honest, best]) is best
+
+
+def test_a_sure_small_gain_wins_over_an_unsure_larger_one() -> None:
+    sure = form("norm", moved([0.02] * SHIFTS), nll=1.0)
+    unsure = form("tent", moved([0.6] + [-0.01] * (SHIFTS - 1)), nll=0.1)
+    assert unsure.sums.accuracies[0] > sure.sums.accuracies[0]
+    assert chosen_form([SOURCE, unsure, sure]) is sure
+
+
+def test_sums_leave_out_samples_of_no_class() -> None:
+    logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [5.0, 0.0], [1.0, 0.0]])
+    labels, domains = torch.tensor([0, 0, -1, 0]), torch.tensor([0, 0, 0, 1])
+    sums = shift_sums(logits, labels, domains, 2)
+    assert sums.counts.tolist() == [2, 1]
+    assert sums.hits.tolist() == [1, 1]
+    expected = [-logits.softmax(1)[place, 0].log() for place in (0, 1, 3)]
+    torch.testing.assert_close(
+        sums.losses, torch.stack([expected[0] + expected[1], expected[2]]).double(), atol=1e-6, rtol=0
+    )
+
+
+def test_an_interval_is_that_of_resampled_shifts() -> None:
+    found = interval(form("norm", UNEVEN, nll=1.0).sums.accuracies)
+    torch.manual_seed(5)
+    means = torch.tensor(UNEVEN)[torch.randint(SHIFTS, (20_000, SHIFTS))].mean(1)
+    assert abs(found.value - sum(UNEVEN) / SHIFTS) < 1e-9
+    assert abs(found.low - float(means.quantile(0.05))) < 0.02
+    assert abs(found.high - float(means.quantile(0.95))) < 0.02
