@@ -65,6 +65,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "dec",
         {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
     ),
+    "cotta": ("cotta", {"views": 2}),
     "cotta, lively": (
         "cotta",
         {
