@@ -1,6 +1,7 @@
 """A recommendation as a whole: what is tried, what is chosen, what it costs, what is refused."""
 
 import copy
+import doctest
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
@@ -15,6 +16,7 @@ import equipoise as eq
 from equipoise.core.method import Context, Method, Update
 from equipoise.errors import OptionError, RehearsalError, UnknownMethodError, UnknownOptionError
 from equipoise.recommending import candidates as listed
+from equipoise.recommending import recommend as module
 from equipoise.recommending.candidates import StreamKind
 from equipoise.recommending.made_up_stream import MadeUpStream, make_up_stream
 from equipoise.recommending.recommend import _easiest_first
@@ -198,6 +200,12 @@ def test_a_shift_of_statistics_is_answered_by_a_method_that_follows_them() -> No
 
 def _scale(factor: float) -> Any:
     return lambda x, _: factor * x + factor
+
+
+def test_the_example_of_the_documentation_runs() -> None:
+    result = doctest.testmod(module, extraglobs={"torch": torch})
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_text_and_frame_have_every_method() -> None:
