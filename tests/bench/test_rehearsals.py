@@ -208,7 +208,7 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
 
 def test_estimates_are_those_after_each_batch(folder: Path, run: RunPlan, source: SourceStatistics) -> None:
     source.save(rehearsal_path(folder, rehearsed_cell(run)))
-    line = rehearsed_lines(run_cells(replace(run, segments=()), folder, summarise=False)[1])["online"]
+    line = rehearsed_lines(run_cells(replace(run, trace="batches"), folder, summarise=False)[1])["online"]
     images = toy_images("dark", 80)
     images = images.select(make_stream([images.labels], "shuffled", 3).rows)
     adapter = eq.create("poise", trained(run, folder).model, source, **rehearsed_cell(run)["options"])

@@ -5,11 +5,11 @@ import pytest
 import equipoise as eq
 from equipoise.conformance.subject import Subject
 from equipoise.conformance.suite import PROMISES, Promise
-from tests.support.cases import CASES, POSSIBLE
+from tests.support.cases import CASES, IN_SHORT_OR_SLOW
 from tests.support.mean_teacher import MeanTeacher
 
 
-@pytest.mark.parametrize(("case", "kind"), POSSIBLE)
+@pytest.mark.parametrize(("case", "kind"), IN_SHORT_OR_SLOW)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
 def test_promise(promise: Promise, case: str, kind: str) -> None:
     method, options = CASES[case]

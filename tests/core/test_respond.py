@@ -16,7 +16,7 @@ from equipoise.functional import nats
 from equipoise.methods.eta import Eta
 from equipoise.network.flags import Check
 from equipoise.network.parameters import Parameters
-from tests.support.cases import CASES, POSSIBLE, build
+from tests.support.cases import CASES, IN_SHORT_OR_SLOW, build
 from tests.support.models import CLASSES, drifted, make, same, snapshot
 from tests.support.unread import (
     NoReads,
@@ -96,7 +96,7 @@ def test_reads_are_noticed(read: Callable[[Tensor], object], reads: NoReads) -> 
         read(torch.ones(3))
 
 
-@pytest.mark.parametrize(("case", "kind"), POSSIBLE)
+@pytest.mark.parametrize(("case", "kind"), IN_SHORT_OR_SLOW)
 def test_answers_and_learns_as_the_eager_engine_without_a_read(
     case: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +143,7 @@ def test_lone_samples_as_the_eager_engine_without_a_read(case: str, monkeypatch:
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-@pytest.mark.parametrize(("case", "kind"), POSSIBLE)
+@pytest.mark.parametrize(("case", "kind"), IN_SHORT_OR_SLOW)
 def test_a_bad_sample_is_answered_with_nan_and_nothing_is_learned(
     case: str, kind: str, bad: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from equipoise.core.state import State
 from equipoise.engine import captured
 from equipoise.engine.captured import CapturedSteps
 from equipoise.network.batch import Batch
-from tests.support.cases import CASES, POSSIBLE, create
+from tests.support.cases import CASES, IN_SHORT_OR_SLOW, create
 from tests.support.models import drifted, make, snapshot
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -90,7 +90,7 @@ def assert_same_state(plain: eq.Adapter, graph: eq.Adapter) -> None:
         assert torch.allclose(tensor, right[name], atol=1e-5), name
 
 
-@pytest.mark.parametrize(("case", "kind"), POSSIBLE)
+@pytest.mark.parametrize(("case", "kind"), IN_SHORT_OR_SLOW)
 def test_streams_of_all_shapes(case: str, kind: str, tmp_path: Path) -> None:
     plain, graph, steps = pair(case, kind)
     for seed, rows in enumerate((8, 8, 8, 8, 8, 8, 3, 5, 3, 1, 5, 8)):

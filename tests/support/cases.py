@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from torch import nn
 
 import equipoise as eq
@@ -113,6 +114,20 @@ def impossible(case: str, kind: str) -> bool:
 
 
 POSSIBLE = [(case, kind) for case in CASES for kind in MODELS if not impossible(case, kind)]
+
+
+def _in_short(case: str, kind: str) -> bool:
+    """Whether a pair is among those of `make test`: two models for each case, not the same for all."""
+    kinds = [each for each in MODELS if not impossible(case, each)]
+    second = kinds[1:][list(CASES).index(case) % max(len(kinds) - 1, 1)] if len(kinds) > 1 else kinds[0]
+    return kind in (kinds[0], second)
+
+
+IN_SHORT_OR_SLOW = [
+    pytest.param(case, kind, marks=[] if _in_short(case, kind) else [pytest.mark.slow])
+    for case, kind in POSSIBLE
+]
+"""All pairs, of which all but two for each case are slow tests: there are too many for every change."""
 
 
 def create(case: str, model: nn.Module, source: eq.SourceStatistics, **more: Any) -> eq.Adapter:

@@ -41,7 +41,7 @@ class Sar(WindowedMethod):
         rho: the length of the step uphill.
         reset_below: the average entropy of a collapse in nats, for 1000 classes; 0: no resets.
         objective: what is minimised: "entropy", H, or "come" (`_objectives`); S₁, S₂ and m are always of H.
-        learning_rate: by default 2.5e-4 for "sgd" (the authors, for ResNet-50 and batches of 64) and 1e-3.
+        learning_rate: by default 2.5e-4 for "sgd" (the authors, ResNet-50, batches of 64), 1e-3 for "adam".
 
     Deviations: after a reset the authors' code keeps m, and resets at every batch until m has climbed; here m
     starts anew. Their threshold is .2 nats for any number of classes. They leave out the last layers, and
