@@ -78,11 +78,11 @@ def answered(adapter: eq.Adapter, domains: Sequence[Images], kind: StreamKind, s
         labels.append(y)
     seconds, target = time.perf_counter() - started, torch.cat(labels)
     known = target >= 0
-    scored = {"logits": torch.cat(logits)[known], "target": target[known]}
+    answers, target = torch.cat(logits)[known], target[known]
     return {
-        "accuracy": float(accuracy(**scored)),
-        "ece": float(expected_calibration_error(**scored)),
-        "nll": float(negative_log_likelihood(**scored)),
+        "accuracy": float(accuracy(logits=answers, target=target)),
+        "ece": float(expected_calibration_error(logits=answers, target=target)),
+        "nll": float(negative_log_likelihood(logits=answers, target=target)),
         "images": int(known.sum()),
         "seconds": seconds,
     }

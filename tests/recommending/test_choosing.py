@@ -1,5 +1,7 @@
 """The rule of choice on scores made by hand: no harm, accuracy within noise, honesty, cost."""
 
+from typing import Literal
+
 import torch
 
 from equipoise.recommending.candidates import Candidate
@@ -10,14 +12,17 @@ SHIFTS, SAMPLES = 10, 100
 
 
 def form(
-    name: str, accuracies: list[float], nll: float, seconds: float = 1.0, tempering: str = "none"
+    name: str,
+    accuracies: list[float],
+    nll: float,
+    seconds: float = 1.0,
+    tempering: Literal["none", "rehearsed"] = "none",
 ) -> Form:
     """A method with an accuracy on each shift, and about the same loss on all of them."""
     hits = SAMPLES * torch.tensor(accuracies, dtype=torch.float64)
     losses = SAMPLES * (nll + 0.01 * torch.arange(SHIFTS, dtype=torch.float64))
     sums = ShiftSums(torch.full((SHIFTS,), float(SAMPLES), dtype=torch.float64), hits, losses, 0.1)
-    kind = "rehearsed" if tempering == "rehearsed" else "none"
-    return Form(Candidate(name), kind, sums, seconds)
+    return Form(Candidate(name), tempering, sums, seconds)
 
 
 UNEVEN = [0.1 * place for place in range(SHIFTS)]

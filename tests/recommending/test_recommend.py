@@ -1,6 +1,7 @@
 """A recommendation as a whole: what is tried, what is chosen, what it costs, what is refused."""
 
 import copy
+import doctest
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
@@ -15,6 +16,7 @@ import equipoise as eq
 from equipoise.core.method import Context, Method, Update
 from equipoise.errors import OptionError, RehearsalError, UnknownMethodError, UnknownOptionError
 from equipoise.recommending import candidates as listed
+from equipoise.recommending import recommend as module
 from equipoise.recommending.candidates import StreamKind
 from equipoise.recommending.made_up_stream import MadeUpStream, make_up_stream
 from equipoise.recommending.recommend import _easiest_first
@@ -68,7 +70,7 @@ def test_no_adaptation_is_always_tried_and_gains_are_over_it() -> None:
     found = two()
     source = rows(found, "source")[0]
     assert source["gain"] == 0
-    for row in found.table:
+    for row in [*rows(found, "norm"), *rows(found, "poise"), *rows(found, "tent")]:
         assert row["gain"] == pytest.approx(row["accuracy"] - source["accuracy"])
         assert row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"]
 
@@ -96,8 +98,9 @@ def test_a_tempered_row_is_what_the_rehearsed_adapter_answers() -> None:
     every = chosen_shifts(None, labelled.inputs)
     others = {name: shift for name, shift in every.items() if name not in stream.shifts}
     loader = [(part.inputs, part.labels) for part in batches_of(labelled, 50)]
-    own = {"shifts": dict(list(others.items())[:15]), "samples": len(labelled), "progress": False}
-    adapter, right = eq.Poise(trained(), eq.rehearse(trained(), loader, **own)), []
+    own = dict(list(others.items())[:15])
+    source = eq.rehearse(trained(), loader, shifts=own, samples=len(labelled), progress=False)
+    adapter, right = eq.Poise(trained(), source), []
     for part, x in stream.batches(torch.device("cpu")):
         right.append((adapter(x).argmax(1) == stream.labels[part.places]).double())
     assert row["accuracy"] == pytest.approx(float(torch.cat(right).mean()), abs=0.005)
@@ -198,6 +201,12 @@ def test_a_shift_of_statistics_is_answered_by_a_method_that_follows_them() -> No
 
 def _scale(factor: float) -> Any:
     return lambda x, _: factor * x + factor
+
+
+def test_the_example_of_the_documentation_runs() -> None:
+    result = doctest.testmod(module, extraglobs={"torch": torch})
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 def test_text_and_frame_have_every_method() -> None:

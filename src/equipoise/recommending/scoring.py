@@ -66,9 +66,12 @@ def shift_sums(logits: Tensor, labels: Tensor, domains: Tensor, shifts: int) -> 
     logits, labels, domains = logits[known], labels[known], domains[known]
     right = (logits.argmax(1) == labels).double()
     losses = cross_entropy(logits.double(), labels, reduction="none")
-    values = (torch.ones_like(right), right, losses)
-    sums = [torch.zeros(shifts, dtype=torch.float64).index_add(0, domains, value) for value in values]
-    return ShiftSums(*sums, float(expected_calibration_error(logits=logits, target=labels)))
+
+    def total(values: Tensor) -> Tensor:
+        return torch.zeros(shifts, dtype=torch.float64).index_add(0, domains, values)
+
+    error = float(expected_calibration_error(logits=logits, target=labels))
+    return ShiftSums(total(torch.ones_like(right)), total(right), total(losses), error)
 
 
 def interval(replicates: Tensor) -> Interval:
