@@ -47,14 +47,14 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def choices(rows: pd.DataFrame) -> str:
-    """What was recommended, and what was best, for each setting."""
+    """What was recommended, and what was best, for each complete setting."""
+    complete = regrets(rows).index
     lines = ["| stream | target, seed | recommended | its accuracy | best in hindsight | its accuracy |"]
     lines.append("|---|---|---|---|---|---|")
     for setting, part in rows.groupby(SETTING, sort=False):
-        own = part[part["method"] == "recommended"]
-        others = part[part["method"] != "recommended"]
-        if own.empty or others.empty:
+        if setting not in complete:
             continue
+        own, others = part[part["method"] == "recommended"], part[part["method"] != "recommended"]
         best, mine = others.sort_values("accuracy").iloc[-1], own.iloc[0]
         named = dict(zip(SETTING, setting, strict=True))
         lines.append(
