@@ -26,6 +26,10 @@ LIVELY: dict[str, dict[str, Any]] = {
     "rdumb": {"base": "tent", "every": 20, "options": {"learning_rate": 0.05}},
     "t3a": {},
     "sotta": {"confidence": 0.0, "every": 4, "capacity": 6},
+    "rotta": {"learning_rate": 0.02, "every": 4, "capacity": 6},
+    "petta": {"learning_rate": 0.02, "every": 4, "capacity": 6},
+    "foa_shift": {"decay": 0.2},
+    "lame": {"neighbours": 3},
     "roid": {"learning_rate": 0.05},
     "cmf": {"learning_rate": 0.05},
     "cotta": {"views": 3, "confidence": 1.0, "restore": 0.2},
@@ -40,7 +44,7 @@ LIVELY: dict[str, dict[str, Any]] = {
 FORWARDS = {"dec": 2, "sar": 2, "deyo": 2, "roid": 2, "cmf": 2, "cotta": 3, "memo": 16}
 """Forwards of a batch, of the methods that make more than one."""
 
-ON_IMAGES = ("deyo", "roid", "cmf", "cotta", "memo")
+ON_IMAGES = ("deyo", "roid", "cmf", "cotta", "memo", "rotta", "petta")
 """Methods that make views of images, and adapt to nothing else."""
 
 every_method = pytest.mark.parametrize("method", list(LIVELY))
@@ -129,8 +133,8 @@ def test_the_source_forward_is_shared_where_the_method_makes_it(method: str, tem
     inner, _ = make()
     model = Counting(inner)
     source = measured(model, [images(16)])
-    options = {"every": 1000} if method == "sotta" else {}
-    shares = method in ("source", "t3a", "dec", "cotta")
+    options = {"every": 1000} if method in ("sotta", "rotta", "petta") else {}
+    shares = method in ("source", "t3a", "lame", "foa_shift", "dec", "cotta")
     raw = create(method, model, source, **options)
     by_option = create(method, model, source, tempering=tempering, **options)
     tempered = eq.Tempered(create(method, model, source, **options), source, tempering=tempering)

@@ -63,7 +63,7 @@ def test_version_and_methods_need_no_extras_and_data_says_which() -> None:
         (["run", "demo"], "equipoise run needs typer: pip install 'equipoise[bench]'"),
         (["methods", "--help"], "equipoise methods needs typer"),
         (["methods", "tent", "dec"], "equipoise methods needs typer"),
-        (["methods", "tend"], "no method 'tend'; there are dec,"),
+        (["methods", "tend"], "no method 'tend'; there are bn_alpha,"),
     ],
 )
 def test_everything_else_is_told_in_one_line(arguments: list[str], message: str) -> None:

@@ -291,7 +291,7 @@ def test_options_that_are_numpy_numbers_are_saved_as_plain_ones(method: str, tmp
         ({"steps": 1.5}, "expected steps as a whole number, got 1.5"),
         ({"window": 0}, "expected window >= 1, got 0"),
         ({"learning_rate": -1.0}, "expected learning_rate >= 0, got -1.0"),
-        ({"parameters": "norms"}, 'expected parameters="all", "norm"'),
+        ({"parameters": "norms"}, 'expected parameters="all", "encoder", "norm" or'),
         ({"choice": "all"}, "tent has no option choice"),
     ],
 )
