@@ -186,6 +186,21 @@ def test_joined_orders_meet_all_targets_of_a_model_at_once(order: Order) -> None
     }
 
 
+def test_gradual_streams_are_the_tiers_of_a_corruption_without_the_images_as_they_are() -> None:
+    shifts = [
+        Shift("usps", f"usps/{corruption}/{tier}", ("mnist",), tier, corruption)
+        for tier in (1, 2)
+        for corruption in (None, "fog", "snow")
+    ]
+    joined = joined_shifts(shifts, "gradual", 1)
+    assert [j.streams for j in joined] == [("usps/fog/1", "usps/fog/2"), ("usps/snow/1", "usps/snow/2")]
+
+
+def test_a_changing_stream_is_of_one_domain() -> None:
+    joined = joined_shifts(Toy(Path()).shifts, "changing", 3)
+    assert [len(j.streams) for j in joined] == [1, 1, 1]
+
+
 def test_cells_say_where_their_images_come_from() -> None:
     for data, origin in ((Toy(Path()), "official"), (Made(Path()), "made")):
         assert {c["origin"] for run in plan(toy_recipe(), data) for c in run.cells.values()} == {origin}

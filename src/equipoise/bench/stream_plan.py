@@ -12,9 +12,9 @@ from equipoise.data.streams import Order
 from equipoise.data.streams.make import KINDS
 from equipoise.errors import RecipeError
 
-_ALONE: tuple[Order, ...] = ("shuffled", "sorted", "recorded")
+_ALONE: tuple[Order, ...] = ("shuffled", "sorted", "recorded", "changing")
 """The orders of one domain."""
-_PERMUTED: tuple[Order, ...] = (*_ALONE, "mixed")
+_PERMUTED: tuple[Order, ...] = ("shuffled", "sorted", "recorded", "mixed")
 """The orders that were there before others: their keys are as they were."""
 _SEVERAL: tuple[Order, ...] = ("mixed", "continual", "gradual", "abrupt")
 """The orders that are nothing of their own with a single domain."""
@@ -35,12 +35,15 @@ class StreamPlan:
 def joined_shifts(shifts: Sequence[Shift], order: Order, targets: int) -> list[StreamPlan]:
     """The streams of the models: each shift by itself, or all shifts of a model at once.
 
-    Joined are the targets of a model and tier or, for "gradual", the tiers of a model and target. Joined
-    targets are named "all" if they are all `targets` of the data set, else by their names.
+    Joined are the targets of a model and tier or, for "gradual", the tiers of a model and target, or of each
+    of its corruptions. Joined targets are named "all" if they are all `targets` of the data set, else by
+    their names.
     """
     if order in _ALONE:
         return [StreamPlan(s.target, s.tier, s.sources, (s.stream,), (s.target,)) for s in shifts]
     groups: dict[tuple[tuple[str, ...], int | str | None], list[Shift]] = {}
+    if order == "gradual" and any(shift.corruption for shift in shifts):
+        shifts = [shift for shift in shifts if shift.corruption]  # an image as it is has no tiers
     for shift in shifts:
         groups.setdefault((shift.sources, shift.domain if order == "gradual" else shift.tier), []).append(
             shift
