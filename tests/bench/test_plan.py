@@ -186,19 +186,28 @@ def test_joined_orders_meet_all_targets_of_a_model_at_once(order: Order) -> None
     }
 
 
+CORRUPTED = [
+    Shift("usps", f"usps/{corruption}/{tier}" if corruption else "usps", ("mnist",), tier, corruption)
+    for tier in (1, 2)
+    for corruption in (None, "fog", "snow")
+]
+
+
 def test_gradual_streams_are_the_tiers_of_a_corruption_without_the_images_as_they_are() -> None:
-    shifts = [
-        Shift("usps", f"usps/{corruption}/{tier}", ("mnist",), tier, corruption)
-        for tier in (1, 2)
-        for corruption in (None, "fog", "snow")
-    ]
-    joined = joined_shifts(shifts, "gradual", 1)
+    joined = joined_shifts(CORRUPTED, "gradual", 1)
     assert [j.streams for j in joined] == [("usps/fog/1", "usps/fog/2"), ("usps/snow/1", "usps/snow/2")]
 
 
 def test_a_changing_stream_is_of_one_domain() -> None:
     joined = joined_shifts(Toy(Path()).shifts, "changing", 3)
     assert [len(j.streams) for j in joined] == [1, 1, 1]
+    (alone,) = joined_shifts(CORRUPTED, "changing", 1)  # which corrupts the images itself
+    assert (alone.target, alone.tier, alone.streams) == ("usps", None, ("usps",))
+
+
+def test_corruptions_of_a_target_that_are_met_alone_are_told_apart() -> None:
+    places = [(plan.target, plan.tier) for plan in joined_shifts(CORRUPTED, "shuffled", 1)]
+    assert len(set(places)) == len(places) == 6
 
 
 def test_cells_say_where_their_images_come_from() -> None:

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +51,7 @@ def run_cells(
     try:
         trained, stream = _start(run, models)
         if summarise:
-            summary = summarise_stream(run, trained, stream.logits)
+            summary = summarise_stream(run, trained, stream.logits[stream.labels >= 0])
         able, rehearsed, results = _rehearse(run, trained, models)
         with seeded(run.model.key, cell["stream"], cell["label"]):
             results += _adapt(able, trained, stream, rehearsed) if able.cells else []
@@ -139,7 +138,7 @@ def summarise_stream(run: RunPlan, trained: SourceModel, logits: Tensor) -> Stre
 def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     cell = run.any_cell
     trained = read_source_model(model_path(models, run.model.key), pick_device())
-    options = tuple(cell.get("order_options", {}).items())
+    options = json.dumps(cell.get("order_options", {}))
     return trained, _stream_data(trained, run.streams, run.domains, cell["order"], cell["seed"], options)
 
 
@@ -150,11 +149,11 @@ def _stream_data(
     domains: tuple[str, ...],
     order: Order,
     seed: int,
-    options: tuple[tuple[str, Any], ...],
+    options: str,
 ) -> StreamData:
-    """The last streams stay in memory: the methods adapt to the same one, one after the other."""
+    """The stream with its options, as JSON; the last ones stay in memory for the methods that come next."""
     parts = {name: read_stored(path) for name, path in zip(domains, streams, strict=True)}
-    return read_stream(trained, parts, order, seed, dict(options))
+    return read_stream(trained, parts, order, seed, json.loads(options))
 
 
 def _view(cell: Cell, trained: SourceModel, logits: Tensor) -> SourceView:

@@ -1,7 +1,7 @@
 """The streams of a recipe: the shifts that are joined, and the options of their order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from equipoise.bench.keys import content_key
@@ -39,11 +39,14 @@ def joined_shifts(shifts: Sequence[Shift], order: Order, targets: int) -> list[S
     of its corruptions. Joined targets are named "all" if they are all `targets` of the data set, else by
     their names.
     """
+    if any(shift.corruption for shift in shifts):
+        if order == "changing":  # corrupts images by itself
+            shifts = list({s.stream: replace(s, tier=None) for s in shifts if not s.corruption}.values())
+        if order == "gradual":  # an image as it is has no tiers
+            shifts = [shift for shift in shifts if shift.corruption]
     if order in _ALONE:
-        return [StreamPlan(s.target, s.tier, s.sources, (s.stream,), (s.target,)) for s in shifts]
+        return [StreamPlan(s.domain, s.tier, s.sources, (s.stream,), (s.domain,)) for s in shifts]
     groups: dict[tuple[tuple[str, ...], int | str | None], list[Shift]] = {}
-    if order == "gradual" and any(shift.corruption for shift in shifts):
-        shifts = [shift for shift in shifts if shift.corruption]  # an image as it is has no tiers
     for shift in shifts:
         groups.setdefault((shift.sources, shift.domain if order == "gradual" else shift.tier), []).append(
             shift

@@ -44,7 +44,7 @@ class Corrupted(DataSet):
 
     @property
     def shifts(self) -> Sequence[Shift]:
-        """Sixteen for each tier and target: as it is, and under each corruption."""
+        """The shifts, sixteen for each tier and target: as it is, and under each corruption."""
         return [
             Shift(shift.target, _part(shift.stream, corruption, tier), shift.sources, tier, corruption)
             for tier in TIERS
@@ -57,7 +57,7 @@ class Corrupted(DataSet):
         return self._clean.files(self._split(part)[0])
 
     def parameters(self, part: str) -> Mapping[str, str | int]:
-        """Those of the part that is corrupted, and a hash of what the corruption does to pixels of noise."""
+        """The parameters of the part that is corrupted, and a hash of the corruption of pixels of noise."""
         clean, made = self._split(part)
         parameters = self._clean.parameters(clean)
         if made is None:
@@ -65,7 +65,7 @@ class Corrupted(DataSet):
         return {**parameters, "probe": probe(*made, side=self.side, channels=self.channels)}
 
     def origin(self, part: str) -> Origin:
-        """Made, unless the part comes as it is."""
+        """The origin: "made", unless the part comes as it is."""
         clean, made = self._split(part)
         return "made" if made else self._clean.origin(clean)
 

@@ -46,8 +46,9 @@ def recommend(
 ) -> Recommendation:
     """Recommend a method for a model and a kind of stream, by trying a short list of methods.
 
-    Labelled samples under made-up shifts (those of `rehearse`; no benchmark has them) are put into the order
-    of the stream, each shift a domain of it. Every method adapts to that stream and is scored as it answers.
+    Labelled samples under made-up shifts (those of `rehearse`, none of them one of the 15 corruptions) are
+    put into the order of the stream, each shift a domain of it. Every method adapts to that stream and is
+    scored as it answers.
     Of the methods that are clearly more accurate than the source model, and indistinguishable from the most
     accurate of them, the one with the lowest negative log-likelihood is recommended, or the cheapest of those
     alike in it; without any, no adaptation. Differences are paired over shifts, and clear if their 90 %

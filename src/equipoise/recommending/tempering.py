@@ -17,7 +17,8 @@ MOST_SHIFTS = 16
 def rehearsal_shifts(every: Shifts, stream: Shifts) -> Shifts:
     """Up to 16 shifts for rehearsals, none of the stream's, unless too few others are left.
 
-    Tempered answers are scored on the stream: a rehearsal on the same shifts would flatter them.
+    Tempered answers are scored on the stream: after a rehearsal on the same shifts their
+    scores would be too good.
     """
     others = {name: shift for name, shift in every.items() if name not in stream}
     enough = others if len(others) >= FEWEST_SHIFTS - 1 else dict(every)

@@ -32,10 +32,12 @@ def calibrated_paths(
         images: with labels, clean.
         seed: of the stream, which decides which pairs there are.
         accuracy: from 0 to 1.
-        samples: the number of images that are measured on, the first ones.
+        samples: the number of images that are measured on, chosen at random.
     """
     accuracy = number("accuracy", accuracy, low=0, high=1)
-    some = images.select(torch.arange(min(integer("samples", samples, low=1), len(images))))
+    # Not the first ones: images may come class after class.
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    some = images.select(order[: integer("samples", samples, low=1)])
     cycle = corruption_cycle(seed)
     found: dict[str, Path] = {}
     for place in range(len(cycle)):

@@ -63,7 +63,7 @@ class Changing(Kind):
 
     @property
     def about(self) -> str:
-        """With speed and difficulty."""
+        """The order in words, with its speed and difficulty."""
         difficulty = (
             f"severities that add up to {self.severity:g}"
             if self.paths is None

@@ -47,7 +47,7 @@ class Correlated(Kind):
 
     @property
     def about(self) -> str:
-        """With the concentration."""
+        """The order in words, with its concentration."""
         return (
             "one domain after the other, each with classes in bursts by a Dirichlet distribution of "
             f"concentration {self.concentration:g} over slots of time"

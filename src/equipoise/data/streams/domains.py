@@ -76,7 +76,7 @@ class Gradual(Kind):
     about = "one shift that grows stronger tier by tier and weaker again, each visit to a tier in a new order"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
-        """Up, and down without the top."""
+        """The domains up to the last one, and down again without it."""
         up = [(tier, "up") for tier in range(len(domains.sizes))]
         down = [(tier, "down") for tier in reversed(range(len(domains.sizes) - 1))]
         visits = [
@@ -112,7 +112,7 @@ class Recurring(Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class Abrupt(Kind):
-    """Stretches of one domain each, which ends at a random place; then another one, or the same, goes on.
+    """Stretches of one domain each, cut at random places and joined in random order.
 
     The images of a domain of n are cut at random places into n / stretch pieces, and the pieces of all
     domains come in random order.
