@@ -77,6 +77,13 @@ def test_come_does_not_overflow_in_half_precision(dtype: torch.dtype, scale: flo
     assert torch.equal(values, single)
 
 
+def test_the_norm_is_frozen_where_a_class_is_masked() -> None:
+    z = torch.tensor([[1.0, -2.0, 0.5, -math.inf]], requires_grad=True)
+    (slope,) = torch.autograd.grad(objective("come", z).sum(), z)
+    assert abs(float((slope[0, :3] * z.detach()[0, :3]).sum())) < 1e-5
+    assert float(slope[0, :3].abs().sum()) > 0.01
+
+
 @pytest.mark.parametrize("row", [[0.0, 0.0, 0.0], [-math.inf, 1.0, 2.0], [3e38, -3e38, 0.0]])
 def test_come_is_finite_for_the_strangest_logits(row: list[float]) -> None:
     z = torch.tensor([row], requires_grad=True)

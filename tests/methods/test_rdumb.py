@@ -9,6 +9,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.core.method import SAMPLES
+from equipoise.methods.rdumb import Rdumb
 from tests.support.byhand import (
     Adam,
     ByHand,
@@ -97,6 +98,10 @@ def test_the_period_counts_samples_and_not_batches() -> None:
     assert resets([4] * 24, 16) == [16, 32, 48, 64, 80]
     assert resets([16] * 6, 16) == [16, 32, 48, 64, 80]
     assert resets([5] * 8, 16) == [20]  # a batch is never cut
+
+
+def test_methods_with_equal_options_have_one_hash() -> None:
+    assert hash(Rdumb(base="tent")) == hash(Rdumb(base="tent")) != hash(Rdumb(base="eta"))
 
 
 def test_the_defaults_are_the_authors() -> None:

@@ -113,6 +113,14 @@ def test_the_prior_is_added_and_not_multiplied() -> None:
         assert bool((came.softmax(1)[:, 0] > p[:, 0]).all())
 
 
+def test_a_row_that_is_not_finite_has_no_part_in_the_prior() -> None:
+    z = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.0], [torch.nan, 0.0, 0.0]])
+    came, expected = losses.with_prior(z), losses.with_prior(z[:2])
+    assert came[:2].isfinite().all() and came[2].isnan().any()
+    assert (came[:2].argmax(1) == expected.argmax(1)).all()
+    assert losses.with_prior(z[2:]).isnan().any()
+
+
 def test_a_uniform_prior_changes_no_probability() -> None:
     z = torch.eye(4) * 3
     assert torch.allclose(losses.with_prior(z).softmax(1), z.softmax(1), atol=1e-6)

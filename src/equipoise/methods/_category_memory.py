@@ -93,8 +93,9 @@ class _Slots(NamedTuple):
     def slot_for(self, came: Tensor, level: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
         """The slot for a sample of a class and an entropy, and whether it may take it."""
         filled, own = self.classes >= 0, self.classes == came
-        scores = torch.sigmoid(self.ages / len(self.ages)) + self.nats / math.log(num_classes)
-        score = 0.5 + level / math.log(num_classes)
+        most = math.log(max(num_classes, 2))  # a single class has no entropy
+        scores = torch.sigmoid(self.ages / len(self.ages)) + self.nats / most
+        score = 0.5 + level / most
         sizes = ((self.classes == self.classes.unsqueeze(1)) & filled).sum(1)
         below = own.sum() < len(self.classes) / num_classes
         losers = torch.where(below, filled & (sizes == sizes.amax()), own)

@@ -39,9 +39,10 @@ def opinion_entropy(logits: Tensor) -> Tensor:
     tensor([1.3863])
     """
     z = at_least_single(logits)
-    z = z.clamp(min=torch.finfo(z.dtype).min)  # −inf has no direction
-    direction = normalize(z.detach(), dim=-1)
-    along = (direction * z).sum(-1, keepdim=True)
+    finite = torch.where(z.isfinite(), z, 0.0)  # −inf has no direction
+    direction = normalize(finite.detach(), dim=-1)
+    along = (direction * finite).sum(-1, keepdim=True)
+    z = z.clamp(min=torch.finfo(z.dtype).min)
     frozen = z + direction * (along.detach() - along)
     undecided = torch.full_like(z[..., :1], math.log(z.shape[-1]))
     return nats(torch.cat([frozen, undecided], dim=-1))

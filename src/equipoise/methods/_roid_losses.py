@@ -51,10 +51,15 @@ def with_prior(logits: Tensor) -> Tensor:
     """Logits plus the logarithm of the smoothed mean of the batch's probabilities.
 
     π = mean_i p_i, s = max(1/N, 1/C) / max_c π_c, π̃ = (π + s) / (1 + s C): the softmax of z + ln π̃ is the
-    posterior under the prior π̃, where that of the model was uniform.
+    posterior under the prior π̃, where that of the model was uniform. Rows that are not finite have no part in
+    π.
     """
     rows, classes = logits.shape
-    prior = at_least_single(logits).softmax(1).mean(0)
+    good = logits.isfinite().all(1, keepdim=True)
+    probabilities = at_least_single(torch.where(good, logits, 0.0)).softmax(1)
+    prior = torch.where(good | ~good.any(), probabilities, 0.0).sum(0) / torch.where(
+        good.any(), good.sum(), rows
+    )
     smoothing = max(1 / rows, 1 / classes) / prior.amax()
     smoothed = (prior + smoothing) / (1 + smoothing * classes)
     return logits + smoothed.log().to(logits)

@@ -76,7 +76,8 @@ class Memo(Method):
         answers, losses, steps = (student.gather(column, "answers") for column in columns)
         used = steps.sum()
         some = Check(used > 0, "no sample gave a finite step", undoes=False)
-        return Update(answers, used=used, loss=losses.mean(), checks=(some,))
+        loss = torch.where(steps, losses, 0.0).sum() / used.clamp(min=1)
+        return Update(answers, used=used, loss=loss, checks=(some,))
 
     def _answer(self, student: Student, one: Batch, views: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The logits of a sample after a step on its views, the loss, and whether the step was taken."""

@@ -50,6 +50,9 @@ class Rdumb(DelegatingMethod):
         object.__setattr__(self, "counters", (*self.inner.counters, _SEEN))
         object.__setattr__(self, "options", option_values(self.inner))
 
+    def __hash__(self) -> int:
+        return hash((self.base, self.every, repr(self.options)))
+
     @cached_property
     def inner(self) -> Method:
         """The method of the base."""
