@@ -42,7 +42,9 @@ def confidence_limit(source: SourceStatistics | None) -> Tensor:
     measured = torch.zeros(0) if source is None else source.confidences
     if not len(measured):
         return torch.tensor(torch.inf)
-    return measured.quantile(0.05) - 0.05
+    below, share = divmod(0.05 * (len(measured) - 1), 1)  # torch.quantile reads its argument on the host
+    above = min(int(below) + 1, len(measured) - 1)
+    return torch.lerp(measured[int(below)], measured[above], share) - 0.05
 
 
 def draw_views(context: Context, views: int) -> tuple[Tensor, Tensor]:
