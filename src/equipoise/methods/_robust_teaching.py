@@ -1,4 +1,4 @@
-"""What RoTTA and PeTTA share: a teacher that answers, a balanced memory, views and robust statistics."""
+"""The base of RoTTA and PeTTA: a teacher that answers, a balanced memory, views and robust statistics."""
 
 from abc import abstractmethod
 from collections.abc import Callable

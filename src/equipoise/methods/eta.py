@@ -11,6 +11,7 @@ from equipoise.core.gradient import Loss
 from equipoise.core.method import SAMPLES, Context, Counts, Memory
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single, nats
+from equipoise.methods._average_answer import AVERAGE_ANSWER, check_average
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._objectives import OBJECTIVES, Objective, mean_over, objective
 from equipoise.network.flags import Check
@@ -45,7 +46,7 @@ class Eta(WindowedMethod):
     """
 
     name = "eta"
-    arrives = (f"{SAMPLES}*", "average")
+    arrives = (f"{SAMPLES}*", AVERAGE_ANSWER)
 
     margin: float = option(0.4, low=0)
     epsilon: float = option(0.05, low=0)
@@ -56,7 +57,7 @@ class Eta(WindowedMethod):
         entropies, probabilities = nats(logits.detach()), at_least_single(logits.detach()).softmax(1)
         limit = self.margin * math.log(logits.shape[1])
         # Zeros: no average yet.
-        average = context.memory.get("average", torch.zeros_like(probabilities[0])).to(probabilities)
+        average = context.memory.get(AVERAGE_ANSWER, torch.zeros_like(probabilities[0])).to(probabilities)
         if len(average) != logits.shape[1]:
             raise StateError(f"expected an average of {logits.shape[1]} classes, got {len(average)}")
         first = ~average.any()
@@ -67,11 +68,9 @@ class Eta(WindowedMethod):
         moved = torch.where(first, mean, torch.lerp(mean, average, _INERTIA))
         loss = mean_over(kept, (limit - entropies).exp() * objective(self.objective, logits))
         some = Check(count > 0, f"none of {len(logits)} samples is reliable and new", undoes=False)
-        return Loss(loss, count, {"average": torch.where(count > 0, moved, average)}, (some,))
+        return Loss(loss, count, {AVERAGE_ANSWER: torch.where(count > 0, moved, average)}, (some,))
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse a window of another size, and an average of another number of classes."""
         super().check_memory(student, memory, counts)
-        average = memory.get("average")
-        if average is not None and (average.ndim != 1 or student.classes not in (None, len(average))):
-            raise StateError(f"expected an average of {student.classes} classes, got {tuple(average.shape)}")
+        check_average(memory, student.classes)

@@ -8,9 +8,9 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Loss
 from equipoise.core.method import SAMPLES, Context, Counts, Memory, Update
-from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 from equipoise.methods import _roid_losses as losses
+from equipoise.methods._average_answer import AVERAGE_ANSWER, check_average
 from equipoise.methods._averages import moving_average
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._views import WEAK_DRAWS, weak_views
@@ -52,7 +52,7 @@ class Roid(WindowedMethod):
     """
 
     name = "roid"
-    arrives = (f"{SAMPLES}*", "average")
+    arrives = (f"{SAMPLES}*", AVERAGE_ANSWER)
 
     prior_correction: bool = flag(False)
     mirrored: bool = flag(False)
@@ -70,10 +70,10 @@ class Roid(WindowedMethod):
         views = context.batch.change(lambda images: weak_views(images, draws, mirrored=self.mirrored))
         other = context.student.on_batch_statistics(views, momentum=0.0)
         mean = at_least_single(logits.detach()).softmax(1).mean(0)
-        average = context.memory.get("average", torch.full_like(mean, 1 / len(mean))).to(mean)
+        average = context.memory.get(AVERAGE_ANSWER, torch.full_like(mean, 1 / len(mean))).to(mean)
         weights, kept = losses.sample_weights(logits, average)
         each = losses.soft_likelihood_ratio(logits) + losses.symmetric_cross_entropy(logits, other)
-        moved = {"average": torch.lerp(mean, average, _INERTIA)}
+        moved = {AVERAGE_ANSWER: torch.lerp(mean, average, _INERTIA)}
         return Loss((weights * each).sum() / len(logits), kept.sum(), moved)
 
     def _one_step(self, context: Context, before: Update | None = None) -> Update:
@@ -94,6 +94,4 @@ class Roid(WindowedMethod):
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse a window of another size, and an average of another number of classes."""
         super().check_memory(student, memory, counts)
-        average = memory.get("average")
-        if average is not None and (average.ndim != 1 or student.classes not in (None, len(average))):
-            raise StateError(f"expected an average of {student.classes} classes, got {tuple(average.shape)}")
+        check_average(memory, student.classes)

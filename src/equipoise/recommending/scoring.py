@@ -53,7 +53,7 @@ class ShiftSums:
 
 
 def _draws(shifts: int) -> Tensor:
-    """How often each shift is in each replicate of the bootstrap; the same for all methods, so paired."""
+    """The count of each shift in each replicate of the bootstrap; the same for all methods, so paired."""
     generator = torch.Generator().manual_seed(BOOTSTRAP_SEED)
     picked = torch.randint(shifts, (BOOTSTRAP_REPLICATES, shifts), generator=generator)
     counts = torch.zeros(BOOTSTRAP_REPLICATES, shifts, dtype=torch.float64)
