@@ -59,6 +59,14 @@ def test_every_combination_once() -> None:
     assert {c["options"]["t_max"] for r in runs for c in r.cells.values()} == {2.75}
 
 
+def test_a_batch_size_of_the_recipe_is_that_of_every_method() -> None:
+    methods = {"source": {"batch_size": 16}, "tent": {"batch_size": 200}, "norm": {}}
+    of_each = {run.any_cell["batch_size"] for run in plan(toy_recipe(methods=methods))}
+    assert of_each == {16, 200, 50}
+    runs = plan(toy_recipe(methods=methods, batch_size=64))
+    assert {cell["batch_size"] for run in runs for cell in run.cells.values()} == {64}
+
+
 def test_a_model_is_trained_once_for_all_methods_and_what_it_meets() -> None:
     assert len({run.model for run in plan(toy_recipe(seeds=[0, 1]))}) == 6
     tiers = plan(toy_recipe(data="toy-tiers"), ToyTiers(Path()))
