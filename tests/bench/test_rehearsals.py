@@ -371,6 +371,8 @@ def test_streams_in_one_folder_share_models_and_rehearsals(
             seeds=[seed],
             methods=methods,
             rehearsal={"images": 102, "shifts": 8},
+            domain_images=20,
+            order_options={"passes": 2} if order == "recurring" else {},
             temperings=["none", "rehearsed"],
             protocols=["online"],
         )
