@@ -217,6 +217,10 @@ def test_a_changing_stream_is_of_one_domain() -> None:
     assert [len(j.streams) for j in joined] == [1, 1, 1]
     (alone,) = joined_shifts(CORRUPTED, "changing", 1)  # which corrupts the images itself
     assert (alone.target, alone.tier, alone.streams) == ("usps", None, ("usps",))
+    with pytest.raises(RecipeError, match=r"corrupts images as they are, and the streams .* have none"):
+        joined_shifts(ToyTiers(Path()).shifts, "changing", 2)
+    runs = plan(toy_recipe(order="changing", methods={"source": {}}))
+    assert {run.any_cell["origin"] for run in runs} == {"made"}
 
 
 def test_corruptions_of_a_target_that_are_met_alone_are_told_apart() -> None:

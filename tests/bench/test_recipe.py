@@ -45,7 +45,7 @@ def test_recipes_have_the_papers_settings(name: str) -> None:
 
 
 SHIPPED = {name for name in list_methods() if method_class(name).__module__.startswith("equipoise.methods.")}
-STREAMS = ("continual", "correlated", "noisy", "recurring")
+STREAMS = ("changing", "continual", "correlated", "noisy", "recurring")
 
 
 def test_shipped_recipes_are_listed_and_explain_themselves() -> None:
@@ -105,7 +105,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     path.write_text("a: !!python/object/apply:os.system [true]\n")
     with pytest.raises(RecipeError, match="not YAML"):
         load_recipe(str(path))
-    with pytest.raises(RecipeError, match="there are continual, correlated, demo, digits"):
+    with pytest.raises(RecipeError, match="there are changing, continual, correlated, demo, digits"):
         load_recipe("mnist")
 
 

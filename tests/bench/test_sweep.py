@@ -169,6 +169,19 @@ def test_the_tiers_asked_for_are_streams_in_place_of_those_of_the_recipe(tmp_pat
         go(without, tmp_path, tiers=[5])
 
 
+def test_a_changing_stream_reads_no_corrupted_images_and_takes_no_tiers(tmp_path: Path) -> None:
+    options = {"transition": 10, "length": 20}
+    methods = {"source": {"batch_size": 16}}
+    recipe = toy_recipe(
+        data="demo-c", order="changing", order_options=options, tiers=[5], methods=methods, **SMALL
+    )
+    outcome, _ = go(recipe, tmp_path, targets=["mnist"], limit=60)
+    assert outcome == SweepSummary(cells=1, before=0, failed=0)
+    assert not [path.name for path in (tmp_path / "out" / "cache").iterdir() if "fog" in path.name]
+    with pytest.raises(RecipeError, match="tiers: expected none, as 'changing' has a `severity`, got 3"):
+        go(recipe, tmp_path, targets=["mnist"], limit=60, tiers=[3])
+
+
 class Clock:
     """A time that the test sets."""
 

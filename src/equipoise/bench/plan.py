@@ -129,7 +129,8 @@ def make_plan(
             weights=weights[name],
         )
         streams = [(domains or stored)[part] for part in stream.streams]
-        made = any(data_set.origin(part) == "made" for part in stream.streams)
+        # Images of a changing stream are corrupted when they are gathered.
+        made = recipe.order == "changing" or any(data_set.origin(p) == "made" for p in stream.streams)
         runs += [
             RunPlan(
                 model,

@@ -35,11 +35,15 @@ def joined_shifts(shifts: Sequence[Shift], order: KindName, targets: int) -> lis
     of its corruptions. Joined targets are named "all" if they are all `targets` of the data set, else by
     their names.
     """
-    if any(shift.corruption for shift in shifts):
-        if order == "changing":  # corrupts images by itself
-            shifts = list({s.stream: replace(s, tier=None) for s in shifts if not s.corruption}.values())
-        if order == "gradual":  # an image as it is has no tiers
-            shifts = [shift for shift in shifts if shift.corruption]
+    corrupted = any(shift.corruption for shift in shifts)
+    if order == "changing":  # corrupts images by itself
+        if not corrupted and any(shift.tier is not None for shift in shifts):
+            raise RecipeError(
+                "order: 'changing' corrupts images as they are, and the streams of this data set have none"
+            )
+        shifts = list({s.stream: replace(s, tier=None) for s in shifts if not s.corruption}.values())
+    if order == "gradual" and corrupted:  # an image as it is has no tiers
+        shifts = [shift for shift in shifts if shift.corruption]
     if KINDS[order].alone:
         return [StreamPlan(s.domain, s.tier, s.sources, (s.stream,), (s.domain,)) for s in shifts]
     groups: dict[tuple[tuple[str, ...], int | str | None], list[Shift]] = {}

@@ -14,6 +14,7 @@ from equipoise.bench.recipe import Recipe
 from equipoise.bench.rehearsals import rehearsal_path, store_rehearsal
 from equipoise.bench.schema import REHEARSED, CellResult, StreamSummary
 from equipoise.bench.store import Store
+from equipoise.bench.stream_plan import joined_shifts
 from equipoise.bench.training import train_source_model
 from equipoise.bench.workers import Workers
 from equipoise.data import Cache, DataSet, Reader, Shift, Stored, open_data_set
@@ -74,7 +75,10 @@ def run_recipe(
     data_set = open_data_set(recipe.data, data)
     if tiers and all(shift.tier is None for shift in data_set.shifts):
         raise RecipeError(f"tiers: expected none, as {recipe.data} has no tiers, got {_listed(tiers)}")
+    if tiers and recipe.order == "changing":
+        raise RecipeError(f"tiers: expected none, as 'changing' has a `severity`, got {_listed(tiers)}")
     shifts = picked_shifts(data_set.shifts, targets, tiers or recipe.tiers)
+    planned = joined_shifts(shifts, recipe.order, len({shift.target for shift in data_set.shifts}))
     with Store(out) as store:
         for folder in (out, out / MODELS, out / CACHE):
             folder.mkdir(exist_ok=True)
@@ -83,7 +87,7 @@ def run_recipe(
         few = min((each for each in (limit, recipe.domain_images) if each is not None), default=None)
         read = partial(_read_parts, data_set, out / CACHE, bad_files, workers.count, progress)
         stored = read([part for shift in shifts for part in shift.sources], limit)
-        streams = read([shift.stream for shift in shifts], few)
+        streams = read([part for stream in planned for part in stream.streams], few)
         runs = make_plan(recipe, data_set, shifts, stored, weights, limit, streams)
         total = {key: cell for run in runs for key, cell in run.cells.items()}
         before = store.done & total.keys()
