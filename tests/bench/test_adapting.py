@@ -99,7 +99,7 @@ def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
 
 
 def test_answers_of_one_tempering_are_held_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, held, real = runs_of(folder, methods={"norm": {"batch_size": 16}})[1], [], adapting.score
+    run, held, real = runs_of(folder, methods={"norm": {"batch_size": 16}})[1], [], scoring.score
 
     def watched(logits: torch.Tensor, labels: torch.Tensor) -> Any:
         alive = [each for each in gc.get_objects() if type(each) is torch.Tensor]

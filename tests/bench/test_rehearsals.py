@@ -355,11 +355,11 @@ def test_a_sweep_makes_each_rehearsal_once_before_its_runs(
 def test_streams_in_one_folder_share_models_and_rehearsals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, real, out = [], rehearsals.rehearse, tmp_path / "out"
+    calls, out = [], tmp_path / "out"
 
     def noted(*given: Any, **options: Any) -> SourceStatistics:
         calls.append(options["seed"])
-        return real(*given, **options)
+        return eq.rehearse(*given, **options)
 
     def stream(order: str, seed: int, methods: dict[str, Any]) -> set[str]:
         """The models and rehearsals that this stream added to the folder."""
