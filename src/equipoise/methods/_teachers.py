@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import GradientMethod
 from equipoise.core.method import Answer, Context, Memory
-from equipoise.functional import at_least_single
+from equipoise.functional import at_least_single, soft_cross_entropy
 from equipoise.methods._views import ROWS_AT_ONCE, TILE, WEAK_DRAWS, views_of, weak_views
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.student import Student
@@ -35,6 +35,11 @@ class TaughtMethod(GradientMethod):
     def export(self, student: Student, memory: Memory) -> nn.Module:
         """A copy of the network with the teacher's weights."""
         return student.export(part(memory, TEACHER))
+
+
+def against(logits: Tensor, teacher: Tensor) -> Tensor:
+    """The cross-entropy of each answer against a teacher's, both as logits."""
+    return soft_cross_entropy(logits, at_least_single(teacher).softmax(1))
 
 
 def confidence_limit(source: SourceStatistics | None) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Loss
 from equipoise.core.method import Context, Update
-from equipoise.functional import at_least_single, soft_cross_entropy
+from equipoise.functional import at_least_single
 from equipoise.methods import _teachers as teachers
 from equipoise.methods._averages import moving_average
 from equipoise.network.named_tensors import part, prefixed
@@ -85,8 +85,7 @@ class Cotta(teachers.TaughtMethod):
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The cross-entropy against the teacher's answers."""
-        targets = at_least_single(context.constants[_TARGETS]).softmax(1)
-        return Loss(soft_cross_entropy(logits, targets).mean(), used=len(logits))
+        return Loss(teachers.against(logits, context.constants[_TARGETS]).mean(), used=len(logits))
 
     def _targets(self, context: Context, unsure: Tensor) -> Tensor:
         """The teacher's logits, on views if the source model is unsure; a captured step computes both."""
