@@ -40,12 +40,19 @@ def no_sums(memory: Memory) -> dict[str, Tensor]:
 
 
 def joined_sums(memory: Memory, seen: HeadAnswers, inside: Tensor) -> dict[str, Tensor]:
-    """The memory after the features of good samples that are `inside` have joined their predicted classes."""
-    sums, taken = memory[_SUMS], seen.good & inside
+    """The memory after the features of good samples that are `inside` have joined their predicted classes.
+
+    A class whose sum would not be finite is left as it is.
+    """
+    sums, counts, taken = memory[_SUMS], memory[_COUNTS], seen.good & inside
     labels = torch.where(taken, seen.logits.argmax(1), -1)
     own = (labels == torch.arange(len(sums), device=sums.device).unsqueeze(1)).to(sums)
-    features = torch.where(taken.unsqueeze(1), seen.features, 0.0).to(sums)
-    return {_SUMS: sums + own @ features, _COUNTS: memory[_COUNTS] + own.sum(1)}
+    news = sums + own @ torch.where(taken.unsqueeze(1), seen.features, 0.0).to(sums)
+    fine = news.isfinite().all(1)
+    return {
+        _SUMS: torch.where(fine.unsqueeze(1), news, sums),
+        _COUNTS: counts + torch.where(fine, own.sum(1), 0.0),
+    }
 
 
 def divergence(memory: Memory, constants: Memory) -> Tensor:

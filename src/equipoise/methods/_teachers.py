@@ -52,13 +52,24 @@ def confidence_limit(source: SourceStatistics | None) -> Tensor:
     return torch.lerp(measured[int(below)], measured[above], share) - 0.05
 
 
-def draw_views(context: Context, views: int) -> tuple[Tensor, Tensor]:
-    """The random numbers of `view_logits`."""
+def view_targets(context: Context, views: int, unsure: Tensor, *, mirrored: bool) -> Tensor:
+    """The logits, averaged over views where the flag `unsure` is true; a captured step computes both."""
+    draws, tile = _drawn_views(context, views)
+    needed = bool(unsure) if context.host_looks else None
+    plain = None if needed else context.student.on_batch_statistics(context.batch, momentum=0.0)
+    if plain is not None and needed is False:
+        return plain
+    averaged = _view_logits(context, draws, tile, mirrored=mirrored)
+    return averaged if plain is None else torch.where(unsure, averaged, plain)
+
+
+def _drawn_views(context: Context, views: int) -> tuple[Tensor, Tensor]:
+    """The random numbers of `_view_logits`."""
     draws = context.rand(views, WEAK_DRAWS)
     return draws, context.rand_like(draws.new_empty(TILE))
 
 
-def view_logits(context: Context, draws: Tensor, tile: Tensor, *, mirrored: bool) -> Tensor:
+def _view_logits(context: Context, draws: Tensor, tile: Tensor, *, mirrored: bool) -> Tensor:
     """Logits averaged over random views of each image, some 256 views in a forward; nothing moves.
 
     They are normalised by the statistics of the views in the forward; those of a lone sample, which has none,
