@@ -28,11 +28,12 @@ class Poem(WindowedMethod):
     nothing has shifted. Bets 1 + ε v on v = u − ½, sample after sample and by all of them, show a shift:
 
         g = v / (1 + ε v),   ε ← ε + γ g / √(Σ g²),   γ = 1 / (8 √3),   |ε| ≤ 1.8,
-        u' = ½ ε u² + (1 − ½ ε) u,   H' = F⁻¹(u'),   with ε of before the sample,
+        u' = ½ ε u² + (1 − ½ ε) u,   H' = H + (F⁻¹(u') − F⁻¹(u)),   with ε of before the sample,
         L = mean over {H < E₀} of ½ w² (H − H')²,   w = exp(E₀ − H),   E₀ = margin · ln C,
 
-    H' and w taken as constants. Without a shift ε stays near 0, H' near H, and nothing is learned. One
-    forward and one backward a batch. Where no sample has H < E₀ there is no step, but ε follows.
+    H' and w taken as constants. F⁻¹(u) is H but beyond the range of the source's entropies, where u' = u, and
+    so H' = H. Without a shift ε stays near 0, H' near H, and nothing is learned. One forward and one backward
+    a batch. Where no sample has H < E₀ there is no step, but ε follows.
 
     Args:
         margin: E₀ as a multiple of ln C.
@@ -64,7 +65,8 @@ class Poem(WindowedMethod):
         fixed, quantiles = entropies.detach(), context.constants["quantiles"].to(entropies.dtype)
         levels, memory = level_of(fixed, quantiles), context.memory
         bets, epsilon, squares = betting(levels - 0.5, memory["epsilon"], memory["squares"])
-        targets = quantile_at(levels + bets / 2 * (levels**2 - levels), quantiles)
+        moved = levels + bets / 2 * (levels**2 - levels)
+        targets = fixed + (quantile_at(moved, quantiles) - quantile_at(levels, quantiles))
         kept = fixed < limit
         weighted = (limit - fixed).exp() * (entropies - targets)
         some = Check(kept.any(), f"none of {len(logits)} samples is reliable", undoes=False)
