@@ -117,14 +117,13 @@ def recommended(
     listed: dict[str, Candidate],
     given: argparse.Namespace,
 ) -> eq.Recommendation:
-    """The recommendation of all methods for a kind of stream."""
+    """The recommendation of all methods for a kind of stream, with statistics of the held-out samples."""
     return eq.recommend(
         trained.model,
         loader,
         stream=kind,
         budget=None,
         methods=[(one.name, one.options) for one in listed.values()],
-        source=trained.source,
         length=given.length,
         samples=given.samples,
         batch_size=given.batch_size,
