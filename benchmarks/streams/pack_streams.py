@@ -65,8 +65,8 @@ def _comparable(cell: Mapping[str, Any], part: str) -> Any:
 def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a line: scores, the estimate of the accuracy, and the accuracy and NLL over time.
 
-    `domain_accuracy` and `domain_nll` are of the domains in their order, `pass_accuracy` of the passes of a
-    stream that recurs: numbers with blanks between them.
+    `accuracy_by_domain` and `nll_by_domain` are of the domains in their order, `accuracy_by_pass` of the
+    passes of a stream that recurs: numbers with blanks between them.
     """
     cell, estimate = line["cell"], line.get("estimate", {})
     scores = {name: line["scores"][name] for name in ("accuracy", "ece", "nll")}
@@ -75,9 +75,9 @@ def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
     passes = cell.get("order_options", {}).get("passes", 1)
     images, correct, nll = (by_visit(line["bins"], name, passes) for name in ("images", "correct", "nll"))
     over_time = {
-        "domain_accuracy": written(correct.sum(0) / images.sum(0)),
-        "domain_nll": written((nll * images).sum(0) / images.sum(0)),
-        "pass_accuracy": written(correct.sum(1) / images.sum(1)) if passes > 1 else "",
+        "accuracy_by_domain": written(correct.sum(0) / images.sum(0)),
+        "nll_by_domain": written((nll * images).sum(0) / images.sum(0)),
+        "accuracy_by_pass": written(correct.sum(1) / images.sum(1)) if passes > 1 else "",
     }
     return {
         **{name: cell[name] for name in CELL},

@@ -12,7 +12,7 @@ STREAMS = ("continual", "correlated", "recurring", "noisy")
 DATA = {"digits-c": "Digits", "pacs-c": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
 NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobilenet_v1": "MobileNet"}
 RAW, REHEARSED, SOURCE = "none", "rehearsed", "source"
-BY_DOMAIN = {"accuracy": "domain_accuracy", "nll": "domain_nll"}
+BY_DOMAIN = {"accuracy": "accuracy_by_domain", "nll": "nll_by_domain"}
 """The metrics that are known for each domain of a stream, so that domains are the pairs of a test."""
 
 

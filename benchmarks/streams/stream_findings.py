@@ -22,7 +22,7 @@ def extent_table(cells: pd.DataFrame) -> str:
                 str(setting.place),
                 setting.stream,
                 str(len(rows[["target", "seed"]].drop_duplicates())),
-                str(len(first["domain_accuracy"].split())),
+                str(len(first["accuracy_by_domain"].split())),
                 str(first["domain_images"]),
                 f"{round(rows['images'].mean()):,}",
                 str(first["batch_size"]),

@@ -78,7 +78,7 @@ def by_pass(cells: pd.DataFrame, place: Place) -> pd.DataFrame:
     """The mean accuracy over targets and seeds for each method (row) and pass (column)."""
     rows = whole(at(cells, Setting(place, "recurring")))
     rows = rows[rows["tempering"] == RAW]
-    values = rows["pass_accuracy"].str.split(expand=True).astype(float)
+    values = rows["accuracy_by_pass"].str.split(expand=True).astype(float)
     return values.set_axis(range(1, values.shape[1] + 1), axis=1).groupby(rows["name"]).mean()
 
 
