@@ -10,7 +10,7 @@ from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.provenance import code_digest
 from equipoise.bench.recipe import Recipe
 from equipoise.bench.stream_plan import joined_shifts
-from equipoise.data import DataSet, Order, Origin, Shift, Stored
+from equipoise.data import DataSet, KindName, Origin, Shift, Stored
 from equipoise.errors import OptionError, RecipeError
 from equipoise.methods.tent import Tent
 from equipoise.models.backbones import InitialWeights
@@ -176,7 +176,7 @@ def test_streams_are_told_apart_by_model_images_and_range() -> None:
 
 
 @pytest.mark.parametrize("order", ["mixed", "continual"])
-def test_joined_orders_meet_all_targets_of_a_model_at_once(order: Order) -> None:
+def test_joined_orders_meet_all_targets_of_a_model_at_once(order: KindName) -> None:
     shifts = ToyTiers(Path()).shifts
     joined = joined_shifts(shifts, order, 2)
     assert [(j.target, j.tier, j.streams) for j in joined] == [
@@ -199,6 +199,12 @@ CORRUPTED = [
     for tier in (1, 2)
     for corruption in (None, "fog", "snow")
 ]
+
+
+def test_gradual_streams_of_a_single_tier_are_refused_with_the_reason() -> None:
+    of_one = [shift for shift in CORRUPTED if shift.tier == 1]
+    with pytest.raises(RecipeError, match="a target has only one: name at least two `tiers`"):
+        joined_shifts(of_one, "gradual", 1)
 
 
 def test_gradual_streams_are_the_tiers_of_a_corruption_without_the_images_as_they_are() -> None:

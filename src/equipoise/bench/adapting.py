@@ -30,7 +30,7 @@ from equipoise.bench.stream_data import StreamData, read_stream
 from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
-from equipoise.data.streams import Order
+from equipoise.data.streams import KindName
 from equipoise.errors import ModelError
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
@@ -146,7 +146,7 @@ def _stream_data(
     trained: SourceModel,
     streams: tuple[Path, ...],
     domains: tuple[str, ...],
-    order: Order,
+    order: KindName,
     seed: int,
     options: str,
 ) -> StreamData:

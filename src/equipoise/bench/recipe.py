@@ -20,7 +20,7 @@ from equipoise.bench.recipe_parts import (
 )
 from equipoise.bench.schema import REHEARSED, Protocol
 from equipoise.data.corrupted import corrupted_version
-from equipoise.data.streams import Order
+from equipoise.data.streams import KindName
 from equipoise.errors import DataError, RecipeError
 from equipoise.factory import options_of
 from equipoise.registry import list_methods
@@ -58,7 +58,7 @@ class Recipe(Strict):
     data: str
     modules: tuple[str, ...] = ()
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
-    order: Order = "shuffled"
+    order: KindName = "shuffled"
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[Positive, ...] = ()
     domain_images: Positive | None = None
@@ -169,7 +169,7 @@ class StreamRecipe(Strict):
 
     about: str
     on: str
-    order: Order
+    order: KindName
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[Positive, ...] = (5,)
     domain_images: Positive | None = None
