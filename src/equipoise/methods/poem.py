@@ -12,7 +12,7 @@ from equipoise.errors import SourceError
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._entropy_bets import betting, level_of, quantile_at
 from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import mean_over
+from equipoise.methods._objectives import mean_over, rows_of
 from equipoise.network.flags import Check
 from equipoise.network.student import Student
 from equipoise.options import option
@@ -61,14 +61,14 @@ class Poem(WindowedMethod):
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The squared distance of entropies from where the bets move them."""
-        entropies, limit = nats(logits), self.margin * math.log(logits.shape[1])
-        fixed, quantiles = entropies.detach(), context.constants["quantiles"].to(entropies.dtype)
+        fixed, limit = nats(logits.detach()), self.margin * math.log(logits.shape[1])
+        quantiles = context.constants["quantiles"].to(fixed.dtype)
         levels, memory = level_of(fixed, quantiles), context.memory
         bets, epsilon, squares = betting(levels - 0.5, memory["epsilon"], memory["squares"])
         moved = levels + bets / 2 * (levels**2 - levels)
         targets = fixed + (quantile_at(moved, quantiles) - quantile_at(levels, quantiles))
         kept = fixed < limit
-        weighted = (limit - fixed).exp() * (entropies - targets)
+        weighted = (limit - fixed).exp() * (nats(rows_of(kept, logits)) - targets)
         some = Check(kept.any(), f"none of {len(logits)} samples is reliable", undoes=False)
         news = {"epsilon": epsilon, "squares": squares}
         return Loss(mean_over(kept, weighted**2 / 2), kept.sum(), news, (some,))
