@@ -138,7 +138,7 @@ def rows_of(found: eq.Recommendation, listed: dict[str, Candidate], setting: dic
     chosen = {
         (labels[str(Candidate(row["method"], row["options"]))], row["tempering"]): row for row in found.table
     }
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"label": label, "tempering": tempering, "problem": row["problem"]}
         for (label, tempering), row in chosen.items()
         if row["problem"]

@@ -10,7 +10,7 @@ methods in that stream less that of the chosen one. `--by data stream` divides t
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,18 @@ def _of_folder(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _grouped(rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    yield from rows.groupby(list(by), sort=False)
+
+
 def forms_of(rows: pd.DataFrame) -> list[Form]:
     """The forms of the methods that were tried in one setting; their names are labels."""
     found = []
-    for key, part in rows.groupby(["label", "tempering"], sort=False):
-        label, tempering = key
-        columns = (torch.tensor(part[name].tolist()).double() for name in ("samples", "correct", "nll"))
-        sums = ShiftSums(*columns, calibration_error=0.0)
+    for (label, tempering), part in _grouped(rows, ["label", "tempering"]):
+        counts, hits, losses = (
+            torch.tensor(part[name].tolist(), dtype=torch.float64) for name in ("samples", "correct", "nll")
+        )
+        sums = ShiftSums(counts, hits, losses, calibration_error=0.0)
         found.append(Form(Candidate(label), tempering, sums, float(part["seconds"].iloc[0])))
     return found
 
@@ -79,7 +84,7 @@ def chosen_labels(rows: pd.DataFrame, results: pd.DataFrame, *, short: bool) -> 
     """
     answered = rows[rows["samples"] > 0]
     found: dict[Any, dict[str, str]] = {}
-    for setting, part in answered.groupby(SETTING, sort=False):
+    for setting, part in _grouped(answered, SETTING):
         if setting in results.index:
             known = set(results.loc[setting].dropna().index) & set(part["label"])
             known &= short_list(setting[-1]) if short else known
@@ -93,9 +98,13 @@ def chosen_labels(rows: pd.DataFrame, results: pd.DataFrame, *, short: bool) -> 
 
 def accuracies_of(chosen: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """The accuracy of each rule in each setting, and of the methods that are always taken."""
-    own = {rule: [results.loc[setting, label] for setting, label in chosen[rule].items()] for rule in chosen}
-    fixed = {name: results.loc[chosen.index, label] for label, name in ALWAYS.items() if label in results}
-    return pd.DataFrame({**own, **fixed}, index=chosen.index)
+    known = results.to_dict("index")
+    found = pd.DataFrame(index=chosen.index)
+    for rule in chosen:
+        found[rule] = [known[setting][label] for setting, label in chosen[rule].items()]
+    for label, name in ALWAYS.items():
+        found[name] = results.loc[chosen.index, label]
+    return found
 
 
 def table(accuracies: pd.DataFrame, results: pd.DataFrame, tried: Sequence[str]) -> str:
@@ -122,7 +131,7 @@ def report(rows: pd.DataFrame, results: pd.DataFrame, by: Sequence[str]) -> str:
         parts.append(f"## {'The short list of each stream' if short else 'All methods that were tried'}")
         accuracies = accuracies_of(chosen_labels(rows, results, short=short), results)
         groups = {"all": accuracies}
-        groups |= {" ".join(map(str, name)): part for name, part in accuracies.groupby(list(by), sort=False)}
+        groups |= {" ".join(map(str, name)): part for name, part in _grouped(accuracies, by)}
         for name, part in groups.items():
             parts += [f"{name}, {len(part)} settings:", table(part, results, tried)]
     return "\n\n".join(parts)

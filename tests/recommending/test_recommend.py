@@ -178,13 +178,13 @@ def test_no_shift_of_the_stream_is_in_a_rehearsal() -> None:
 
 
 def test_scores_by_shift_add_up_to_those_of_the_stream() -> None:
-    for row in two().table:
-        same = ("method", "options", "tempering")
-        parts = [part for part in two().shifts if all(part[name] == row[name] for name in same)]
-        count = sum(part["samples"] for part in parts)
+    parts, table = pd.DataFrame(list(two().shifts)), two().frame()
+    for _, row in table.iterrows():
+        own = parts[(parts["method"] == row["method"]) & (parts["tempering"] == row["tempering"])]
+        count = own["samples"].sum()
         assert count == SMALL["length"]
         for score in ("accuracy", "nll"):
-            assert sum(part[score] * part["samples"] for part in parts) / count == pytest.approx(row[score])
+            assert (own[score] * own["samples"]).sum() / count == pytest.approx(row[score])
 
 
 def test_seconds_are_not_those_of_a_batch_that_was_slow_for_other_reasons() -> None:
