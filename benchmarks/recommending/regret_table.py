@@ -1,74 +1,165 @@
-"""The table of `regret.py`'s measurements, as Markdown.
+"""Regret of rules of choice, as Markdown: recommendations against the accuracies of a comparison.
 
-python benchmarks/recommending/regret_table.py benchmarks/recommending/digits.csv
+    python benchmarks/recommending/regret_table.py RECOMMENDATIONS.csv … --results OUT …
+
+RECOMMENDATIONS.csv are files of `recommendations.py`. Each OUT is a folder of `equipoise run` (its
+results.jsonl), or a CSV file with the columns data, backbone, target, seed, stream, label, tempering and
+accuracy. The regret of a choice in a setting (a model and a stream) is the accuracy of the best of the tried
+methods in that stream less that of the chosen one. `--by data stream` divides the tables further.
 """
 
-import sys
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import torch
+from rules import RULES
 
-SETTING = ["data", "backbone", "target", "seed", "stream", "domains"]
-RULES = {
-    "recommended": "the recommendation",
-    "tent": "always `tent`",
-    "poise": "always `poise`",
-    "source": "never adapting",
-}
+from equipoise.recommending.candidates import Candidate, candidates
+from equipoise.recommending.choosing import Form, most_honest
+from equipoise.recommending.scoring import ShiftSums
+
+SETTING = ["data", "backbone", "target", "seed", "stream"]
+ALWAYS = {"tent": "always `tent`", "poise": "always `poise`", "source": "never adapting"}
+LABELS = {"roid(prior_correction=True)": "roid-prior"}
+"""Labels in recipes of methods of the short lists that have options."""
 NEAR = 0.01
 
 
-def regrets(rows: pd.DataFrame) -> pd.DataFrame:
-    """The accuracy of the best method in hindsight less that of each rule; a row for each complete setting.
+def read_results(paths: Iterable[Path]) -> pd.DataFrame:
+    """The accuracy of each label in each setting: a row for each setting, a column for each label.
 
-    A setting is complete if it has as many methods as any other.
+    It is that of a method as it is deployed, with its rehearsal where it has one.
     """
-    wide = rows.pivot_table(index=SETTING, columns="method", values="accuracy")
-    wide = wide[wide.notna().all(axis=1)]
-    best = wide.drop(columns="recommended").max(axis=1)
-    return pd.DataFrame({name: best - wide[rule] for rule, name in RULES.items()}, index=wide.index)
+    rows = pd.concat([_of_folder(path) if path.is_dir() else pd.read_csv(path) for path in paths])
+    rows = rows[rows["tempering"].isin(["none", "rehearsed"])].sort_values("tempering", kind="stable")
+    return rows.pivot_table(index=SETTING, columns="label", values="accuracy", aggfunc="last")
 
 
-def table(rows: pd.DataFrame) -> str:
-    """For each kind of stream and for all: the share within .01, the mean and the worst regret."""
-    found = regrets(rows)
-    parts = [("all", found), *((f"`{kind}`", part) for kind, part in found.groupby("stream", sort=False))]
-    lines = [
-        f"| stream | models | {' | '.join(found.columns)} |",
-        f"|---|---|{'---|' * len(found.columns)}",
-    ]
-    for name, part in parts:
-        cells = [
-            f"{(part[rule] <= NEAR).mean():.0%}, {part[rule].mean():.3f}, {part[rule].max():.3f}"
-            for rule in found.columns
-        ]
-        lines.append(f"| {name} | {len(part)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def _of_folder(folder: Path) -> pd.DataFrame:
+    rows = []
+    for line in (folder / "results.jsonl").read_text().splitlines():
+        result = json.loads(line)
+        cell = result["cell"]
+        if result["status"] == "ok" and cell["protocol"] == "online":
+            own = {name: cell[name] for name in ("data", "backbone", "target", "seed", "label", "tempering")}
+            rows.append({**own, "stream": cell["order"], "accuracy": result["scores"]["accuracy"]})
+    return pd.DataFrame(rows)
 
 
-def choices(rows: pd.DataFrame) -> str:
-    """What was recommended, and what was best, for each complete setting."""
-    complete = regrets(rows).index
-    lines = ["| stream | target, seed | recommended | its accuracy | best in hindsight | its accuracy |"]
-    lines.append("|---|---|---|---|---|---|")
-    for setting, part in rows.groupby(SETTING, sort=False):
-        if setting not in complete:
-            continue
-        own, others = part[part["method"] == "recommended"], part[part["method"] != "recommended"]
-        best, mine = others.sort_values("accuracy").iloc[-1], own.iloc[0]
-        named = dict(zip(SETTING, setting, strict=True))
-        lines.append(
-            f"| `{named['stream']}` | {named['target']}, {named['seed']} | `{mine['choice']}` | "
-            f"{mine['accuracy']:.3f} | `{best['method']}` | {best['accuracy']:.3f} |"
+def _grouped(rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    yield from rows.groupby(list(by), sort=False)
+
+
+def forms_of(rows: pd.DataFrame) -> list[Form]:
+    """The forms of the methods that were tried in one setting; their names are labels."""
+    found = []
+    for (label, tempering), part in _grouped(rows, ["label", "tempering"]):
+        counts, hits, losses = (
+            torch.tensor(part[name].tolist(), dtype=torch.float64) for name in ("samples", "correct", "nll")
         )
-    return "\n".join(lines)
+        sums = ShiftSums(counts, hits, losses, calibration_error=0.0)
+        found.append(Form(Candidate(label), tempering, sums, float(part["seconds"].iloc[0])))
+    return found
+
+
+def short_list(stream: Any) -> set[str]:
+    """The labels of the methods that `recommend` tries by default for a kind of stream."""
+    listed = candidates(None, stream)
+    # The epsilon of ETA depends on the number of classes: the recipes have one for each data set.
+    plain = ["eta" if one.name == "eta" else str(one) for one in listed]
+    return {LABELS.get(name, name) for name in plain}
+
+
+def chosen_labels(rows: pd.DataFrame, results: pd.DataFrame, *, short: bool) -> pd.DataFrame:
+    """The label that each rule chooses, a column for each; a row for each setting that both files have.
+
+    Args:
+        rows: the recommendations.
+        results: the accuracies of `read_results`.
+        short: whether a rule has the short list of the stream alone, and not all methods.
+    """
+    answered = rows[rows["samples"] > 0]
+    found: dict[Any, dict[str, str]] = {}
+    for setting, part in _grouped(answered, SETTING):
+        if setting in results.index:
+            known = set(results.loc[setting].dropna().index) & set(part["label"])
+            known &= short_list(setting[-1]) if short else known
+            forms = most_honest([form for form in forms_of(part) if form.candidate.name in known])
+            choices = {name: rule(list(forms.values())) for name, rule in RULES.items()}
+            found[setting] = {name: form.candidate.name for name, form in choices.items()}
+    if not found:
+        raise SystemExit("no setting is in both the recommendations and the results")
+    return pd.DataFrame(list(found.values()), index=pd.MultiIndex.from_tuples(list(found), names=SETTING))
+
+
+def accuracies_of(chosen: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """The accuracy of each rule in each setting, and of the methods that are always taken."""
+    known = results.to_dict("index")
+    found = pd.DataFrame(index=chosen.index)
+    for rule in chosen:
+        found[rule] = [known[setting][label] for setting, label in chosen[rule].items()]
+    for label, name in ALWAYS.items():
+        found[name] = results.loc[chosen.index, label]
+    return found
+
+
+def table(accuracies: pd.DataFrame, results: pd.DataFrame, tried: Sequence[str]) -> str:
+    """For each rule: settings within .01 of the best, mean and worst regret, and settings that it harms."""
+    here = results.loc[accuracies.index]
+    best, source = here[list(tried)].max(axis=1), here["source"]
+    lines = [
+        f"| rule | within {NEAR:g} of the best | mean regret | worst regret | {NEAR:g} below `source` |",
+        "|---|---|---|---|---|",
+    ]
+    for rule, accuracy in accuracies.items():
+        regret, harm = best - accuracy, (accuracy < source - NEAR).mean()
+        near = (regret <= NEAR).mean()
+        lines.append(f"| {rule} | {near:.0%} | {regret.mean():.3f} | {regret.max():.3f} | {harm:.0%} |")
+    more = (here.max(axis=1) - best).mean()
+    count = len(here.columns)
+    return "\n".join([*lines, "", f"Best of all {count} methods: {more:.3f} above the best of those tried."])
+
+
+def report(rows: pd.DataFrame, results: pd.DataFrame, by: Sequence[str]) -> str:
+    """The tables of all settings and of each group of them, with all methods and with the short lists."""
+    tried, parts = [label for label in dict.fromkeys(rows["label"]) if label in results], []
+    for short in (False, True):
+        parts.append(f"## {'The short list of each stream' if short else 'All methods that were tried'}")
+        accuracies = accuracies_of(chosen_labels(rows, results, short=short), results)
+        groups = {"all": accuracies}
+        groups |= {" ".join(map(str, name)): part for name, part in _grouped(accuracies, by)}
+        for name, part in groups.items():
+            parts += [f"{name}, {len(part)} settings:", table(part, results, tried)]
+    return "\n\n".join(parts)
+
+
+def choices(rows: pd.DataFrame, results: pd.DataFrame) -> str:
+    """What `recommend` and the rules choose of all methods, and what was best, for each setting."""
+    chosen = chosen_labels(rows, results, short=False)
+    here = results.loc[chosen.index, [label for label in dict.fromkeys(rows["label"]) if label in results]]
+    chosen["best"] = here.idxmax(axis=1)
+    return str(chosen.reset_index().to_markdown(index=False))
 
 
 def main() -> None:
-    """Print both tables."""
-    rows = pd.read_csv(Path(sys.argv[1]), keep_default_na=False)
-    print("Cells: share of settings within .01 of the best in hindsight, mean regret, worst regret.\n")
-    print(table(rows), "\n", choices(rows), sep="\n")
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("recommendations", nargs="+", type=Path)
+    parser.add_argument("--results", nargs="+", type=Path, required=True)
+    parser.add_argument("--by", nargs="+", default=["data"], choices=SETTING, help="what divides the tables")
+    parser.add_argument("--choices", action="store_true", help="print what is chosen in each setting, too")
+    given = parser.parse_args()
+    rows = pd.concat([pd.read_csv(path) for path in given.recommendations])
+    results = read_results(given.results)
+    print(report(rows, results, given.by))
+    if given.choices:
+        print("", choices(rows, results), sep="\n")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 import copy
 import doctest
+import time
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.core.method import Context, Method, Update
+from equipoise.data.streams import Order
 from equipoise.errors import OptionError, RehearsalError, UnknownMethodError, UnknownOptionError
 from equipoise.recommending import candidates as listed
 from equipoise.recommending import recommend as module
@@ -23,7 +25,7 @@ from equipoise.recommending.recommend import _easiest_first
 from equipoise.recommending.trying import Budget, Setting
 from equipoise.rehearsing.labelled import Labelled, take
 from equipoise.rehearsing.rehearse import chosen_shifts
-from equipoise.rehearsing.streams import batches_of
+from equipoise.rehearsing.streams import Shifts, batches_of
 from tests.support.rehearsals import held_out, plain_model, rows_of_features, samples, trained
 
 SMALL: dict[str, Any] = {"shifts": 8, "length": 800, "samples": 100, "budget": None, "progress": False}
@@ -43,10 +45,16 @@ def rows(found: eq.Recommendation, method: str) -> list[Any]:
     return [row for row in found.table if row["method"] == method]
 
 
+def stream_shifts(labelled: Labelled) -> Shifts:
+    """The first built-in shifts without the one that changes nothing."""
+    every = list(chosen_shifts(None, labelled.inputs).items())
+    return dict(every[1 : SMALL["shifts"] + 1])
+
+
 def made_up(kind: StreamKind) -> tuple[MadeUpStream, Labelled]:
     """The stream of `SMALL` again, and its samples."""
     labelled = take(held_out(), SMALL["samples"], 0, progress=False)
-    shifts = chosen_shifts(SMALL["shifts"], labelled.inputs)
+    shifts = stream_shifts(labelled)
     sized = {"length": SMALL["length"], "batch_size": 50, "seed": 0}
     return make_up_stream(labelled, shifts, kind, {}, **sized), labelled
 
@@ -96,7 +104,7 @@ def test_a_tempered_row_is_what_the_rehearsed_adapter_answers() -> None:
     (row,) = [row for row in rows(found, "poise") if row["tempering"] == "rehearsed"]
     stream, labelled = made_up("correlated")
     every = chosen_shifts(None, labelled.inputs)
-    others = {name: shift for name, shift in every.items() if name not in stream.shifts}
+    others = {name: shift for name, shift in every.items() if name not in (*stream.shifts, "none")}
     loader = [(part.inputs, part.labels) for part in batches_of(labelled, 50)]
     own = dict(list(others.items())[:15])
     source = eq.rehearse(trained(), loader, shifts=own, samples=len(labelled), progress=False)
@@ -158,6 +166,40 @@ def test_a_budget_says_what_there_is_no_time_for() -> None:
     assert Budget(None).refusal(1e9) == ""
     assert Budget(100).refusal(5) == ""
     assert Budget(100).refusal(1000).startswith("no time: about 1000 s, and 100 s")
+
+
+def test_no_shift_of_the_stream_is_in_a_rehearsal() -> None:
+    found = two()
+    tried = {row["shift"] for row in found.shifts}
+    rehearsed = [run.shift for one in found.source.rehearsals.values() for run in one.runs]
+    assert len(tried) == SMALL["shifts"]
+    assert rehearsed
+    assert not tried & set(rehearsed)
+
+
+def test_scores_by_shift_add_up_to_those_of_the_stream() -> None:
+    parts, table = pd.DataFrame(list(two().shifts)), two().frame()
+    for _, row in table.iterrows():
+        own = parts[(parts["method"] == row["method"]) & (parts["tempering"] == row["tempering"])]
+        count = own["samples"].sum()
+        assert count == SMALL["length"]
+        for score in ("accuracy", "nll"):
+            assert (own[score] * own["samples"]).sum() / count == pytest.approx(row[score])
+
+
+def test_seconds_are_not_those_of_a_batch_that_was_slow_for_other_reasons() -> None:
+    waited: list[int] = []
+
+    def slow_once(x: Tensor, _draw: torch.Generator) -> Tensor:
+        if not waited:
+            time.sleep(1.5)
+            waited.append(1)
+        return x
+
+    shifts = {**{f"scale {factor}": _scale(factor) for factor in range(1, 8)}, "slow once": slow_once}
+    found = recommended(methods=[], shifts=shifts)
+    assert waited
+    assert rows(found, "source")[0]["seconds"] < 1
 
 
 def test_samples_of_no_class_are_not_scored() -> None:
@@ -265,6 +307,27 @@ def test_short_lists_have_methods_that_exist_for_every_kind() -> None:
 def test_arguments_are_checked(given: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         recommended(**given)
+
+
+@pytest.mark.parametrize(
+    ("stream", "match"),
+    [
+        (("continual", {"passes": 3}), "no option 'passes'"),
+        (("correlated", {"concentration": -1}), "concentration"),
+        (("recurring", {"passes": "many"}), "passes"),
+    ],
+)
+def test_options_of_the_stream_are_checked_before_anything_is_read(stream: Any, match: str) -> None:
+    def unread() -> Any:
+        raise AssertionError("held-out data were read")
+        yield
+
+    with pytest.raises(OptionError, match=match):
+        eq.recommend(trained(), unread(), **SMALL, stream=stream)
+
+
+def test_kinds_are_those_of_streams_that_need_no_order_in_time() -> None:
+    assert set(get_args(StreamKind)) == set(get_args(Order)) - {"recorded", "changing"}
 
 
 def test_labels_that_the_model_does_not_know_are_refused() -> None:

@@ -48,28 +48,35 @@ def keywords(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in written.items())
 
 
-_HALF = ("bn_alpha", {"alpha": 0.5})
 _PRIOR = ("roid", {"prior_correction": True})
-_RESETTING = ("rdumb", {"base": "tent", "every": 1000})
 
 # Cheap ones first. Statistics of the batch alone ("norm") need batches of all classes, "lame" and ROID's
 # prior need batches of few; "sotta" and "rotta" learn from a balanced memory, sotta from sure samples alone;
-# "sar" and "rdumb" go back to the source model. What cannot work on a model (batch norm, a linear head or
-# images are lacking) says so when it is tried; "foa_shift" needs neither batch norm nor gradients.
+# "sar" goes back to the source model ("rdumb" does so as well, but is its base alone in a short stream).
+# What cannot work on a model (batch norm, a linear head or images are lacking) says so when it is tried;
+# "foa_shift" needs neither batch norm nor gradients.
 _BATCHES_OF_ALL_CLASSES: Sequence[MethodChoice] = ("norm", "foa_shift", "t3a", "tent", "eta", "sar", "roid")
-_BATCHES_OF_FEW_CLASSES: Sequence[MethodChoice] = ("lame", _HALF, "bn_ema", "t3a", "sotta", "rotta", _PRIOR)
+_BATCHES_OF_FEW_CLASSES: Sequence[MethodChoice] = (
+    "lame",
+    "bn_alpha",
+    "bn_ema",
+    "t3a",
+    "sotta",
+    "rotta",
+    _PRIOR,
+)
 SHORT_LISTS: Mapping[StreamKind, Sequence[MethodChoice]] = MappingProxyType(
     {
         "shuffled": _BATCHES_OF_ALL_CLASSES,
         "continual": _BATCHES_OF_ALL_CLASSES,
         "gradual": _BATCHES_OF_ALL_CLASSES,
         "abrupt": _BATCHES_OF_ALL_CLASSES,
-        "mixed": ("norm", _HALF, "foa_shift", "t3a", "eta", "sar", "roid"),
-        "recurring": ("norm", "foa_shift", "t3a", "tent", _RESETTING, "sar", "roid"),
-        "noisy": ("norm", _HALF, "t3a", "eta", "sotta", "sar", "roid"),
+        "recurring": _BATCHES_OF_ALL_CLASSES,
+        "mixed": ("norm", "bn_alpha", "foa_shift", "t3a", "eta", "sar", "roid"),
+        "noisy": ("norm", "bn_alpha", "t3a", "eta", "sotta", "sar", "roid"),
         "sorted": _BATCHES_OF_FEW_CLASSES,
         "correlated": _BATCHES_OF_FEW_CLASSES,
-        "imbalanced": (_HALF, "bn_ema", "lame", "t3a", "eta", "sar", _PRIOR),
+        "imbalanced": ("bn_alpha", "bn_ema", "lame", "t3a", "eta", "sar", _PRIOR),
     }
 )
 

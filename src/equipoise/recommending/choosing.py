@@ -1,11 +1,11 @@
-"""The rule of choice: no harm, then accuracy within noise, then honesty, then cost."""
+"""The rule of choice: the method that gains most for sure, in its most honest form."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from equipoise.recommending.candidates import NO_ADAPTATION, Candidate
-from equipoise.recommending.scoring import Interval, ShiftSums, interval
+from equipoise.recommending.scoring import CLEAR_LEVEL, Interval, ShiftSums, interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,30 +29,33 @@ class Form:
         """Whether this is more than the source model."""
         return self.candidate.name != NO_ADAPTATION
 
-    def gain(self, other: "Form") -> Interval:
+    def gain(self, other: "Form", level: float = CLEAR_LEVEL) -> Interval:
         """The accuracy less that of another, over the same draws of shifts."""
-        return interval(self.sums.accuracies - other.sums.accuracies)
-
-    def surplus(self, other: "Form") -> Interval:
-        """The negative log-likelihood less that of another, likewise."""
-        return interval(self.sums.nlls - other.sums.nlls)
+        return interval(self.sums.accuracies - other.sums.accuracies, level)
 
 
-def finalists(forms: Sequence[Form]) -> list[Form]:
-    """The forms that are indistinguishable from the most accurate, of those that do no harm.
-
-    They are the forms of no adaptation, unless some method is clearly more accurate than that.
-    """
-    plain = [form for form in forms if not form.adapts]
-    better = [form for form in forms if form.adapts and form.gain(plain[0]).clear]
-    if not better:
-        return plain
-    best = max(better, key=lambda form: float(form.sums.accuracies[0]))
-    return [form for form in better if form is best or not best.gain(form).clear]
+def most_honest(forms: Sequence[Form]) -> dict[str, Form]:
+    """Of each method, by its name with options, the form of lowest negative log-likelihood."""
+    found: dict[str, Form] = {}
+    for form in sorted(forms, key=lambda form: float(form.sums.nlls[0])):
+        found.setdefault(str(form.candidate), form)
+    return found
 
 
 def chosen_form(forms: Sequence[Form]) -> Form:
-    """Of the finalists the one of lowest negative log-likelihood, or the cheapest of those alike in it."""
-    last = sorted(finalists(forms), key=lambda form: float(form.sums.nlls[0]))
-    alike = [form for form in last if form is last[0] or not form.surplus(last[0]).clear]
-    return min(alike, key=lambda form: form.seconds)
+    """Of the methods, each in its most honest form, the one with the largest lower end of its gain.
+
+    No adaptation where no lower end is above 0. The intervals of m methods have the level 1 - (1 - .9) / m,
+    so that with 90 % all of them hold at once, however many methods were tried.
+    """
+    methods = most_honest(forms)
+    baseline = next(form for form in methods.values() if not form.adapts)
+    others = [form for form in methods.values() if form.adapts]
+    level = joint_level(len(others))
+    best = max(others, key=lambda form: form.gain(baseline, level).low, default=baseline)
+    return best if best.gain(baseline, level).clear else baseline
+
+
+def joint_level(count: int) -> float:
+    """The level of each of so many intervals, at which all hold at once with `CLEAR_LEVEL` (Bonferroni)."""
+    return 1 - (1 - CLEAR_LEVEL) / max(count, 1)

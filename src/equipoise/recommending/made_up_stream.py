@@ -9,6 +9,7 @@ from torch import Tensor
 
 from equipoise.errors import MissingExtraError
 from equipoise.network.nested import leaves, map_leaves
+from equipoise.options import integer
 from equipoise.recommending.candidates import StreamKind
 from equipoise.rehearsing.labelled import Inputs, Labelled, mapped
 from equipoise.rehearsing.streams import Shifts, named_errors, shifted_inputs
@@ -119,6 +120,13 @@ def of_no_class(inputs: Inputs, count: int, generator: torch.Generator) -> Input
     return mapped(inputs, drawn)
 
 
+def check_stream(kind: StreamKind, options: Mapping[str, Any], **sized: Any) -> None:
+    """Raise the errors of `make_up_stream` before anything is measured: two shifts of made-up samples."""
+    labels = torch.arange(sized["length"]) % 2
+    shifts: Shifts = {name: lambda x, _: x for name in ("one", "other")}
+    make_up_stream(Labelled(labels[:, None].float(), labels), shifts, kind, options, **sized)
+
+
 def make_up_stream(
     labelled: Labelled,
     shifts: Shifts,
@@ -139,8 +147,8 @@ def make_up_stream(
     except ImportError as error:
         raise MissingExtraError("recommend() needs equipoise.data: pip install 'equipoise[bench]'") from error
     options = {**OPTIONS.get(kind, {}), **options}
-    visits = len(shifts) * {"recurring": int(options.get("passes", 1)), "gradual": 2}.get(kind, 1)
-    size = min(len(labelled), max(batch_size, length // max(visits, 1)))
+    passes = integer("passes", options.get("passes", 2 if kind == "gradual" else 1), low=1)
+    size = min(len(labelled), max(batch_size, length // (len(shifts) * passes)))
     draw = torch.Generator().manual_seed(seed)
     chosen = [torch.randperm(len(labelled), generator=draw)[:size] for _ in shifts]
     labels, names = [labelled.labels[rows] for rows in chosen], list(shifts)

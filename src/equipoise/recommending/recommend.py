@@ -15,15 +15,15 @@ from equipoise.network.modules import checked_module, device_of
 from equipoise.network.outputs import OutputsFunction
 from equipoise.options import integer, number, one_of
 from equipoise.recommending.candidates import NO_ADAPTATION, Candidate, MethodChoice, StreamKind, candidates
-from equipoise.recommending.made_up_stream import make_up_stream
+from equipoise.recommending.made_up_stream import check_stream, make_up_stream
 from equipoise.recommending.recommendation import Recommendation
 from equipoise.recommending.results import recommendation_of
 from equipoise.recommending.scoring import shift_sums
 from equipoise.recommending.session import Session
-from equipoise.recommending.tempering import rehearsal_shifts
+from equipoise.recommending.tempering import divided_shifts
 from equipoise.recommending.trying import Budget, Setting, attempt
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, take
-from equipoise.rehearsing.rehearse import check_known_labels, check_shifts, chosen_shifts, measured_on
+from equipoise.rehearsing.rehearse import check_known_labels, check_shifts, measured_on
 from equipoise.rehearsing.streams import Shifts
 
 
@@ -49,10 +49,10 @@ def recommend(
     Labelled samples under made-up shifts (those of `rehearse`, none of them one of the 15 corruptions) are
     put into the order of the stream, each shift a domain of it. Every method adapts to that stream and is
     scored as it answers.
-    Of the methods that are clearly more accurate than the source model, and indistinguishable from the most
-    accurate of them, the one with the lowest negative log-likelihood is recommended, or the cheapest of those
-    alike in it; without any, no adaptation. Differences are paired over shifts, and clear if their 90 %
-    bootstrap interval is above 0. The two cheapest finalists are rehearsed, on other shifts, and tempered.
+    The method with the largest lower end of its gain over the source model is recommended; no adaptation,
+    where no lower end is above 0. Gains are paired over shifts, and their bootstrap intervals hold for all
+    methods at once with 90 %. The method is rehearsed, on other shifts, and tempered if that lowers its
+    negative log-likelihood; "poise" is before, as with a rehearsal the source model may answer.
 
     A method that cannot work on the model, that fails or takes too long is in the table with the reason. The
     model and torch's global random state are left alone.
@@ -69,7 +69,8 @@ def recommend(
             first batches, is not tried; "source" and "poise" always are.
         methods: names, or pairs (name, options); by default a short list for the kind of stream.
             "source", no adaptation, is always among them.
-        shifts: how many of the built-in shifts, or shifts of your own, as in `rehearse`; None: all.
+        shifts: how many of the built-in shifts, or shifts of your own, as in `rehearse`; None: all. Inputs as
+            they are, which a rehearsal has, are not in the stream.
         length: about how many samples the stream has.
         source: statistics of the model; by default measured on the same samples.
         inputs: turns a batch into the model's arguments, as in `equipoise.create`.
@@ -95,11 +96,11 @@ def recommend(
     samples = integer("samples", samples, low=FEWEST_SAMPLES)
     batch_size, length = integer("batch_size", batch_size, low=1), integer("length", length, low=1)
     seed = integer("seed", seed, low=0, high=2**62)
+    sized = {"length": length, "batch_size": batch_size, "seed": seed}
+    check_stream(kind, stream_options, **sized)
     with _stopping():
         labelled = take(held_out, samples, seed, progress, model, inputs)
-        chosen = chosen_shifts(shifts, labelled.inputs)
-        every = chosen if isinstance(shifts, Mapping) else chosen_shifts(None, labelled.inputs)
-        others = rehearsal_shifts(every, chosen)
+        chosen, others = divided_shifts(shifts, labelled.inputs)
         classes = None if source is None else source.num_classes
         tried = candidates(methods, kind, classes or int(labelled.labels.max()) + 1)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
@@ -107,7 +108,6 @@ def recommend(
         check_known_labels(labelled.labels, statistics.num_classes)
         bare = replace(statistics, rehearsals={})
         near = labelled.near(device_of(model))
-        sized = {"length": length, "batch_size": batch_size, "seed": seed}
         if kind == "gradual":
             chosen = _easiest_first(
                 Setting(model, bare, outputs, make_up_stream(near, chosen, "continual", {}, **sized))

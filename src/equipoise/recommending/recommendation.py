@@ -21,7 +21,8 @@ class RecommendationRow(TypedDict):
     """A method in the table; numbers are None where there are no answers, and `problem` has the reason.
 
     Accuracy, its gain over no adaptation, ECE and NLL are of the answers to the whole made-up stream, as they
-    came; `_low` and `_high` are the ends of 90 % intervals over shifts. `seconds` is the time of the pass.
+    came; `_low` and `_high` are the ends of 90 % intervals over shifts. `seconds` is the time of a
+    pass: the median of its batches times their number.
     """
 
     method: str
@@ -40,6 +41,18 @@ class RecommendationRow(TypedDict):
     problem: str
 
 
+class ShiftRow(TypedDict):
+    """The accuracy and the NLL of a method on the samples of one made-up shift."""
+
+    method: str
+    options: dict[str, Any]
+    tempering: str
+    shift: str
+    samples: int
+    accuracy: float
+    nll: float
+
+
 @dataclass(frozen=True)
 class Recommendation:
     """A method that is worth adapting with, and why.
@@ -51,6 +64,7 @@ class Recommendation:
         source: the source statistics, with a rehearsal of the method if it is tempered by one.
         table: a row for each method, without tempering and, where it was rehearsed, with it; best first, then
             those without answers.
+        shifts: the same by made-up shift, for the methods with answers.
         stream: the made-up stream in words.
         why: the choice in words.
         functions: `inputs` and `outputs` of the model, where they were given.
@@ -61,6 +75,7 @@ class Recommendation:
     call: str
     source: SourceStatistics = field(repr=False)
     table: Sequence[RecommendationRow] = field(repr=False)
+    shifts: Sequence[ShiftRow] = field(repr=False)
     stream: str
     why: str
     functions: Mapping[str, Any] = field(repr=False)

@@ -1,11 +1,11 @@
 """A session as a `Recommendation`: rows, words and the text of the call."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.recommending.candidates import keywords
-from equipoise.recommending.choosing import Form, chosen_form, finalists
-from equipoise.recommending.recommendation import Recommendation, RecommendationRow
+from equipoise.recommending.choosing import Form, chosen_form, joint_level
+from equipoise.recommending.recommendation import Recommendation, RecommendationRow, ShiftRow
 from equipoise.recommending.scoring import interval
 from equipoise.recommending.session import Omission, Session
 from equipoise.registry import method_class
@@ -26,6 +26,7 @@ def recommendation_of(session: Session, functions: Mapping[str, Any]) -> Recomme
         call=_call(name, options, functions),
         source=session.rehearsed.get(str(best.candidate), session.setting.source),
         table=[*rows, *(_left_out(omission) for omission in session.omissions)],
+        shifts=[row for form in ranked for row in _by_shift(form, list(session.setting.stream.shifts))],
         stream=session.setting.stream.about,
         why=_why(session, best, baseline),
         functions=functions,
@@ -41,12 +42,12 @@ def _why(session: Session, best: Form, baseline: Form) -> str:
     """The choice in words."""
     if not best.adapts:
         return "No method is clearly more accurate than the model as it is: do not adapt."
-    gain = best.gain(baseline)
-    alike = {str(form.candidate) for form in finalists(session.forms)} - {str(best.candidate)}
-    others = f", and of {', '.join(sorted(alike))} none is clearly more accurate" if alike else ""
+    count = len({str(form.candidate) for form in session.forms if form.adapts})
+    gain = best.gain(baseline, joint_level(count))
+    several = f" (of {count} methods tried, no other gains more for sure)" if count > 1 else ""
     return (
-        f"{best.candidate} is clearly more accurate than no adaptation, by {gain.value:.3f} "
-        f"({gain.low:.3f} to {gain.high:.3f}){others}."
+        f"{best.candidate} is clearly more accurate than no adaptation, by {gain.value:.3f}, at least "
+        f"{gain.low:.3f}{several}."
     )
 
 
@@ -68,6 +69,23 @@ def _scored(form: Form, baseline: Form, recommended: bool) -> RecommendationRow:
         recommended=recommended,
         problem="",
     )
+
+
+def _by_shift(form: Form, names: Sequence[str]) -> list[ShiftRow]:
+    sums = form.sums
+    columns = zip(names, sums.counts.tolist(), sums.hits.tolist(), sums.losses.tolist(), strict=True)
+    return [
+        ShiftRow(
+            method=form.candidate.name,
+            options=dict(form.candidate.options),
+            tempering=form.tempering,
+            shift=name,
+            samples=round(count),
+            accuracy=hits / max(count, 1),
+            nll=loss / max(count, 1),
+        )
+        for name, count, hits, loss in columns
+    ]
 
 
 def _left_out(omission: Omission) -> RecommendationRow:

@@ -12,7 +12,7 @@ from equipoise.metrics.functional import expected_calibration_error
 from equipoise.metrics.intervals import BOOTSTRAP_REPLICATES, BOOTSTRAP_SEED
 
 CLEAR_LEVEL = 0.9
-"""Of all intervals, as of estimated accuracies: a difference whose interval is above 0 is clear."""
+"""Of intervals, as of estimated accuracies: a difference whose interval is above 0 is clear."""
 
 
 class Interval(NamedTuple):
@@ -74,8 +74,8 @@ def shift_sums(logits: Tensor, labels: Tensor, domains: Tensor, shifts: int) -> 
     return ShiftSums(total(torch.ones_like(right)), total(right), total(losses), error)
 
 
-def interval(replicates: Tensor) -> Interval:
+def interval(replicates: Tensor, level: float = CLEAR_LEVEL) -> Interval:
     """A value with the quantiles of its replicates, which come after it."""
-    tails = torch.tensor([(1 - CLEAR_LEVEL) / 2, (1 + CLEAR_LEVEL) / 2], dtype=replicates.dtype)
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=replicates.dtype)
     low, high = replicates[1:].quantile(tails).tolist()
     return Interval(float(replicates[0]), low, high)

@@ -1,4 +1,4 @@
-"""All methods tried, and the finalists tempered, within one budget."""
+"""All methods tried, and the one that is chosen tempered, within one budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,14 +10,11 @@ from tqdm import tqdm
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import EquipoiseError, ModelError
 from equipoise.recommending.candidates import NO_ADAPTATION, Candidate
-from equipoise.recommending.choosing import Form, finalists
+from equipoise.recommending.choosing import Form, chosen_form
 from equipoise.recommending.scoring import shift_sums
 from equipoise.recommending.tempering import rehearsal_seconds, rehearsed_statistics, tempered
 from equipoise.recommending.trying import Budget, Setting, Trial, attempt
 from equipoise.rehearsing.streams import Shifts
-
-MOST_TEMPERED = 2
-"""The finalists that are rehearsed, the cheapest ones: a rehearsal takes longer than a trial."""
 
 
 class Omission(NamedTuple):
@@ -50,16 +47,17 @@ class Session:
     _trials: dict[str, Trial] = field(default_factory=dict, init=False)
 
     def run(self, listed: Sequence[Candidate], progress: bool) -> None:
-        """Try all methods, no adaptation first, and temper those that may be recommended."""
+        """Try all methods, no adaptation first, and temper the one that is chosen.
+
+        Tempering changes no accuracy, except where the source model may answer: such methods are tempered
+        when they are tried. So one rehearsal more is enough.
+        """
         bar = tqdm(listed, desc="trying methods", unit="method") if progress else listed
         for candidate in bar:
             if isinstance(bar, tqdm):
                 bar.set_postfix_str(candidate.name)
             self._try(candidate)
-        cheapest = sorted(finalists(self.forms), key=lambda form: form.seconds)
-        methods = {str(form.candidate): form.candidate for form in cheapest}
-        for candidate in list(methods.values())[:MOST_TEMPERED]:
-            self._temper(candidate)
+        self._temper(chosen_form(self.forms).candidate)
 
     def _try(self, candidate: Candidate) -> None:
         trial = attempt(candidate, self.setting, self.budget)

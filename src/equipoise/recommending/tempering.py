@@ -1,28 +1,36 @@
 """Answers of a trial, divided by the temperature of a rehearsal as they would be in the stream."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.factory import create
 from equipoise.recommending.candidates import Candidate
 from equipoise.recommending.trying import Setting, Trial
-from equipoise.rehearsing.rehearse import FEWEST_SHIFTS, as_it_is, rehearse
+from equipoise.rehearsing.labelled import Inputs
+from equipoise.rehearsing.rehearse import FEWEST_SHIFTS, as_it_is, chosen_shifts, rehearse
 from equipoise.rehearsing.streams import Shifts, batches_of
 
 MOST_SHIFTS = 16
 """Shifts of a rehearsal; more are hardly better."""
 
 
-def rehearsal_shifts(every: Shifts, stream: Shifts) -> Shifts:
-    """Up to 16 shifts for rehearsals, none of the stream's, unless too few others are left.
+def divided_shifts(shifts: int | Shifts | None, inputs: Inputs) -> tuple[Shifts, Shifts]:
+    """The shifts of the stream, and up to 16 others for rehearsals.
 
-    Tempered answers are scored on the stream: after a rehearsal on the same shifts their
-    scores would be too good.
+    Tempered answers are scored on the stream: after a rehearsal on the same shifts their scores would be too
+    good. So no shift is in both, unless too few others are left; the one that changes nothing, which every
+    rehearsal has, is not in the stream.
     """
+    known = chosen_shifts(shifts if isinstance(shifts, Mapping) else None, inputs)
+    every = {name: shift for name, shift in known.items() if name != NO_SHIFT}
+    stream = dict(list(every.items())[:shifts]) if isinstance(shifts, int) else every
     others = {name: shift for name, shift in every.items() if name not in stream}
-    enough = others if len(others) >= FEWEST_SHIFTS - 1 else dict(every)
-    return dict(list(enough.items())[: MOST_SHIFTS - 1])
+    enough = others if len(others) >= FEWEST_SHIFTS - 1 else every
+    return stream, dict(list(enough.items())[: MOST_SHIFTS - 1])
 
 
 def rehearsal_seconds(trial: Trial, setting: Setting, shifts: Shifts) -> float:

@@ -1,6 +1,7 @@
 """One pass of a method over a made-up stream, within a budget of time."""
 
 import math
+import statistics
 import time
 from dataclasses import dataclass, field
 
@@ -57,7 +58,8 @@ class Trial:
     Attributes:
         candidate: the method.
         logits: its answers (T, C), on the CPU; None where it was not tried, or failed.
-        seconds: that the pass took.
+        seconds: that the pass takes: the median of its batches times their number, as single batches may be
+            slow for other reasons.
         problem: the reason why there are no answers; empty otherwise.
         compares: whether a rehearsal lets the source model answer where that is estimated to be better.
     """
@@ -91,21 +93,22 @@ def attempt(candidate: Candidate, setting: Setting, budget: Budget) -> Trial:
 def _pass(candidate: Candidate, setting: Setting, budget: Budget) -> Trial:
     own = {"tempering": "none", "distributed": False, "inputs": as_it_is, "outputs": setting.outputs}
     adapter = create(candidate.name, setting.model, setting.source, **own, **candidate.options)
-    stream, answers = setting.stream, []
+    stream, answers, times = setting.stream, [], []
     batches = len(stream.parts())
-    started = warm = time.monotonic()
+    before = time.monotonic()
     for number, (part, inputs) in enumerate(stream.batches(adapter.device), 1):
         if part.fresh:
             adapter.reset()
         answers.append(adapter(inputs).detach().float().cpu())
-        if number == 1:
-            warm = time.monotonic()
-        elif number == TIMED and candidate.name not in ALWAYS:
-            needed = (time.monotonic() - warm) / (TIMED - 1) * (batches - TIMED)
+        now = time.monotonic()
+        times.append(now - before)
+        before = now
+        if number == TIMED and candidate.name not in ALWAYS:
+            needed = statistics.mean(times[1:]) * (batches - TIMED)
             if problem := budget.refusal(needed):
                 return Trial(candidate, None, problem=problem)
     logits = torch.cat(answers)
-    seconds = time.monotonic() - started
+    seconds = statistics.median(times) * batches
     bad = int((~logits.isfinite().all(1)).sum())
     if bad:
         return Trial(candidate, None, seconds, f"{bad} of {len(logits)} answers are not finite")
