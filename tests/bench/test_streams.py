@@ -43,7 +43,7 @@ def run(out: Path, **changes: Any) -> SweepSummary:
     """Two corruptions at tier 2, streamed to one method."""
     given = {"methods": {"tent": {"batch_size": 16}}, "temperings": ["none"], "protocols": ["online"]}
     recipe = toy_recipe(**{"data": "toy-tiers", "tiers": [2], "trace": "bins", **given, **changes})
-    adapting._stream_data.cache_clear()
+    adapting._HELD.clear()
     with RunProgress(Console(quiet=True)) as progress:
         return run_recipe(recipe, data=out, out=out, workers=InProcess(), progress=progress)
 
@@ -129,6 +129,20 @@ def test_the_source_logits_are_those_of_each_place(out: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(found.logits, trained.model(pixels))
     assert found.labels.equal(labels)
+
+
+def test_one_stream_is_held_even_while_the_next_is_read(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, real = [], stream_data.read_stream
+
+    def watched(*given: Any) -> stream_data.StreamData:
+        held.append(len(adapting._HELD))
+        return real(*given)
+
+    monkeypatch.setattr(adapting, "read_stream", watched)
+    methods = {name: {"batch_size": 16} for name in ("source", "norm")}
+    run(out, order="continual", tiers=[1, 2], methods=methods)
+    assert held == [0, 0]  # two streams, each read once for two methods
+    assert len(adapting._HELD) == 1
 
 
 def test_streams_may_have_fewer_images_than_the_training(out: Path) -> None:

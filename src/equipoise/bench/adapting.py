@@ -3,8 +3,7 @@
 import json
 import time
 import traceback
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +29,6 @@ from equipoise.bench.stream_data import StreamData, read_stream
 from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
-from equipoise.data.streams import KindName
 from equipoise.errors import ModelError
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
@@ -39,6 +37,8 @@ from equipoise.version import __version__
 QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))
 """Cells of the histogram of tau: four to a doubling, from a quarter to 128."""
+_HELD: dict[Hashable, StreamData] = {}
+"""The stream of the last run, by all that it depends on."""
 
 
 def run_cells(
@@ -135,24 +135,16 @@ def summarise_stream(run: RunPlan, trained: SourceModel, logits: Tensor) -> Stre
 
 
 def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
-    cell = run.any_cell
+    """The model, and the stream, which stays in memory for the methods that come next."""
     trained = read_source_model(model_path(models, run.model.key), pick_device())
-    options = json.dumps(cell.get("order_options", {}))
-    return trained, _stream_data(trained, run.streams, run.domains, cell["order"], cell["seed"], options)
-
-
-@lru_cache(maxsize=1)
-def _stream_data(
-    trained: SourceModel,
-    streams: tuple[Path, ...],
-    domains: tuple[str, ...],
-    order: KindName,
-    seed: int,
-    options: str,
-) -> StreamData:
-    """The stream with its options, as JSON; it stays in memory for the methods that come next."""
-    parts = {name: read_stored(path) for name, path in zip(domains, streams, strict=True)}
-    return read_stream(trained, parts, order, seed, json.loads(options))
+    cell = run.any_cell
+    order, options = cell["order"], cell.get("order_options", {})
+    key = trained, run.streams, run.domains, order, cell["seed"], json.dumps(options)
+    if key not in _HELD:
+        _HELD.clear()  # before the next one is read: there is one at a time
+        parts = {name: read_stored(path) for name, path in zip(run.domains, run.streams, strict=True)}
+        _HELD[key] = read_stream(trained, parts, order, cell["seed"], options)
+    return trained, _HELD[key]
 
 
 def _view(cell: Cell, trained: SourceModel, logits: Tensor) -> SourceView:
