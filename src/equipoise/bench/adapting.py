@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from equipoise.bench.stream_data import StreamData, read_stream
 from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
+from equipoise.data.streams import KindName
 from equipoise.errors import ModelError
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
@@ -138,12 +140,13 @@ def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     """The model, and the stream, which stays in memory for the methods that come next."""
     trained = read_source_model(model_path(models, run.model.key), pick_device())
     cell = run.any_cell
-    order, options = cell["order"], cell.get("order_options", {})
-    key = trained, run.streams, run.domains, order, cell["seed"], json.dumps(options)
+    kind = cast("KindName", cell["order"])  # of the recipe, which checks it
+    options = cell.get("order_options", {})
+    key = trained, run.streams, run.domains, kind, cell["seed"], json.dumps(options)
     if key not in _HELD:
         _HELD.clear()  # before the next one is read: there is one at a time
         parts = {name: read_stored(path) for name, path in zip(run.domains, run.streams, strict=True)}
-        _HELD[key] = read_stream(trained, parts, order, cell["seed"], options)
+        _HELD[key] = read_stream(trained, parts, kind, cell["seed"], options)
     return trained, _HELD[key]
 
 
