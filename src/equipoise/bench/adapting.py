@@ -5,7 +5,7 @@ import time
 import traceback
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -30,11 +30,13 @@ from equipoise.bench.stream_data import StreamData, read_stream
 from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
-from equipoise.data.streams import KindName
 from equipoise.errors import ModelError
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
 from equipoise.version import __version__
+
+if TYPE_CHECKING:
+    from equipoise.data.streams import KindName
 
 QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))
