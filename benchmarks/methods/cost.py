@@ -43,6 +43,7 @@ OPEN: dict[str, dict[str, Any]] = {
     "deyo": {"margin": 1.01, "min_drop": -1.0},
     "eata": _EVERY,
     "eta": _EVERY,
+    "memo": {"views": 32},  # half of its default
     "poem": {"margin": 1.01},
     "pseudo_label": {"confidence": 0.0},
     "rdumb": {"options": _EVERY},

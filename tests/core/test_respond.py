@@ -16,7 +16,7 @@ from equipoise.functional import nats
 from equipoise.methods.eta import Eta
 from equipoise.network.flags import Check
 from equipoise.network.parameters import Parameters
-from tests.support.cases import CASES, IN_SHORT_OR_SLOW, build
+from tests.support.cases import CASES, FULL_SOON, IN_SHORT_OR_SLOW, build
 from tests.support.models import CLASSES, drifted, make, same, snapshot
 from tests.support.unread import (
     NoReads,
@@ -27,12 +27,7 @@ from tests.support.unread import (
     unread_step,
 )
 
-QUICK: dict[str, dict[str, Any]] = {
-    "sotta": {"confidence": 0.0, "every": 8, "capacity": 8},
-    "rotta": {"every": 8, "capacity": 2},
-    "petta": {"every": 8, "capacity": 2},
-    "rdumb": {"every": 1000},
-}
+QUICK: dict[str, dict[str, Any]] = {**FULL_SOON, "rdumb": {"every": 1000}}
 """Options for a memory that is full after one batch, and no reset, which is not captured."""
 
 OF_THE_HOST = (".counts.", ".random")

@@ -15,15 +15,8 @@ from equipoise.core.state import State
 from equipoise.engine import captured
 from equipoise.engine.captured import CapturedSteps
 from equipoise.network.batch import Batch
-from tests.support.cases import CASES, IN_SHORT_OR_SLOW, create
+from tests.support.cases import CASES, FULL_SOON, IN_SHORT_OR_SLOW, create
 from tests.support.models import drifted, make, snapshot
-
-QUICK: dict[str, dict[str, Any]] = {
-    "sotta": {"confidence": 0.0, "every": 8, "capacity": 8},
-    "rotta": {"every": 8, "capacity": 2},
-    "petta": {"every": 8, "capacity": 2},
-}
-"""Options for a memory that is full after one batch."""
 
 
 class Replaying(CapturedSteps):
@@ -69,7 +62,7 @@ def capture(adapter: eq.Adapter) -> Replaying:
 def pair(case: str, kind: str = "batch_norm", **options: Any) -> tuple[eq.Adapter, eq.Adapter, Replaying]:
     """An adapter that runs eagerly, the same one with captured steps, and those."""
     model, source = make(kind)
-    more = {**QUICK.get(CASES[case][0], {}), **options}
+    more = {**FULL_SOON.get(CASES[case][0], {}), **options}
     plain, graph = create(case, model, source, **more), create(case, model, source, **more)
     return plain, graph, capture(graph)
 

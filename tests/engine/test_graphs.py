@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.engine.captured import no_waiting
-from tests.support.cases import POSSIBLE, create
+from tests.support.cases import FULL_SOON, POSSIBLE, create
 from tests.support.models import drifted, make, snapshot
 
 pytestmark = [
@@ -81,13 +81,10 @@ def test_a_graph_answers_as_the_plain_step_does(case: str, kind: str, tmp_path: 
         assert_alike(eager, graph, drifted(8, seed).cuda(), tolerance)
 
 
-@pytest.mark.parametrize("case", ["source", "norm", "tent", "eta", "eata", "t3a", "poise", "dec", "sotta"])
-def test_the_host_never_waits(case: str) -> None:
-    options: dict[str, dict[str, Any]] = {
-        "sotta": {"confidence": 0.0, "every": 16, "capacity": 16},
-    }
+@pytest.mark.parametrize("method", eq.list_methods())
+def test_the_host_never_waits(method: str) -> None:
     model, source = make()
-    adapter = eq.create(case, model.cuda(), source, engine="graph", **options.get(case, {}))
+    adapter = create(method, model.cuda(), source, engine="graph", **FULL_SOON.get(method, {}))
     batches = [drifted(8, seed).cuda() for seed in range(12)]
     for x in batches:
         adapter(x)

@@ -122,7 +122,7 @@ def test_the_defaults_are_the_authors() -> None:
     model = flat_model()
     options = eq.create("eata", model, measured(model)).options
     names = ("optimizer", "learning_rate", "momentum", "margin", "epsilon", "fisher_alpha")
-    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 0.4, 0.05, 2000.0)
+    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 0.4, None, 2000.0)
 
 
 def test_the_loss_on_record_has_the_penalty_in_it() -> None:

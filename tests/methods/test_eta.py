@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.methods.eta import default_epsilon
 from tests.support.byhand import (
     CLASSES,
     Adam,
@@ -152,7 +153,7 @@ def test_batches_of_a_normalised_model_are_exact(build: Any, options: dict[str, 
 def test_the_defaults_are_the_authors() -> None:
     options = eq.create("eta", flat_model()).options
     names = ("optimizer", "learning_rate", "momentum", "steps", "margin", "epsilon")
-    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 1, 0.4, 0.05)
+    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 1, 0.4, None)
 
 
 def peaked(classes: int, nats: float) -> list[float]:
@@ -205,6 +206,21 @@ def test_a_cosine_at_epsilon_is_not_new(then: list[float], epsilon: float) -> No
     assert adapter.last is not None
     assert "none of 2" in adapter.last.reason
     assert adapter.memory["average"].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(7, 0.476), (10, 0.398), (200, 0.0891), (1000, 0.05)])
+def test_the_default_epsilon_follows_the_number_of_classes(classes: int, expected: float) -> None:
+    assert default_epsilon(classes) == pytest.approx(expected, abs=5e-4)
+    first = torch.full((classes,), -9.0, dtype=torch.float64)
+    first[0] = 9.0
+    for cosine, used in ((0.98 * expected, 1), (1.02 * expected, 0)):
+        adapter = eq.create("eta", Scale(classes), parameters="all", margin=1.0, learning_rate=0.0)
+        then = torch.full((classes,), -30.0, dtype=torch.float64)
+        then[0], then[1] = math.log(cosine), math.log(math.sqrt(1 - cosine**2))
+        adapter(30 * first[None])
+        adapter(then[None])
+        assert adapter.last is not None
+        assert ("none of 1" in adapter.last.reason) == (used == 0)
 
 
 def test_a_cosine_below_epsilon_is_new() -> None:

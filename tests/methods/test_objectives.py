@@ -121,7 +121,7 @@ def test_a_row_that_is_left_out_has_no_part_in_the_gradient(method: str, bad: fl
     assert isinstance(learner, GradientMethod)
     z, clean = logits(4), logits(4)
     z[2], clean[2] = bad, 0.0
-    gradients = []
+    gradients: list[Tensor] = []
     for answers in (z.requires_grad_(), clean.requires_grad_()):
         loss = learner.loss(answers, context)
         assert 0 < int(loss.used) < 6

@@ -59,7 +59,8 @@ class Bettor:
         for h in entropies.tolist():
             u = level(h, self.quantiles)
             protected = 0.5 * self.epsilon * u**2 + (1 - 0.5 * self.epsilon) * u
-            made.append(inverse(protected, self.quantiles) if 0 < u < 1 else h)
+            beyond = h - min(max(h, self.quantiles[0]), self.quantiles[-1])
+            made.append(inverse(protected, self.quantiles) + (1 - abs(self.epsilon) / 2) * beyond)
             gain = u - 0.5
             g = gain / (1 + self.epsilon * gain)
             self.squares += g * g
@@ -189,7 +190,7 @@ def test_without_a_shift_nothing_is_learned() -> None:
 
 
 @pytest.mark.parametrize("place", [0.5, 2.0])
-def test_an_entropy_beyond_those_of_the_source_is_moved_nowhere(place: float) -> None:
+def test_without_a_bet_an_entropy_beyond_those_of_the_source_is_moved_nowhere(place: float) -> None:
     x = torch.tensor([[2.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     h = float(entropy(x)[0])
     quantiles = torch.linspace(1.2 * h, 1.5 * h, 257) if place > 1 else torch.linspace(0.0, 0.5 * h, 257)
@@ -199,6 +200,9 @@ def test_an_entropy_beyond_those_of_the_source_is_moved_nowhere(place: float) ->
     assert adapter.last is not None
     assert adapter.last.loss == 0.0
     assert torch.equal(adapter.student.get_parameter("weight"), torch.ones(4, dtype=torch.float64))
+    adapter(x)
+    assert adapter.last.loss is not None
+    assert adapter.last.loss > 0
 
 
 def test_higher_entropies_are_lowered_and_lower_ones_raised() -> None:

@@ -108,7 +108,20 @@ def test_the_defaults_are_the_authors() -> None:
     options = eq.create("rdumb", flat_model()).options
     assert (options["base"], options["every"]) == ("eta", 64_000)
     chosen = {name: options["options"][name] for name in ("margin", "epsilon", "learning_rate", "optimizer")}
-    assert chosen == {"margin": 0.4, "epsilon": 0.05, "learning_rate": 2.5e-4, "optimizer": "sgd"}
+    assert chosen == {"margin": 0.4, "epsilon": None, "learning_rate": 2.5e-4, "optimizer": "sgd"}
+
+
+def test_its_seed_is_the_bases_where_that_has_one() -> None:
+    model, _ = make()
+    options: dict[str, Any] = {"margin": 1.0, "min_drop": -1.0, "learning_rate": 0.05}
+    ours, base = (eq.create("rdumb", model, base="deyo", options=options, seed=seed) for seed in (7, 3))
+    other = eq.create("deyo", model, **options, seed=7)
+    answers = [[adapter(drifted(8, s)) for s in range(3)][-1] for adapter in (ours, base, other)]
+    assert torch.equal(answers[0], answers[2])
+    assert not torch.equal(answers[0], answers[1])
+    assert Rdumb(base="deyo", seed=7).random_seed == 7
+    assert Rdumb(base="deyo", options={"seed": 2}, seed=7).random_seed == 2
+    assert Rdumb(base="tent", seed=7).random_seed == 0
 
 
 def test_memory_that_arrived_is_gone_after_a_reset() -> None:

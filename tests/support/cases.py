@@ -87,6 +87,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "memo, lively": ("memo", {"views": 2, "learning_rate": 0.5, "prior": 1.0, "tempering": "mean"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),
 }
+FULL_SOON: dict[str, dict[str, Any]] = {
+    "sotta": {"confidence": 0.0, "every": 8, "capacity": 8},
+    "rotta": {"every": 8, "capacity": 2},
+    "petta": {"every": 8, "capacity": 2},
+}
+"""Options for a memory that is full after one batch of 8, so that steps can be captured."""
+
 ON_BATCH_NORM = ("norm", "bn_alpha", "bn_ema")
 ON_NORMS = (
     "tent",

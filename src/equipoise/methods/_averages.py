@@ -29,5 +29,5 @@ def moving_average(
 
 def cosine_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
     """1 − cos of two sets of weights of the same names, each as one vector, in at least single precision."""
-    vectors = [torch.cat([at_least_single(each[n]).flatten() for n in one]) for each in (one, other)]
-    return 1 - cosine_similarity(*vectors, dim=0)
+    left, right = (torch.cat([at_least_single(each[n]).flatten() for n in one]) for each in (one, other))
+    return 1 - cosine_similarity(left, right, dim=0)

@@ -48,6 +48,11 @@ def opinion_entropy(logits: Tensor) -> Tensor:
     return nats(torch.cat([frozen, undecided], dim=-1))
 
 
+def mean_objective(name: Objective, kept: Tensor, logits: Tensor) -> Tensor:
+    """The mean of an objective over the samples kept; 0 where none is."""
+    return mean_over(kept, objective(name, rows_of(kept, logits)))
+
+
 def rows_of(kept: Tensor, logits: Tensor) -> Tensor:
     """Logits with zeros in the rows that are not kept: a NaN there would reach the gradient, as 0 · NaN."""
     return torch.where(kept.unsqueeze(1), logits, 0.0)

@@ -37,11 +37,13 @@ class Deyo(WindowedMethod):
         min_drop: the least D of a sample that is learned from. The authors use .2 to .5, by data set: digits
             and textures lose little when they are shuffled.
         seed: of the random order of patches.
-        learning_rate: by default 2.5e-4 for "sgd" (the authors, for ResNet-50) and 1e-3 for "adam".
+        learning_rate: by default 2.5e-4 for "sgd" and 1e-3 for "adam". The authors' follow the batch size,
+            as those of `sar.Sar`.
 
     Deviations: the authors shuffle the samples of low entropy alone, so that batch norm sees another batch
     than in the first forward; here all are shuffled, and running statistics do not move by them. They leave
-    out layers by parts of their names; here every normalisation layer adapts.
+    out layers by parts of their names; here every normalisation layer adapts. The rate does not follow the
+    batch size: set it.
     """
 
     name = "deyo"

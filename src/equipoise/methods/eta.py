@@ -37,7 +37,7 @@ class Eta(WindowedMethod):
 
     Args:
         margin: E₀ as a multiple of ln C.
-        epsilon: the largest cosine of a new sample; the authors use .05 for ImageNet, .4 for CIFAR.
+        epsilon: the largest cosine of a new sample; by default 1.26 / √C, at least .05 (`default_epsilon`).
         objective: what is minimised and weighted: "entropy", H, or "come" (`_objectives.opinion_entropy`);
             the samples are selected and their weights computed by H in any case.
         learning_rate: by default 2.5e-4 for "sgd" (the authors, on ImageNet) and 1e-3 for "adam".
@@ -49,7 +49,7 @@ class Eta(WindowedMethod):
     arrives = (f"{SAMPLES}*", AVERAGE_ANSWER)
 
     margin: float = option(0.4, low=0)
-    epsilon: float = option(0.05, low=0)
+    epsilon: float | None = option(None, low=0)
     objective: Objective = choice("entropy", OBJECTIVES)
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
@@ -62,11 +62,13 @@ class Eta(WindowedMethod):
             raise StateError(f"expected an average of {logits.shape[1]} classes, got {len(average)}")
         first = ~average.any()
         similar = cosine_similarity(average.unsqueeze(0), probabilities).abs()
-        kept = (entropies < limit) & ((similar < self.epsilon) | first)
+        epsilon = default_epsilon(logits.shape[1]) if self.epsilon is None else self.epsilon
+        kept = (entropies < limit) & ((similar < epsilon) | first)
         count = kept.sum()
         mean = rows_of(kept, probabilities).sum(0) / count.clamp(min=1)
         moved = torch.where(first, mean, torch.lerp(mean, average, _INERTIA))
-        loss = mean_over(kept, (limit - entropies).exp() * objective(self.objective, rows_of(kept, logits)))
+        each = objective(self.objective, rows_of(kept, logits))
+        loss = mean_over(kept, (limit - entropies).exp() * each)
         some = Check(count > 0, f"none of {len(logits)} samples is reliable and new", undoes=False)
         return Loss(loss, count, {AVERAGE_ANSWER: torch.where(count > 0, moved, average)}, (some,))
 
@@ -74,3 +76,11 @@ class Eta(WindowedMethod):
         """Refuse a window of another size, and an average of another number of classes."""
         super().check_memory(student, memory, counts)
         check_average(memory, student.classes)
+
+
+def default_epsilon(classes: int) -> float:
+    """1.26 / √C, at least .05: the authors' .4 for 10 classes and .05 for 1000.
+
+    The cosine of a sure answer with an even average of C classes is 1 / √C.
+    """
+    return max(0.05, 1.26 / math.sqrt(classes))

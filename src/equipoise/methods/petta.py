@@ -43,8 +43,8 @@ class Petta(teaching.RobustMethod):
 
     and those of `_robust_teaching.RobustMethod`.
 
-    Deviations: those of RoTTA. Of the authors' two losses this is "ce"; "sce" is symmetric and takes the
-    images without views, too, by a forward more. The cosine is that of all weights that learn together.
+    Deviations: those of RoTTA. Of the authors' two losses this is "ce"; "sce", their default, is symmetric
+    and takes images without views, too, by a forward more. The cosine is of all weights that learn together.
     Variances below a hundredth of their mean count as that: a feature that the source never varies would
     decide alone. γ is of all samples since the last update; the authors take an update a batch.
     """

@@ -28,21 +28,22 @@ class Poem(WindowedMethod):
     nothing has shifted. Bets 1 + ε v on v = u − ½, sample after sample and by all of them, show a shift:
 
         g = v / (1 + ε v),   ε ← ε + γ g / √(Σ g²),   γ = 1 / (8 √3),   |ε| ≤ 1.8,
-        u' = ½ ε u² + (1 − ½ ε) u,   H' = H + (F⁻¹(u') − F⁻¹(u)),   with ε of before the sample,
+        u' = ½ ε u² + (1 − ½ ε) u,   H' = F⁻¹(u') + (1 − ½ |ε|) (H − F⁻¹(u)),   with ε of before it,
         L = mean over {H < E₀} of ½ w² (H − H')²,   w = exp(E₀ − H),   E₀ = margin · ln C,
 
-    H' and w taken as constants. F⁻¹(u) is H but beyond the range of the source's entropies, where u' = u, and
-    so H' = H. Without a shift ε stays near 0, H' near H, and nothing is learned. One forward and one backward
-    a batch. Where no sample has H < E₀ there is no step, but ε follows.
+    H' and w taken as constants. Without a shift ε stays near 0, H' near H, and nothing is learned. One
+    forward and one backward a batch. Where no sample has H < E₀ there is no step, but ε follows.
 
     Args:
         margin: E₀ as a multiple of ln C.
         learning_rate: by default 2.5e-4 for "sgd" (the authors, for ResNet-50) and 1e-3 for "adam".
         steps: steps a batch; every one of them bets on its samples again.
 
-    Deviations: where source samples share an entropy, u is the middle of their levels, else u would not be ½
-    on average. Every normalisation layer adapts. With batch norm, entropies by the batch's statistics differ
-    from the source's, which are by running statistics: that is a shift, too.
+    Deviations: the second term of H' is 0 in the range of the source's entropies, where F⁻¹(u) = H; beyond it
+    F⁻¹(u') alone is the end of the range, and would move H without a bet, too. Where source samples share an
+    entropy, u is the middle of their levels, else u would not be ½ on average. Every normalisation layer
+    adapts. With batch norm, entropies by the batch's statistics differ from the source's, which are by
+    running statistics: that is a shift, too.
     """
 
     name = "poem"
@@ -66,9 +67,10 @@ class Poem(WindowedMethod):
         levels, memory = level_of(fixed, quantiles), context.memory
         bets, epsilon, squares = betting(levels - 0.5, memory["epsilon"], memory["squares"])
         moved = levels + bets / 2 * (levels**2 - levels)
-        targets = fixed + (quantile_at(moved, quantiles) - quantile_at(levels, quantiles))
+        inside = quantile_at(levels, quantiles)
+        shift = quantile_at(moved, quantiles) - inside - bets.abs() / 2 * (fixed - inside)
         kept = fixed < limit
-        weighted = (limit - fixed).exp() * (nats(rows_of(kept, logits)) - targets)
+        weighted = (limit - fixed).exp() * (nats(rows_of(kept, logits)) - fixed - shift)
         some = Check(kept.any(), f"none of {len(logits)} samples is reliable", undoes=False)
         news = {"epsilon": epsilon, "squares": squares}
         return Loss(mean_over(kept, weighted**2 / 2), kept.sum(), news, (some,))

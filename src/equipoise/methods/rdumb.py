@@ -34,6 +34,7 @@ class Rdumb(DelegatingMethod):
         base: the name of the method that adapts.
         every: samples between resets. The authors' 1000 batches of 64 are the default.
         options: those of the base; None: its defaults.
+        seed: of the base's random numbers, if it draws any and `options` has no seed.
 
     Deviations: the authors count batches, so that their period depends on the batch size. The temperature
     of `tempering` and random numbers go on over a reset.
@@ -44,6 +45,7 @@ class Rdumb(DelegatingMethod):
     base: str = "eta"
     every: int = option(64_000, low=1)
     options: Mapping[str, Any] | None = checked_by(_checked_mapping, None)
+    seed: int = option(0, low=0, high=2**63 - 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +66,7 @@ class Rdumb(DelegatingMethod):
             raise UnknownOptionError(
                 f"{self.base} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
             )
-        return kind(**given)
+        return kind(**({"seed": self.seed} if "seed" in known else {}) | given)
 
     def plan(self, context: Context) -> Plan:
         """Start anew when it is time, else plan as the base does."""

@@ -11,7 +11,7 @@ from equipoise.core.gradient import OPTIMIZER, Loss
 from equipoise.core.method import Context
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import OBJECTIVES, Objective, mean_over, objective, rows_of
+from equipoise.methods._objectives import OBJECTIVES, Objective, mean_objective, mean_over
 from equipoise.network.flags import Check, all_hold, host_knows
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.network.optimizer import climbed
@@ -27,25 +27,26 @@ _INERTIA = 0.9  # of the moving average m, the authors'
 class Sar(WindowedMethod):
     """Sharpness-aware and reliable entropy minimisation (Niu et al., ICLR 2023).
 
-    With H the entropy in nats and E₀ = margin · ln C, by two forwards and two backwards a batch:
+    With H the entropy in nats and E₀ = margin · ln C, by two forwards and two backwards a batch,
 
         S₁ = {H(θ) < E₀},   g = ∇ mean_{S₁} H(θ),   ε = rho · g / ‖g‖,
         S₂ = S₁ ∩ {H(θ + ε) < E₀},   θ ← optimiser step with ∇ mean_{S₂} H(θ + ε),
         m ← .9 m + .1 mean_{S₂} H(θ + ε), starting with that mean itself;
 
     if then m < reset_below · ln C / ln 1000, the answers have collapsed to few classes: weights, optimiser
-    and m go back to their start. The answer is the first forward's. Without S₁ or S₂ there is no step.
+    and m (not running statistics) go back to their start. The answer is the first forward's. No S₂, no step.
 
     Args:
         margin: E₀ as a multiple of ln C.
         rho: the length of the step uphill.
         reset_below: the average entropy of a collapse in nats, for 1000 classes; 0: no resets.
         objective: what is minimised: "entropy", H, or "come" (`_objectives`); S₁, S₂ and m are always of H.
-        learning_rate: by default 2.5e-4 for "sgd" (the authors, ResNet-50, batches of 64), 1e-3 for "adam".
+        learning_rate: by default 2.5e-4 for "sgd" and 1e-3 for "adam". For batches of n samples the authors
+            have 2.5e-4, or 2.5e-4 · n / 32 where n < 32; for ViT 1e-3 · n / 64; twice that where n = 1.
 
-    Deviations: after a reset the authors' code keeps m, and resets at every batch until m has climbed; here m
-    starts anew. Their threshold is .2 nats for any number of classes. They leave out the last layers, and
-    others by parts of their names; here all adapt. The second forward does not move running statistics.
+    Deviations: the rate does not follow the batch size: set it. After a reset the authors' code keeps m, and
+    resets at every batch until m has climbed. Their threshold is .2 nats for any number of classes. They
+    leave out layers by parts of their names. The second forward moves no running statistics.
     """
 
     name = "sar"
@@ -62,8 +63,7 @@ class Sar(WindowedMethod):
 
     def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
         """The source's weights, to go back to."""
-        held = student.source_values(student.learned)
-        return {name: held[name].to(weight.device) for name, weight in student.learned.items()}
+        return {n: v.to(student.learned[n].device) for n, v in student.source_values(student.learned).items()}
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The objective of the reliable samples."""
@@ -71,8 +71,7 @@ class Sar(WindowedMethod):
 
     def _over(self, kept: Tensor, logits: Tensor) -> Loss:
         some = Check(kept.any(), f"none of {len(kept)} samples is reliable", undoes=False)
-        each = objective(self.objective, rows_of(kept, logits))
-        return Loss(mean_over(kept, each), kept.sum(), checks=(some,))
+        return Loss(mean_objective(self.objective, kept, logits), kept.sum(), checks=(some,))
 
     def descend(
         self, logits: Tensor, loss: Loss, context: Context, checks: tuple[Check, ...]

@@ -33,12 +33,14 @@ class ShotIm(WindowedMethod):
     linear head learn. One forward and one backward a batch; the answer is that forward's.
 
     H(mean p) assumes batches of at least C samples with about as many of each class: a smaller batch is
-    learned from with a UserWarning, and of a single sample, for which L = 0, nothing is learned.
+    learned from with a UserWarning. A single sample has no diversity: with batch norm it is learned from in
+    its window, else not at all.
 
     Args:
         pseudo_weight: the weight of P; the authors have .1 for digits and .3 for photographs.
         confidence: the largest probability that is not enough for a pseudo-label.
-        learning_rate: by default 1e-3 for "sgd", the authors' for pre-trained layers, and 5e-5 for "adam".
+        learning_rate: by default 1e-3 for "sgd", the authors' for pre-trained layers, and 5e-5 for "adam",
+            which they do not use.
         parameters: "encoder" (all but those of the last linear layer, which must be the one that returns the
             logits), "all", "norm", or a list of name patterns.
 

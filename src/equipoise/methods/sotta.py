@@ -1,6 +1,7 @@
 """SoTTA: learn from a balanced memory of confident samples, towards flat minima."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -12,12 +13,10 @@ from equipoise.methods import _stored_samples as slots
 from equipoise.methods._confident_memory import default_confidence, offer
 from equipoise.methods._memory_updates import learn_from_memory, memory_step
 from equipoise.network.batch import Batch
-from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, Slope, sharpness_aware_slope
+from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, sharpness_aware_slope
 from equipoise.network.student import Student
 from equipoise.options import choice, option
 from equipoise.registry import register
-
-_EPSILON = 1e-6  # the authors', inside the logarithm
 
 
 @register
@@ -25,10 +24,9 @@ _EPSILON = 1e-6  # the authors', inside the logarithm
 class Sotta(GradientMethod):
     """Screening-out test-time adaptation (Gong et al., NeurIPS 2023): robust to samples of no class at all.
 
-    A batch is answered in eval mode. Its samples, in order, are offered to a memory: one whose confidence is
-    at least C₀ enters under the class predicted, and out of a full memory takes the place of a random sample
-    of the classes that have most (`_confident_memory.replaced_slots`). After every `every` samples, in the
-    middle of a batch too, the memory is learned from:
+    A batch is answered in eval mode. A sample whose confidence is at least C₀ enters a memory under the class
+    predicted; if that is full, in the place of a random sample of the classes that have most
+    (`_confident_memory.replaced_slots`). After every `every` samples the memory is learned from:
 
         L(θ) = mean over the memory of −Σ_c p_c log(p_c + 1e-6),
         θ ← optimiser step with the gradient of L at θ + rho · g / ‖g‖,  g = ∂L/∂θ  (sharpness-aware),
@@ -37,15 +35,14 @@ class Sotta(GradientMethod):
 
     Args:
         capacity: samples in the memory.
-        confidence: C₀; by default the authors' (`_confident_memory.default_confidence`).
+        confidence: C₀; by default `_confident_memory.default_confidence`.
         rho: the length of the sharpness-aware step uphill.
         every: samples between updates.
         seed: of the memory's random choices.
 
-    Deviations: the authors leave out layers by parts of their names, and their CIFAR runs decay the weights
-    by accident; here every normalisation layer adapts, and nothing decays. They neither answer nor use the
-    samples after the last full window; here every sample is answered at once and counts for the next update.
-    An update that goes wrong is undone and the memory emptied: the sample that spoilt it would stay.
+    Deviations: the authors leave out layers by parts of their names, and decay weights on CIFAR; here every
+    normalisation layer adapts, and nothing decays. They neither answer nor use the samples after the last
+    full window. An update that goes wrong is undone and the memory emptied.
     """
 
     name = "sotta"
@@ -71,9 +68,8 @@ class Sotta(GradientMethod):
 
     def step(self, context: Context) -> Update:
         """Answer, then offer the samples to the memory, with an update after each `every`."""
-        student = context.student
-        samples = slots.storable(context.memory, context.batch, student.gather)
-        logits = student.frozen(context.batch)
+        student, batch = context.student, context.batch
+        samples, logits = slots.storable(context.memory, batch, student.gather), student.frozen(batch)
         certainty, classes = at_least_single(logits).softmax(1).max(1)
         width = logits.shape[1]
         sure = certainty >= (default_confidence(width) if self.confidence is None else self.confidence)
@@ -91,15 +87,13 @@ class Sotta(GradientMethod):
         def loss_at() -> Tensor:
             return self.loss(student.on_batch_statistics(stored, self.norm_momentum), context).value
 
-        def slope_of() -> tuple[Tensor, Slope]:
-            return sharpness_aware_slope(loss_at, student.learned, self.rho)
-
+        slope_of = partial(sharpness_aware_slope, loss_at, student.learned, self.rho)
         return learn_from_memory(context, stored, logits, slope_of, self.descent, self.steps)
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The mean entropy of the memory."""
         p = at_least_single(logits).softmax(1)
-        return Loss(-(p * (p + _EPSILON).log()).sum(1).mean(), used=len(logits))
+        return Loss(-(p * (p + 1e-6).log()).sum(1).mean(), used=len(logits))
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse a memory of another size or other classes, and a count of an update long due."""
