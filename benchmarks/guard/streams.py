@@ -28,7 +28,7 @@ from equipoise.bench.schema import RAW, REHEARSED
 from equipoise.bench.source_model import SourceModel, model_path
 from equipoise.bench.sweep import MODELS
 from equipoise.data.images import Images
-from equipoise.data.streams import Order, make_stream
+from equipoise.data.streams import KindName, make_stream
 from equipoise.guard.decider import Options, Watch, decide
 from equipoise.guard.observation import Observation, answer_pairs
 
@@ -45,7 +45,7 @@ class Case:
     """
 
     method: str
-    order: Order = "shuffled"
+    order: KindName = "shuffled"
     rate: float | None = None
     size: int | None = None
 

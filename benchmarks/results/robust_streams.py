@@ -8,14 +8,14 @@ from torch import Tensor
 
 from equipoise.data.corruptions.dispatch import corrupt
 from equipoise.data.images import Images
-from equipoise.data.streams import Order, make_stream
+from equipoise.data.streams import KindName, make_stream
 
 
 class Stream(NamedTuple):
     """The size of batches, the order of the images, the number of passes, and whether the images change."""
 
     size: int = 50
-    order: Order = "recorded"
+    order: KindName = "recorded"
     passes: int = 1
     changes: bool = False
 

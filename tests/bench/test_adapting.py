@@ -1,5 +1,6 @@
 """Cells: one run gives what each adapter by itself would have given."""
 
+import gc
 import math
 import time
 from itertools import pairwise
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.bench import scoring
+from equipoise.bench import adapting, scoring
 from equipoise.bench.adapting import TAU_EDGES, run_cells, summarise_stream
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.schema import CellResult, CellScores, ReliabilitySums
@@ -95,6 +96,25 @@ def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
             scores = byhand(answers, images.labels)
             assert line["scores"] == pytest.approx(scores, abs=2e-4), (protocol, tempering)
             assert (line["images"], line["classes"], line["left_out"]) == (40, 3, 0)
+
+
+def test_answers_of_one_tempering_are_held_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, held, real = runs_of(folder, methods={"norm": {"batch_size": 16}})[1], [], adapting.score
+
+    def watched(logits: torch.Tensor, labels: torch.Tensor) -> Any:
+        alive = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+        rows = {t.data_ptr(): len(t) for t in alive if t.ndim == 2 and t.shape[1] == 3 and len(t) <= 40}
+        held.append(sum(rows.values()))
+        return real(logits, labels)
+
+    gc.collect()
+    monkeypatch.setattr(adapting, "score", watched)
+    _, lines = run_cells(run, folder, summarise=False)
+    assert lines[0]["status"] == "ok", lines[0]["traceback"]
+    # Those of the source model, of both passes, and of one tempering batch by batch and joined.
+    assert len(held) == 12
+    assert max(held) < 6 * 40
+    assert adapting._stream_data.cache_info().maxsize == 1  # one stream is held
 
 
 def test_reliability_adds_up(folder: Path) -> None:

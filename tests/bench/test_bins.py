@@ -1,5 +1,7 @@
 """A stream over time in bins, counted by hand."""
 
+import math
+
 import pytest
 import torch
 
@@ -30,6 +32,8 @@ def test_each_segment_is_cut_into_bins_and_images_of_no_class_are_left_out(
     assert found["images"] == [2, 1, 2, 2]  # two bins a segment, of two images each
     assert found["correct"] == [1, 1, 1, 0]
     assert found["confidence"] == [0.8] * 4
+    right, wrong = -math.log(0.8), -math.log(0.2)
+    assert found["nll"] == pytest.approx([(right + wrong) / 2, right, (right + wrong) / 2, wrong], abs=1e-4)
     assert found["segments"] == [{"name": "day", "bins": 2}, {"name": "night", "bins": 2}]
     assert "estimate" not in found
 

@@ -45,6 +45,7 @@ def test_the_recipe_of_a_stream_is_one(tmp_path: Path) -> None:
     path.write_text(block("yaml", "on: pacs"))
     recipe = load_recipe(str(path))
     assert (recipe.data, recipe.tiers, recipe.domain_images) == ("pacs-c", (3, 5), 300)
+    assert recipe.batch_size == 16
     resolved_order_options(recipe.order, recipe.order_options)
 
 

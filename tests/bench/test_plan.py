@@ -10,7 +10,7 @@ from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.provenance import code_digest
 from equipoise.bench.recipe import Recipe
 from equipoise.bench.stream_plan import joined_shifts
-from equipoise.data import DataSet, Order, Origin, Shift, Stored
+from equipoise.data import DataSet, KindName, Origin, Shift, Stored
 from equipoise.errors import OptionError, RecipeError
 from equipoise.methods.tent import Tent
 from equipoise.models.backbones import InitialWeights
@@ -57,6 +57,14 @@ def test_every_combination_once() -> None:
     }
     assert len(seen) == 216
     assert {c["options"]["t_max"] for r in runs for c in r.cells.values()} == {2.75}
+
+
+def test_a_batch_size_of_the_recipe_is_that_of_every_method() -> None:
+    methods = {"source": {"batch_size": 16}, "tent": {"batch_size": 200}, "norm": {}}
+    of_each = {run.any_cell["batch_size"] for run in plan(toy_recipe(methods=methods))}
+    assert of_each == {16, 200, 50}
+    runs = plan(toy_recipe(methods=methods, batch_size=64))
+    assert {cell["batch_size"] for run in runs for cell in run.cells.values()} == {64}
 
 
 def test_a_model_is_trained_once_for_all_methods_and_what_it_meets() -> None:
@@ -168,7 +176,7 @@ def test_streams_are_told_apart_by_model_images_and_range() -> None:
 
 
 @pytest.mark.parametrize("order", ["mixed", "continual"])
-def test_joined_orders_meet_all_targets_of_a_model_at_once(order: Order) -> None:
+def test_joined_orders_meet_all_targets_of_a_model_at_once(order: KindName) -> None:
     shifts = ToyTiers(Path()).shifts
     joined = joined_shifts(shifts, order, 2)
     assert [(j.target, j.tier, j.streams) for j in joined] == [
@@ -191,6 +199,12 @@ CORRUPTED = [
     for tier in (1, 2)
     for corruption in (None, "fog", "snow")
 ]
+
+
+def test_gradual_streams_of_a_single_tier_are_refused_with_the_reason() -> None:
+    of_one = [shift for shift in CORRUPTED if shift.tier == 1]
+    with pytest.raises(RecipeError, match="a target has only one: name at least two `tiers`"):
+        joined_shifts(of_one, "gradual", 1)
 
 
 def test_gradual_streams_are_the_tiers_of_a_corruption_without_the_images_as_they_are() -> None:

@@ -221,6 +221,22 @@ def test_methods_for_streams_are_run_on_streams_alone(tmp_path: Path) -> None:
     assert load_recipe("continual", on=path).methods["slow"].batch_size == 7
 
 
+def test_a_batch_size_belongs_to_a_stream_and_not_to_its_methods(tmp_path: Path) -> None:
+    for name in STREAMS:
+        assert load_recipe(name).batch_size == load_recipe(name, on="pacs").batch_size == 64
+    assert load_recipe("digits").batch_size is None  # each method has its own
+    path = write(tmp_path, "stream", about="mine", on="digits", order="noisy", batch_size=16)
+    assert load_recipe(path).batch_size == load_recipe(path).narrowed(methods=["tent"]).batch_size == 16
+    with pytest.raises(RecipeError, match="batch_size"):
+        load_recipe(write(tmp_path, "none", about="mine", on="digits", order="noisy", batch_size=0))
+
+
+def test_recipes_of_streams_rehearse_their_many_methods_on_few_images(tmp_path: Path) -> None:
+    own = write(tmp_path, "stream", about="mine", on="digits", order="noisy")
+    for name in (*STREAMS, own):
+        assert (load_recipe(name).rehearsal.images, load_recipe(name).rehearsal.shifts) == (500, 16)
+
+
 def test_streams_run_on_data_sets_alone(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="digits is no recipe of a stream"):
         load_recipe("digits", on="pacs")

@@ -350,3 +350,48 @@ def test_a_sweep_makes_each_rehearsal_once_before_its_runs(
     raw, rehearsed = found["norm", "none", "dark"], found["norm", "rehearsed", "dark"]
     assert raw["oracle"]["nll"] <= min(raw["scores"]["nll"], rehearsed["scores"]["nll"]) + 1e-6
     assert rehearsed["estimate"]["low"] <= rehearsed["estimate"]["value"] <= rehearsed["estimate"]["high"]
+
+
+def test_streams_in_one_folder_share_models_and_rehearsals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, real, out = [], rehearsals.rehearse, tmp_path / "out"
+
+    def noted(*given: Any, **options: Any) -> SourceStatistics:
+        calls.append(options["seed"])
+        return real(*given, **options)
+
+    def stream(order: str, seed: int, methods: dict[str, Any]) -> set[str]:
+        """The models and rehearsals that this stream added to the folder."""
+        there = set(out.glob("models/*"))
+        recipe = toy_recipe(
+            data="many-targets",
+            order=order,
+            batch_size=20,
+            seeds=[seed],
+            methods=methods,
+            rehearsal={"images": 102, "shifts": 8},
+            domain_images=20,
+            order_options={"passes": 2} if order == "recurring" else {},
+            temperings=["none", "rehearsed"],
+            protocols=["online"],
+        )
+        with RunProgress(Console(file=StringIO())) as shown:
+            assert not run_recipe(recipe, data=tmp_path, out=out, workers=InProcess(), progress=shown).failed
+        return {path.name for path in set(out.glob("models/*")) - there}
+
+    monkeypatch.setattr(rehearsals, "rehearse", noted)
+    # Two labels of one method: a rehearsal of the same options, in the same batches, is the same.
+    both: dict[str, Any] = {
+        "norm": {"rehearsed": True, "batch_size": 7},
+        "again": {"method": "norm", "rehearsed": True, "batch_size": 9},
+    }
+    assert len(stream("continual", 0, both)) == 2  # a model and its rehearsal
+    for order in ("correlated", "recurring", "noisy"):
+        assert stream(order, 0, both) == set()
+    assert len(stream("continual", 1, both)) == 2
+    assert calls == [0, 1]
+    found = [json.loads(text)["cell"] for text in (out / "results.jsonl").read_text().splitlines()]
+    assert len(found) == 5 * 2 * 2
+    assert [cell["seed"] for cell in found].count(0) == 16
+    assert {cell["batch_size"] for cell in found} == {20}

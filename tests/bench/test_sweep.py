@@ -155,6 +155,20 @@ def test_targets_are_domains_or_tiers_of_them() -> None:
         picked_shifts(Toy(Path()).shifts, ["dim"])
 
 
+def test_the_tiers_asked_for_are_streams_in_place_of_those_of_the_recipe(tmp_path: Path) -> None:
+    methods = {"source": {"batch_size": 16}}
+    recipe = toy_recipe(data="toy-tiers", order="continual", tiers=[2], methods=methods, **SMALL)
+    assert go(recipe, tmp_path)[0].cells == 1
+    assert go(recipe, tmp_path, tiers=[1, 2])[0] == SweepSummary(cells=2, before=1, failed=0)
+    assert sorted(line["cell"]["tier"] for line in lines(tmp_path / "out")) == [1, 2]
+    with pytest.raises(RecipeError, match="tiers: expected some of 1, 2, got 3, 4"):
+        go(recipe, tmp_path, tiers=[1, 3, 4])
+    without = toy_recipe(methods=methods, tiers=[5], **SMALL)  # as a recipe of a stream has it
+    assert go(without, tmp_path, targets=["dark"])[0].failed == 0
+    with pytest.raises(RecipeError, match="tiers: expected none, as toy has no tiers, got 5"):
+        go(without, tmp_path, tiers=[5])
+
+
 class Clock:
     """A time that the test sets."""
 

@@ -124,7 +124,7 @@ def test_run_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("equipoise.cli.run.run_named_recipe", noted)
     assert runner.invoke(app, ["run", "demo"]).exit_code == 0
-    lists = ("methods", "backbones", "targets", "seeds", "temperings")
+    lists = ("methods", "backbones", "targets", "tiers", "seeds", "temperings")
     unset = ("on", "limit", "epochs", "domain_images", "workers", "address")
     assert given == {
         **dict.fromkeys(lists, ()),
@@ -137,7 +137,7 @@ def test_run_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     words = (
         "run noisy --on pacs --domain-images 4 --data d --out o "
-        "--methods tent dec --backbones b --targets x/3 --seeds 1,2 "
+        "--methods tent dec --backbones b --targets x/3 --tiers 3 --tiers 5 --seeds 1,2 "
         "--tempering mean --limit 5 --epochs 6 --engine ray --workers 7 --address auto --skip-bad-files"
     )
     assert runner.invoke(app, words.split()).exit_code == 0
@@ -150,6 +150,7 @@ def test_run_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "methods": ["tent", "dec"],
         "backbones": ["b"],
         "targets": ["x/3"],
+        "tiers": [3, 5],
         "seeds": [1, 2],
         "temperings": ["mean"],
         "limit": 5,

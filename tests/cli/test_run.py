@@ -17,9 +17,11 @@ from equipoise.registry import file_digest
 
 from ..bench.own import write_own
 
+LISTS = ("methods", "backbones", "targets", "tiers", "seeds", "temperings")
+
 
 def run_toy(console: Console, name: str = "demo", **options: Any) -> int:
-    given: dict[str, Any] = dict.fromkeys(("methods", "backbones", "targets", "seeds", "temperings"), ())
+    given: dict[str, Any] = dict.fromkeys(LISTS, ())
     given |= dict.fromkeys(("on", "limit", "epochs", "domain_images", "address"), None)
     given |= {"data": Path("d"), "out": Path("o"), "ray": False, "workers": 1, "skip_bad_files": False}
     return run_named_recipe(name, console=console, **{**given, **options})
@@ -50,8 +52,9 @@ def test_bad_files_are_skipped_only_if_asked(skip: bool, word: str, monkeypatch:
         return SweepSummary(0, 0, 0)
 
     monkeypatch.setattr(run, "run_recipe", noted)
-    run_toy(Console(file=StringIO()), skip_bad_files=skip, targets=["usps"], limit=7)
+    run_toy(Console(file=StringIO()), skip_bad_files=skip, targets=["usps"], tiers=[3], limit=7)
     assert (given["bad_files"], given["targets"], given["limit"]) == (word, ["usps"], 7)
+    assert given["tiers"] == [3]
 
 
 def test_one_worker_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from equipoise.data import Images, Order, Stream, make_stream
+from equipoise.data import Images, KindName, Stream, make_stream
 from equipoise.data.streams.classes import dirichlet_slots
 from equipoise.errors import DataError, OptionError, UnknownOptionError
 
@@ -17,16 +17,16 @@ SIZES = [len(labels) for labels in LABELS]
 JOINED = torch.cat(LABELS)
 ALONE = ("shuffled", "recorded", "changing")
 """Kinds of one domain."""
-KINDS: tuple[Order, ...] = get_args(Order)
+KINDS: tuple[KindName, ...] = get_args(KindName)
 EACH_ONCE = ("sorted", "mixed", "continual", "correlated", "abrupt")
 
 
-def stream_of(kind: Order, seed: int = 0, **options: Any) -> Stream:
+def stream_of(kind: KindName, seed: int = 0, **options: Any) -> Stream:
     short = {"recurring": {"passes": 3}, "abrupt": {"stretch": 20}}.get(kind, {})
     return make_stream(LABELS[:1] if kind in ALONE else LABELS, kind, seed, **{**short, **options})
 
 
-def images_of(kind: Order = "continual", side: int = 4) -> list[Images]:
+def images_of(kind: KindName = "continual", side: int = 4) -> list[Images]:
     """Images whose pixels are all the same number, that of their row."""
     images, start = [], 0
     for labels in LABELS[:1] if kind in ALONE else LABELS:
@@ -37,7 +37,7 @@ def images_of(kind: Order = "continual", side: int = 4) -> list[Images]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_is_decided_by_its_seed(kind: Order) -> None:
+def test_a_stream_is_decided_by_its_seed(kind: KindName) -> None:
     stream, again = stream_of(kind), stream_of(kind)
     assert stream.rows.dtype == stream.domains.dtype == torch.int64
     assert torch.equal(stream.rows, again.rows)
@@ -48,7 +48,7 @@ def test_a_stream_is_decided_by_its_seed(kind: Order) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_global_random_numbers_neither_matter_nor_change(kind: Order) -> None:
+def test_global_random_numbers_neither_matter_nor_change(kind: KindName) -> None:
     rows = stream_of(kind).rows
     torch.manual_seed(99)
     before = torch.random.get_rng_state()
@@ -57,7 +57,7 @@ def test_global_random_numbers_neither_matter_nor_change(kind: Order) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_segments_add_up_and_domains_are_those_of_the_rows(kind: Order) -> None:
+def test_segments_add_up_and_domains_are_those_of_the_rows(kind: KindName) -> None:
     stream = stream_of(kind)
     assert sum(segment.images for segment in stream.segments) == len(stream) == len(stream.domains)
     assert len({segment.name for segment in stream.segments}) == len(stream.segments)
@@ -66,7 +66,7 @@ def test_segments_add_up_and_domains_are_those_of_the_rows(kind: Order) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_sentence_describes_a_stream(kind: Order) -> None:
+def test_one_sentence_describes_a_stream(kind: KindName) -> None:
     sentence = stream_of(kind).describe()
     assert sentence.startswith(f"{len(stream_of(kind)):,} images: ")
     assert sentence.endswith(" (seed 0).")
@@ -74,7 +74,7 @@ def test_one_sentence_describes_a_stream(kind: Order) -> None:
 
 
 @pytest.mark.parametrize("kind", EACH_ONCE)
-def test_every_image_comes_once(kind: Order) -> None:
+def test_every_image_comes_once(kind: KindName) -> None:
     rows = stream_of(kind).rows.tolist()
     assert sorted(rows) == list(range(sum(SIZES)))
     assert rows != sorted(rows)
@@ -164,7 +164,7 @@ def test_images_of_a_class_share_slots_as_the_dirichlet_distribution_says(
 def test_a_correlated_stream_has_few_classes_at_a_time() -> None:
     labels = torch.arange(10).repeat(200)
 
-    def classes_at_a_time(kind: Order, **options: Any) -> float:
+    def classes_at_a_time(kind: KindName, **options: Any) -> float:
         stream = make_stream([labels], kind, 0, **options)
         windows = stream.labels([labels]).view(-1, 50)
         return sum(len(window.unique()) for window in windows) / len(windows)
@@ -238,16 +238,31 @@ def test_a_shuffle_is_fair() -> None:
         ("shuffled", {"seed": -1}, "seed >= 0"),
     ],
 )
-def test_an_option_out_of_range_is_refused(kind: Order, options: dict[str, Any], message: str) -> None:
+def test_an_option_out_of_range_is_refused(kind: KindName, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         stream_of(kind, **options)
+
+
+def test_the_sentence_has_the_numbers_of_the_stream_that_was_drawn() -> None:
+    """Three of a class leave no room for a ratio of 100, and stretches that meet are one."""
+    labels = torch.tensor([0] * 3 + [1] * 60 + [2] * 60)
+    stream = make_stream([labels], "imbalanced", 1, ratio=100)
+    counts = labels[stream.rows].bincount().tolist()
+    assert max(counts) / min(counts) < 70
+    assert (
+        f"{max(counts)} images of the most frequent class, {min(counts)} of the rarest" in stream.describe()
+    )
+    stream = make_stream(LABELS, "abrupt", 0, stretch=20)
+    lengths = [segment.images for segment in stream.segments]
+    told = f"{len(lengths)} stretches of one domain, of {min(lengths)} to {max(lengths)} images"
+    assert told in stream.describe()
 
 
 def test_what_is_not_there_is_refused() -> None:
     unknown: Any = "backwards"
     with pytest.raises(OptionError, match="expected one domain for the kind 'shuffled', got 2"):
         make_stream(LABELS, "shuffled", 0)
-    with pytest.raises(OptionError, match="expected at least 2 domains for the kind 'gradual', got 1"):
+    with pytest.raises(OptionError, match=r"expected at least 2 domains for the kind 'gradual', got 1$"):
         make_stream(LABELS[:1], "gradual", 0)
     with pytest.raises(OptionError, match="expected at least 1 domain for"):
         make_stream([], "mixed", 0)
@@ -263,7 +278,7 @@ def test_what_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("noisy", "changing")])
-def test_batches_have_the_images_and_labels_of_the_rows(kind: Order) -> None:
+def test_batches_have_the_images_and_labels_of_the_rows(kind: KindName) -> None:
     stream, images = stream_of(kind), images_of(kind)
     x, y = (torch.cat(parts) for parts in zip(*stream.batches(images, 16), strict=True))
     assert x.dtype == torch.float32
@@ -289,7 +304,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_tensor_is_larger_than_a_batch(kind: Order) -> None:
+def test_no_tensor_is_larger_than_a_batch(kind: KindName) -> None:
     images, batch = images_of(kind, side=24), 4 * 10 * 3 * 24 * 24
     stream = stream_of(kind, **({"length": 300} if kind == "changing" else {}))
     with LargestTensor() as largest:
@@ -306,7 +321,11 @@ def test_one_domain_needs_no_list() -> None:
 
 def test_images_of_another_data_set_are_refused_before_the_first_batch() -> None:
     stream, images = stream_of("continual"), images_of()
-    for wrong in (images[:1], images[::-1], [images[0], images[1].select(torch.arange(20))]):
+    longer = Images(images[1].pixels.repeat(2, 1, 1, 1), images[1].labels.repeat(2))
+    unfit = [images[:1], images[::-1], [images[0], images[1].select(torch.arange(20))]]
+    for wrong in (*unfit, [images[0], longer], [*images, longer], []):
+        with pytest.raises(DataError, match="100 and 70 images of the domains"):
+            stream.labels([each.labels for each in wrong])
         with pytest.raises(DataError, match="whose labels the stream was made from, got"):
             stream.batches(wrong, 5)
     with pytest.raises(DataError, match="images of one shape"):

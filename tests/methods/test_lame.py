@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.network.flags import no_free_reads
-from tests.support.models import MODELS, Counting, drifted, make, same, snapshot
+from tests.support.models import MODELS, Counting, drifted, images, make, measured, same, snapshot
 
 
 def unit_features(model: nn.Module, x: Tensor) -> list[list[float]]:
@@ -94,6 +94,15 @@ def test_one_forward_a_batch() -> None:
     Counting.forwards = 0
     adapter(drifted(8))
     assert Counting.forwards == 1
+
+
+def test_tempering_asks_the_source_model_no_second_time() -> None:
+    model = Counting(make()[0])
+    adapter = eq.create("lame", model, measured(model, [images(32)]), tempering="sample")
+    for call in (adapter, adapter.predict):
+        Counting.forwards = 0
+        call(drifted(8))
+        assert Counting.forwards == 1
 
 
 @pytest.mark.parametrize("form", ["knn", "rbf"])

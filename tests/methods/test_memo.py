@@ -61,6 +61,11 @@ def test_answers_are_those_of_the_formulas_and_the_weights_the_sources(prior: fl
     assert all(torch.equal(before[name], after[name]) for name in before if "random" not in name)
 
 
+def test_the_defaults_are_those_of_the_authors_for_imagenet() -> None:
+    options = eq.create("memo", make()[0]).options
+    assert (options["views"], options["learning_rate"], options["prior"]) == (64, 2.5e-4, 16.0)
+
+
 def test_the_step_lowers_the_entropy_of_the_mean_answer() -> None:
     model = conv_model()
     (x,) = stream(1, rows=6, like=model)

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.gradient import GradientMethod
+from equipoise.core.method import Context
+from equipoise.factory import make_method
 from equipoise.methods._objectives import mean_over, objective
 from tests.support.byhand import (
     CLASSES,
@@ -24,6 +27,8 @@ from tests.support.byhand import (
     softmax,
     stream,
 )
+
+NOT_NEEDED: Any = None
 
 
 def come(z: Tensor) -> Tensor:
@@ -103,6 +108,27 @@ def test_a_mean_over_samples_ignores_the_others() -> None:
     values = torch.tensor([1.0, torch.nan, 3.0, torch.inf])
     assert float(mean_over(torch.tensor([True, False, True, False]), values)) == 2.0
     assert float(mean_over(torch.zeros(4, dtype=torch.bool), values)) == 0.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("method", ["eta", "sar", "poem", "pseudo_label"])
+def test_a_row_that_is_left_out_has_no_part_in_the_gradient(method: str, bad: float) -> None:
+    quantiles = torch.linspace(0.0, 2.0, 257)
+    memory = {"epsilon": torch.tensor(0.5), "squares": torch.tensor(1.0)}
+    options: dict[str, Any] = {"confidence": 0.3} if method == "pseudo_label" else {"margin": 0.9}
+    context = Context(NOT_NEEDED, NOT_NEEDED, memory=memory, constants={"quantiles": quantiles})
+    learner, _ = make_method(method, options)
+    assert isinstance(learner, GradientMethod)
+    z, clean = logits(4), logits(4)
+    z[2], clean[2] = bad, 0.0
+    gradients = []
+    for answers in (z.requires_grad_(), clean.requires_grad_()):
+        loss = learner.loss(answers, context)
+        assert 0 < int(loss.used) < 6
+        gradients += torch.autograd.grad(loss.value, answers)
+    assert bool(gradients[0][2].eq(0).all())
+    assert bool(gradients[0].isfinite().all())
+    assert close(gradients[0], gradients[1]) or method == "poem"
 
 
 @pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])

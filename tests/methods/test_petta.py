@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.methods._class_features import followed_classes
+from equipoise.methods._class_features import divergence, first_means, followed_means, joined_sums
 from equipoise.methods._linear_head import HeadAnswers
 from tests.support.models import Counting, drifted, images, make, measured, same, snapshot
 from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
@@ -46,23 +46,38 @@ class PettaByHand(ByHand):
         zero = torch.zeros(64, dtype=torch.float64)
         self.means = {label: self.source.get(label, (zero, zero))[0] for label in range(5)}
 
-    def shares(self, x: Tensor) -> float:
-        weights = {**self.w, **self.teacher}
-        features, predicted = self.features(weights, x), self.network(weights, x).argmax(1)
+        self.since: dict[int, list[Tensor]] = {}
+
+    def weight(self, age: int) -> float:
+        return 1.0
+
+    def step(self, x: Tensor) -> Tensor:
+        weights = {name: value.clone() for name, value in {**self.w, **self.teacher}.items()}
+        self.answering = weights  # those of before the batch, for all of its samples
+        return super().step(x)
+
+    def came(self, sample: Tensor, label: int) -> None:
+        self.since.setdefault(label, []).append(self.features(self.answering, sample[None])[0])
+
+    def shares(self) -> float:
         distances = []
-        for label in predicted.unique().tolist():
-            self.means[label] = 0.95 * self.means[label] + 0.05 * features[predicted == label].mean(0)
+        for label, features in self.since.items():
             if label in self.source:
                 mean, var = self.source[label]
                 distances += ((self.means[label] - mean) ** 2 / var).tolist()
+            self.means[label] = 0.95 * self.means[label] + 0.05 * torch.stack(features).mean(0)
+        self.since = {}
         self.far = 1 - math.exp(-sum(distances) / len(distances)) if distances else 0.0
         return (1 - self.far) * (1 - self.decay)
 
-    def extra_loss(self, weights: dict[str, Tensor], z: Tensor, x: Tensor) -> Tensor:
+    def extra_loss(
+        self, weights: dict[str, Tensor], z: Tensor, x: Tensor, before: dict[str, Tensor]
+    ) -> Tensor:
         now = torch.cat([weights[name] for name in LEARNED])
         start = torch.cat([self.before[name] for name in LEARNED])
         cosine = (now * start).sum() / (now.norm() * start.norm())
-        targets = self.network(self.before, x).softmax(1)
+        anchor = {**before, **{name: self.before[name] for name in LEARNED}}
+        targets = self.network(anchor, x).softmax(1)
         source = -(targets * z.log_softmax(1)).sum(1).mean()
         loss: Tensor = self.penalty * self.far * (1 - cosine) + source
         return loss
@@ -125,12 +140,13 @@ def test_a_class_that_the_source_never_predicts_and_features_that_never_vary_are
 def test_a_class_that_the_source_never_predicts_is_not_part_of_the_divergence() -> None:
     means = torch.tensor([[0.0, 0.0], [5.0, 5.0]])
     constants = {"source_means": means, "variances": torch.ones(2, 2), "known": torch.tensor([True, False])}
-    seen = HeadAnswers(
-        torch.eye(2), torch.tensor([[20.0, 0.0], [500.0, 0.0]]), nn.Linear(2, 2), torch.ones(2) > 0
-    )
-    news, far = followed_classes(means, constants, seen)
-    assert torch.allclose(news, torch.tensor([[1.0, 0.0], [29.75, 4.75]]))
-    assert float(far) == pytest.approx(1 - math.exp(-0.5))
+    memory = {**first_means(constants), "class_means": torch.tensor([[1.0, 0.0], [99.0, 0.0]])}
+    head, every = nn.Linear(2, 2), torch.ones(2) > 0
+    seen = HeadAnswers(torch.eye(2), torch.tensor([[20.0, 0.0], [500.0, 0.0]]), head, every)
+    assert float(divergence(memory, constants)) == 0.0  # none has come
+    memory |= joined_sums(memory, seen, every)
+    assert float(divergence(memory, constants)) == pytest.approx(1 - math.exp(-0.5))
+    assert torch.allclose(followed_means(memory)["class_means"], torch.tensor([[1.95, 0.0], [119.05, 0.0]]))
 
 
 def test_a_forward_a_batch_and_three_more_at_an_update() -> None:

@@ -59,7 +59,7 @@ class Bettor:
         for h in entropies.tolist():
             u = level(h, self.quantiles)
             protected = 0.5 * self.epsilon * u**2 + (1 - 0.5 * self.epsilon) * u
-            made.append(inverse(protected, self.quantiles))
+            made.append(inverse(protected, self.quantiles) if 0 < u < 1 else h)
             gain = u - 0.5
             g = gain / (1 + self.epsilon * gain)
             self.squares += g * g
@@ -186,6 +186,19 @@ def test_without_a_shift_nothing_is_learned() -> None:
     assert abs(float(shifted.memory["epsilon"])) > 0.8
     assert moved(same_domain, model) < 0.1 * moved(tent, model)
     assert moved(same_domain, model) < 0.1 * moved(shifted, model)
+
+
+@pytest.mark.parametrize("place", [0.5, 2.0])
+def test_an_entropy_beyond_those_of_the_source_is_moved_nowhere(place: float) -> None:
+    x = torch.tensor([[2.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    h = float(entropy(x)[0])
+    quantiles = torch.linspace(1.2 * h, 1.5 * h, 257) if place > 1 else torch.linspace(0.0, 0.5 * h, 257)
+    source = eq.SourceStatistics(h0=0.5, kappa=1.0, num_classes=4, entropies=quantiles)
+    adapter = eq.create("poem", Scale(4), source, parameters="all", margin=1.0, learning_rate=0.05)
+    adapter(x)  # no bet yet: the target is the entropy itself
+    assert adapter.last is not None
+    assert adapter.last.loss == 0.0
+    assert torch.equal(adapter.student.get_parameter("weight"), torch.ones(4, dtype=torch.float64))
 
 
 def test_higher_entropies_are_lowered_and_lower_ones_raised() -> None:

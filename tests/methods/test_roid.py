@@ -1,5 +1,6 @@
 """ROID against formulas written out here and in `byhand`, and the faults that CMF shares."""
 
+import copy
 import math
 from typing import Any
 
@@ -134,6 +135,30 @@ def test_the_correction_is_an_option_that_changes_answers_only(method: str) -> N
         expected = losses.with_prior(plain(drifted(8, seed)))
         assert torch.allclose(corrected(drifted(8, seed)), expected, atol=1e-6)
     assert same(snapshot(plain), snapshot(corrected))
+
+
+def on_own_statistics(student: nn.Module, x: Tensor) -> Tensor:
+    """The logits with batch norms that use the statistics of the samples, if these are several."""
+    network = copy.deepcopy(student)
+    for layer in network.modules():
+        layer.train(isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) and len(x) > 1)
+    logits: Tensor = network(x)
+    return logits
+
+
+@pytest.mark.parametrize("method", ["roid", "cmf"])
+def test_every_lone_sample_is_corrected_by_the_prior_of_its_window(method: str) -> None:
+    model, _ = make()
+    plain, corrected = (
+        adapter_of(method, model, window=4, prior_correction=wanted) for wanted in (False, True)
+    )
+    samples = [drifted(1, seed) for seed in range(9)]
+    for last, x in enumerate(samples, start=1):
+        window = torch.cat(samples[max(0, last - 4) : last])
+        logits = on_own_statistics(corrected.student, window)
+        expected = losses.with_prior(logits)[-1:]
+        assert torch.allclose(plain(x), logits[-1:], atol=1e-5)
+        assert torch.allclose(corrected(x), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["batch_norm", "layer_norm"])

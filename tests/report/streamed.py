@@ -16,6 +16,7 @@ def binned(
     segments: Sequence[tuple[str, int]] = (("fog", 2), ("snow", 2)),
     size: int = 100,
     off: float | None = None,
+    domain_images: int | None = None,
     **others: Any,
 ) -> dict[str, Any]:
     """A result with these errors in bins of `size` images."""
@@ -24,7 +25,9 @@ def binned(
     made = line(label, tempering, **given)
     if options:
         made["cell"]["order_options"] = dict(options)
-    made["key"] = f"{label}, {tempering}, {order}, {options}, {others}"
+    if domain_images is not None:
+        made["cell"]["domain_images"] = domain_images
+    made["key"] = f"{label}, {tempering}, {order}, {options}, {domain_images}, {others}"
     made["described"] = f"400 images {order} and so on (seed 0)."
     made["bins"] = {
         "images": [size] * len(errors),

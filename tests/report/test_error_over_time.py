@@ -31,12 +31,38 @@ def curves(figure: Figure) -> dict[str, tuple[str, list[float]]]:
 
 
 def test_errors_are_regrouped_by_images() -> None:
-    bins = binned("tent", [0.1, 0.3, 0.5, 0.7])["bins"]
-    assert errors(bins, 4).tolist() == pytest.approx([0.1, 0.3, 0.5, 0.7])
-    assert errors(bins, 2).tolist() == pytest.approx([0.2, 0.6])
-    bins["images"] = [100, 0, 0, 300]  # bins of images of no class alone
-    bins["correct"] = [50, 0, 0, 300]
-    assert errors(bins, 4).tolist() == pytest.approx([0.5, 0, 0, 0])
+    images, correct = [100] * 4, [90, 70, 50, 30]
+    assert errors(images, correct, 4).tolist() == pytest.approx([0.1, 0.3, 0.5, 0.7])
+    assert errors(images, correct, 2).tolist() == pytest.approx([0.2, 0.6])
+    images, correct = [100, 0, 0, 300], [50, 0, 0, 300]  # bins of images of no class alone
+    assert errors(images, correct, 4).tolist() == pytest.approx([0.5, 0, 0, 0])
+    assert np.isnan(errors([0, 0], [0, 0], 2)).all()
+
+
+def test_segments_are_as_wide_as_they_have_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_over_time, "SMOOTHED_IMAGES", 1)
+    lines = [binned("tent", [0.1, 0.3, 0.5, 0.7], target=target) for target in ("a", "b")]
+    lines[0]["bins"] |= {"images": [100, 100, 300, 300], "correct": [90, 70, 150, 90]}
+    lines[1]["bins"] |= {"images": [300, 300, 100, 100], "correct": [270, 210, 50, 30]}
+    (axes,) = error_figures(part(lines[:1]))["raw answers"].axes
+    curve, between = axes.lines
+    assert np.asarray(curve.get_ydata()).tolist() == pytest.approx([0.1, 0.3, 0.5, 0.7])  # not mixed
+    assert np.asarray(curve.get_xdata()).tolist() == pytest.approx([1 / 16, 3 / 16, 7 / 16, 13 / 16])
+    assert between.get_xdata() == [0.25, 0.25]
+    assert axes.get_xticks().tolist() == pytest.approx([1 / 8, 5 / 8])
+    (axes,) = error_figures(part(lines))["raw answers"].axes
+    curve, between = axes.lines  # of both streams: each has its segments where the mean of both has them
+    assert np.asarray(curve.get_ydata()).tolist() == pytest.approx([0.1, 0.3, 0.5, 0.7])
+    assert between.get_xdata() == [0.5, 0.5]
+
+
+def test_a_method_that_lacks_streams_is_not_the_best_rival() -> None:
+    rates = {"source": 0.5, "tent": 0.3, "poise": 0.2}
+    lines = [binned(label, [rate] * 4, seed=seed) for label, rate in rates.items() for seed in (0, 1)]
+    found = part([*lines, binned("eta", [0.1] * 4, seed=1)])
+    drawn = curves(error_figures(found)["raw answers"])
+    assert "best rival, tent, 30.0%" in drawn
+    assert drawn["1 other"] == (MUTED.light, pytest.approx([0.1] * 4))
 
 
 def test_a_curve_is_the_mean_of_targets_and_seeds_smoothed_within_a_segment(

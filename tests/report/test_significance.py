@@ -196,3 +196,18 @@ def test_those_that_cannot_be_told_from_the_best_are_found() -> None:
     assert alike_best(runs, "score", -1, ["pair"]) == [Variant("far", "none")]
     assert alike_best(runs[runs["pair"] < 2], "score", 1, ["pair"]) == [Variant("best", "none")]
     assert alike_best(runs.assign(score=float("nan")), "score", 1, ["pair"]) == []
+
+
+def test_repetitions_of_a_pair_are_one_pair_and_those_that_lack_one_take_no_part() -> None:
+    scores = {"best": (0.9, 0.9), "near": (0.8, 0.99), "half": (0.99, math.nan)}
+    rows = [
+        {"name": name, "tempering": "none", "pair": pair, "seed": seed, "score": several[seed]}
+        for name, several in scores.items()
+        for pair in range(4)
+        for seed in (0, 1)
+    ]
+    runs = pd.DataFrame(rows)
+    # Each seed by itself, near is behind by 0.1 or ahead by 0.09; as pairs, behind by 0.005 everywhere.
+    apart = alike_best(runs, "score", 1, ["pair", "seed"])
+    assert apart == [Variant("best", "none"), Variant("near", "none")]
+    assert alike_best(runs, "score", 1, ["pair"], ["seed"]) == [Variant("best", "none")]

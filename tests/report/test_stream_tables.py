@@ -20,14 +20,14 @@ SEEDS = (0, 1)
 
 
 def lines() -> list[dict[str, Any]]:
-    """Two streams; tent is far behind, poise ahead of norm by a little that changes its sign."""
+    """Two streams; tent is far behind, poise ahead of norm by a little that differs in sign by target."""
     found = []
+    wobbles = dict(zip(TARGETS, (0.02, -0.02, 0.0), strict=True))
     for order, options in (("continual", None), ("recurring", {"passes": 20})):
         for place, (target, seed) in enumerate((t, s) for t in TARGETS for s in SEEDS):
-            wobble = 0.02 * (-1) ** place
             for label, tempering, error in (
                 ("tent", "none", 0.5 + 0.001 * place),
-                ("norm", "none", 0.2 + wobble + 0.001),
+                ("norm", "none", 0.2 + wobbles[target] + 0.001),
                 ("poise", "none", 0.2),
                 ("poise", "rehearsed", 0.2),
             ):
@@ -73,6 +73,65 @@ def test_the_best_and_those_that_a_test_cannot_tell_from_it_are_marked() -> None
         "poise (raw)": (True, False),
         "poise (rehearsed)": (True, False),
     }
+
+
+def test_seeds_and_streams_of_a_target_are_no_pairs_of_their_own() -> None:
+    """Two targets with two seeds in two streams are two pairs: too few, where eight would be enough."""
+    few = [each for each in lines() if each["cell"]["target"] != "svhn"]
+    found = table(few)
+    for stream in ("continual", "all streams"):
+        accuracy = column(found, stream, "acc. ↑")
+        assert not any(entry.alike for entry in accuracy.values())
+        assert accuracy["poise (raw)"].best
+    assert any("Fewer than 3 targets are not tested" in note for note in found.notes)
+    assert not any("too small" in note for note in found.notes)
+
+
+def test_tiers_are_pairs_of_their_own_and_a_note_says_that_they_are_not_independent() -> None:
+    given = [
+        binned("tent", [0.5 + 0.01 * seed] * 4, target="all", tier=tier, seed=seed)
+        for tier in (3, 5)
+        for seed in SEEDS
+    ]
+    assert any("p is too small" in note for note in table(given).notes)
+    of_one = [each for each in given if each["cell"]["tier"] == 5]
+    assert not any("p is too small" in note for note in table(of_one).notes)
+
+
+def test_streams_of_other_sizes_options_or_origins_have_columns_of_their_own() -> None:
+    given = [
+        binned("tent", [0.1] * 4),
+        binned("tent", [0.2] * 4, domain_images=200),
+        binned("tent", [0.3] * 4, domain_images=1000, origin="made"),
+        binned("tent", [0.4] * 4, order="changing", options={"severity": 3.0, "paths": None}),
+        binned("tent", [0.5] * 4, order="changing", options={"severity": 3.0, "paths": {"a": [[1.0, 2.0]]}}),
+    ]
+    found = table(given)
+    accuracies = {head[0]: entry.value for _, head, entry in found.entries if head[1] == "acc. ↑"}
+    assert {name: round(value or 0, 3) for name, value in accuracies.items()} == {
+        "continual, all images, official images": 0.9,
+        "continual, 200 images a domain, official images": 0.8,
+        "continual, 1,000 images a domain, made images": 0.7,
+        "changing (severity 3), no. 1": 0.6,
+        "changing (severity 3), no. 2": 0.5,
+        "all streams": 0.7,
+    }
+
+
+def test_shuffled_streams_are_not_among_all_streams() -> None:
+    """TinyImageNet-C has shuffled streams under the name of the data set that its other streams have."""
+    shuffled = [line("tent", data="digits-c", backbone="smallcnn", accuracy=0.01, target="fog")]
+    found = table([*lines(), *shuffled])
+    assert {head[0] for _, head, _ in found.entries} == {"continual", "recurring (passes 20)", "all streams"}
+    assert column(found, "all streams", "acc. ↑")["tent (raw)"].value == pytest.approx(1 - 0.5 - 0.0025)
+
+
+def test_a_distance_that_was_not_measured_stays_missing() -> None:
+    """The distance of the means is smaller than the mean of the distances: it is no substitute."""
+    given = binned("poise", [0.2] * 4, "rehearsed", off=0.04)
+    del given["estimate"]["off"]
+    found = table([given])
+    assert "est. off ↓" not in {head[1] for _, head, _ in found.entries}
 
 
 def test_with_two_streams_nothing_is_tested() -> None:

@@ -71,31 +71,40 @@ class ByHand:
             second = (1 - share) * (var + mean**2) + share * (values**2).mean()
             self.w["1.running_mean"][channel], self.w["1.running_var"][channel] = new, second - new**2
 
-    def extra_loss(self, weights: dict[str, Tensor], z: Tensor, x: Tensor) -> Tensor | float:
-        """Terms of the loss besides RoTTA's."""
+    def extra_loss(
+        self, weights: dict[str, Tensor], z: Tensor, x: Tensor, before: dict[str, Tensor]
+    ) -> Tensor | float:
+        """Terms of the loss besides RoTTA's; `before` are weights and statistics before the views came."""
         return 0.0
 
-    def shares(self, x: Tensor) -> float:
+    def shares(self) -> float:
         """The share of the student in the teacher after this update."""
         return 1 - self.decay
+
+    def weight(self, age: int) -> float:
+        """The weight of a sample in the memory."""
+        return math.exp(-age / self.capacity) / (1 + math.exp(-age / self.capacity))
+
+    def came(self, sample: Tensor, label: int) -> None:
+        """Take note of a sample and the class it is answered with."""
 
     def update(self) -> None:
         """A step on the memory, slot by slot: views depend on the order."""
         items = sorted((item for _, item in self.memory.listed()), key=lambda item: item.slot)
         x, ages = torch.stack([item.sample for item in items]), [item.age for item in items]
-        share = self.shares(x)
+        share = self.shares()
         targets = self.answer(x).softmax(1)
         draws = torch.rand(self.capacity, WEAK_DRAWS, generator=self.generator)[: len(x)].double()
         tile = torch.rand(TILE, generator=self.generator)
         views = weak_views(x, draws, tile=tile)
+        before = {name: value.clone() for name, value in self.w.items()}
         self.move_statistics(views)
         leaves = {name: self.w[name].clone().requires_grad_() for name in LEARNED}
         z = self.network({**self.w, **leaves}, views)
         loss = torch.zeros((), dtype=torch.float64)
         for row, age in enumerate(ages):
-            weight = math.exp(-age / self.capacity) / (1 + math.exp(-age / self.capacity))
-            loss = loss - weight * (targets[row] * z[row].log_softmax(0)).sum() / len(ages)
-        loss = loss + self.extra_loss(leaves, z, x)
+            loss = loss - self.weight(age) * (targets[row] * z[row].log_softmax(0)).sum() / len(ages)
+        loss = loss + self.extra_loss(leaves, z, x, before)
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         self.updates, self.loss, self.used = self.updates + 1, float(loss.detach()), len(x)
         for name, g in zip(leaves, gradients, strict=True):
@@ -113,6 +122,7 @@ class ByHand:
         z = self.answer(x)
         p = z.softmax(1)
         for sample, chances in zip(x, p, strict=True):
+            self.came(sample, int(chances.argmax()))
             nats = -float((chances * chances.log()).sum())
             self.memory.offer(int(chances.argmax()), nats, sample)
             self.offered += 1

@@ -21,7 +21,6 @@ from equipoise.bench.schema import (
     Cell,
     CellResult,
     EstimatedAccuracy,
-    Protocol,
     Provenance,
     StreamSummary,
 )
@@ -31,7 +30,7 @@ from equipoise.bench.stream_data import StreamData, read_stream
 from equipoise.bench.tracing import trace_stream
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
-from equipoise.data.streams import Order
+from equipoise.data.streams import KindName
 from equipoise.errors import ModelError
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
@@ -142,16 +141,16 @@ def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     return trained, _stream_data(trained, run.streams, run.domains, cell["order"], cell["seed"], options)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _stream_data(
     trained: SourceModel,
     streams: tuple[Path, ...],
     domains: tuple[str, ...],
-    order: Order,
+    order: KindName,
     seed: int,
     options: str,
 ) -> StreamData:
-    """The stream with its options, as JSON; the last ones stay in memory for the methods that come next."""
+    """The stream with its options, as JSON; it stays in memory for the methods that come next."""
     parts = {name: read_stored(path) for name, path in zip(domains, streams, strict=True)}
     return read_stream(trained, parts, order, seed, json.loads(options))
 
@@ -165,38 +164,49 @@ def _view(cell: Cell, trained: SourceModel, logits: Tensor) -> SourceView:
 def _adapt(
     run: RunPlan, trained: SourceModel, stream: StreamData, rehearsed: Temper | None
 ) -> list[CellResult]:
-    """One pass of the method without tempering, its logits divided by every tempering of the run."""
-    cell = run.any_cell
-    temperings = list(dict.fromkeys(cell["tempering"] for cell in run.cells.values()))
+    """One pass of the method without tempering, its logits divided by one tempering of the run at a time."""
+    cell, size = run.any_cell, run.any_cell["batch_size"]
     protocols = {cell["protocol"] for cell in run.cells.values()}
-    options = cell["options"]
-    adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
-    t_min, t_max = options["t_min"], options["t_max"]
-    divider = Divider(temperings, trained.source, trained.fixed_tau, t_min, t_max, rehearsed)
-    view = _view(cell, trained, stream.logits)
-    rows = torch.arange(len(stream.labels)).split(cell["batch_size"])
-    answers: dict[tuple[Protocol, str], list[Tensor]] = {}
-    estimates: dict[str, list[EstimatedAccuracy | None]] = {}
-    for pixels, at in zip(stream.batches(cell["batch_size"]), rows, strict=True):
-        logits = adapter(pixels).detach().cpu()
-        for kind, divided in divider.online(logits, view.select(at)):
-            answers.setdefault(("online", kind), []).append(divided)
-            estimates.setdefault(kind, []).append(divider.estimate(kind))
+    adapter = create(cell["method"], trained.model, trained.source, tempering="none", **cell["options"])
+    raw = {"online": [adapter(pixels).detach().cpu() for pixels in stream.batches(size)]}
     if "after-pass" in protocols:
-        for pixels, at in zip(stream.batches(cell["batch_size"]), rows, strict=True):
-            logits = adapter.predict(pixels).cpu()
-            for kind, divided in divider.after_pass(logits, view.select(at)):
-                answers.setdefault(("after-pass", kind), []).append(divided)
-    return [
-        _scored(
-            run,
-            _result(key, cell, run.left_out),
-            stream,
-            answers[cell["protocol"], cell["tempering"]],
-            estimates.get(cell["tempering"], []),
-        )
-        for key, cell in run.cells.items()
-    ]
+        raw["after-pass"] = [adapter.predict(pixels).cpu() for pixels in stream.batches(size)]
+    view = _view(cell, trained, stream.logits)
+    scored: dict[str, CellResult] = {}
+    for kind in dict.fromkeys(cell["tempering"] for cell in run.cells.values()):
+        divider = _divider(kind, cell, trained, rehearsed)
+        for protocol, logits in raw.items():  # "online" first: what it observes, "after-pass" divides by
+            answers, estimates = _divided(divider, protocol, logits, view)
+            for key, asked in run.cells.items():
+                if (asked["protocol"], asked["tempering"]) == (protocol, kind):
+                    result = _result(key, asked, run.left_out)
+                    scored[key] = _scored(run, result, stream, answers, estimates)
+    return [scored[key] for key in run.cells]
+
+
+def _divider(kind: str, cell: Cell, trained: SourceModel, rehearsed: Temper | None) -> Divider:
+    options = cell["options"]
+    return Divider(
+        [kind],
+        trained.source,
+        trained.fixed_tau,
+        options["t_min"],
+        options["t_max"],
+        rehearsed if kind == REHEARSED else None,
+    )
+
+
+def _divided(
+    divider: Divider, protocol: str, raw: Sequence[Tensor], view: SourceView
+) -> tuple[list[Tensor], list[EstimatedAccuracy | None]]:
+    """The answers of each batch with the divider's only tempering, and the estimate after each."""
+    divide = divider.online if protocol == "online" else divider.after_pass
+    answers, estimates = [], []
+    for logits, rows in zip(raw, torch.arange(len(view.tau)).split(len(raw[0])), strict=True):
+        ((kind, divided),) = divide(logits, view.select(rows))
+        answers.append(divided)
+        estimates.append(divider.estimate(kind))
+    return answers, estimates
 
 
 def _scored(

@@ -5,6 +5,7 @@ from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from equipoise.bench.schema import BinnedSegment, Bins, EstimatedAccuracy
 from equipoise.data.dataset import Segment
@@ -21,7 +22,7 @@ def bin_stream(
     estimates: Sequence[EstimatedAccuracy | None],
     segments: Sequence[Segment],
 ) -> Bins:
-    """Counts of right answers, confidence and estimate in each bin.
+    """Counts of right answers, confidence, NLL and estimate in each bin.
 
     A bin's estimate is the mean of those after the batches that end in it, or the last one before.
 
@@ -37,15 +38,18 @@ def bin_stream(
     cut = [_cut(segment.images, max(1, MOST_BINS // len(stretches))) for segment in stretches]
     sizes = torch.tensor([size for several in cut for size in several])
     where = torch.arange(len(sizes)).repeat_interleave(sizes)
-    confidence, answer = torch.cat(list(answers)).softmax(1).max(1)
-    counted = labels >= 0
+    logits, counted = torch.cat(list(answers)), labels >= 0
+    confidence, answer = logits.softmax(1).max(1)
+    losses = cross_entropy(logits[counted], labels[counted], reduction="none")
     images = _sums(where[counted], torch.ones(int(counted.sum())), len(sizes))
     correct = _sums(where[counted], (answer == labels)[counted], len(sizes))
     sure = _sums(where[counted], confidence[counted], len(sizes)) / images.clamp(min=1)
+    nll = _sums(where[counted], losses, len(sizes)) / images.clamp(min=1)
     found = Bins(
         images=images.long().tolist(),
         correct=correct.long().tolist(),
         confidence=[round(value, 4) for value in sure.tolist()],
+        nll=[round(value, 4) for value in nll.tolist()],
         segments=[
             BinnedSegment(name=segment.name, bins=len(several))
             for segment, several in zip(stretches, cut, strict=True)

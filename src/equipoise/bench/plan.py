@@ -190,7 +190,7 @@ def _cells(
             options=options,
             tempering=tempering,
             protocol=protocol,
-            batch_size=method.batch_size,
+            batch_size=recipe.batch_size or method.batch_size,
             order=recipe.order,
             origin=origin,
             limit=limit,

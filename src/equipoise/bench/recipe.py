@@ -20,7 +20,7 @@ from equipoise.bench.recipe_parts import (
 )
 from equipoise.bench.schema import REHEARSED, Protocol
 from equipoise.data.corrupted import corrupted_version
-from equipoise.data.streams import Order
+from equipoise.data.streams import KindName
 from equipoise.errors import DataError, RecipeError
 from equipoise.factory import options_of
 from equipoise.registry import list_methods
@@ -42,6 +42,7 @@ class Recipe(Strict):
         order_options: of that kind, as `passes` of "recurring".
         tiers: only these, of a data set with tiers; empty: all.
         domain_images: the most images of each domain of a stream; None: all. Training has all.
+        batch_size: of the streams, for every method; None: each method has its own.
         trace: whether results have the stream over time: "batches" (or true), the figures of each batch and
             of each segment; "bins", those of bins of images, for long streams.
         protocols: the answers that are scored.
@@ -57,10 +58,11 @@ class Recipe(Strict):
     data: str
     modules: tuple[str, ...] = ()
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
-    order: Order = "shuffled"
+    order: KindName = "shuffled"
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[Positive, ...] = ()
     domain_images: Positive | None = None
+    batch_size: Positive | None = None
     trace: TraceKind | None = None
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
     temperings: tuple[RecipeTempering, ...] = (
@@ -157,6 +159,7 @@ class StreamRecipe(Strict):
         order_options: of that kind.
         tiers: of the corruptions that the stream consists of; each is a stream.
         domain_images: the most images of each domain, so of each corruption.
+        batch_size: of the stream, for every method: a deployed stream has one, whichever method meets it.
         seeds: as in `Recipe`; None: those of the other recipe.
         rehearsal: its size.
         trace: the stream over time.
@@ -166,12 +169,13 @@ class StreamRecipe(Strict):
 
     about: str
     on: str
-    order: Order
+    order: KindName
     order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[Positive, ...] = (5,)
     domain_images: Positive | None = None
+    batch_size: Positive = 64
     seeds: tuple[int, ...] | None = None
-    rehearsal: RehearsalRecipe = RehearsalRecipe(shifts=16)
+    rehearsal: RehearsalRecipe = RehearsalRecipe(images=500, shifts=16)
     trace: TraceKind = "bins"
     protocols: tuple[Protocol, ...] = ("online",)
     temperings: tuple[RecipeTempering, ...] = ("none", "rehearsed")

@@ -59,7 +59,7 @@ class MethodRecipe(Strict):
 
     Attributes:
         method: its name in the registry; empty: that of the entry.
-        batch_size: of the stream, and of a rehearsal.
+        batch_size: of the stream, and of a rehearsal; not used where the recipe has one for all methods.
         rehearsed: whether it is rehearsed on held-out source images, for the tempering "rehearsed"; None: in
             recipes of streams alone.
         options: the arguments of its class.

@@ -158,6 +158,7 @@ class Bins(TypedDict):
         images: the images of a class in each bin.
         correct: the right answers.
         confidence: the mean confidence.
+        nll: the mean negative log-likelihood, in nats; results of older versions lack it.
         estimate: the accuracy estimated without labels, for tempering "rehearsed"; None before the first.
         segments: the stretches that the bins divide, in order; a bin lies in one of them.
     """
@@ -165,6 +166,7 @@ class Bins(TypedDict):
     images: list[int]
     correct: list[int]
     confidence: list[float]
+    nll: NotRequired[list[float]]
     estimate: NotRequired[list[float | None]]
     segments: list[BinnedSegment]
 

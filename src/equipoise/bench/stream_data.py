@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise.bench.source_model import SourceModel
 from equipoise.bench.step import layout
 from equipoise.data.images import Images
-from equipoise.data.streams import Order, Stream, make_stream
+from equipoise.data.streams import KindName, Stream, make_stream
 
 HELD_BYTES = 2**30
 """Streams of no more pixels stay on the device; larger ones are gathered anew for every pass."""
@@ -51,7 +51,7 @@ class StreamData:
 def read_stream(
     trained: SourceModel,
     parts: Mapping[str, Images],
-    order: Order,
+    order: KindName,
     seed: int,
     options: Mapping[str, Any],
 ) -> StreamData:

@@ -8,16 +8,12 @@ from equipoise.bench.keys import content_key
 from equipoise.bench.provenance import order_digest
 from equipoise.data.cache import Stored
 from equipoise.data.dataset import Shift
-from equipoise.data.streams import Order
+from equipoise.data.streams import KindName
 from equipoise.data.streams.make import KINDS
 from equipoise.errors import RecipeError
 
-_ALONE: tuple[Order, ...] = ("shuffled", "sorted", "recorded", "changing")
-"""The orders of one domain."""
-_PERMUTED: tuple[Order, ...] = ("shuffled", "sorted", "recorded", "mixed")
+_PERMUTED: tuple[KindName, ...] = ("shuffled", "sorted", "recorded", "mixed")
 """The orders that were there before others: their keys are as they were."""
-_SEVERAL: tuple[Order, ...] = ("mixed", "continual", "gradual", "abrupt")
-"""The orders that are nothing of their own with a single domain."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class StreamPlan:
     """The names of the streams that are joined."""
 
 
-def joined_shifts(shifts: Sequence[Shift], order: Order, targets: int) -> list[StreamPlan]:
+def joined_shifts(shifts: Sequence[Shift], order: KindName, targets: int) -> list[StreamPlan]:
     """The streams of the models: each shift by itself, or all shifts of a model at once.
 
     Joined are the targets of a model and tier or, for "gradual", the tiers of a model and target, or of each
@@ -44,23 +40,27 @@ def joined_shifts(shifts: Sequence[Shift], order: Order, targets: int) -> list[S
             shifts = list({s.stream: replace(s, tier=None) for s in shifts if not s.corruption}.values())
         if order == "gradual":  # an image as it is has no tiers
             shifts = [shift for shift in shifts if shift.corruption]
-    if order in _ALONE:
+    if KINDS[order].alone:
         return [StreamPlan(s.domain, s.tier, s.sources, (s.stream,), (s.domain,)) for s in shifts]
     groups: dict[tuple[tuple[str, ...], int | str | None], list[Shift]] = {}
     for shift in shifts:
         groups.setdefault((shift.sources, shift.domain if order == "gradual" else shift.tier), []).append(
             shift
         )
-    if order in _SEVERAL and any(len(group) < 2 for group in groups.values()):
-        joined, owner = ("tiers", "target") if order == "gradual" else ("targets", "model")
+    if KINDS[order].joins and any(len(group) < 2 for group in groups.values()):
+        if order == "gradual":
+            raise RecipeError(
+                "order: 'gradual' joins all tiers of one target, and here a target has only one: name at "
+                "least two `tiers` of a data set that has them"
+            )
         raise RecipeError(
-            f"order: {order!r} joins all {joined} of one {owner}, and here a {owner} has only one: "
+            f"order: {order!r} joins all targets of one model, and here a model has only one: "
             "leave-one-out data sets train a model for each target; use 'shuffled' or 'sorted'"
         )
     return [_joined(group, order, targets) for group in groups.values()]
 
 
-def _joined(group: Sequence[Shift], order: Order, targets: int) -> StreamPlan:
+def _joined(group: Sequence[Shift], order: KindName, targets: int) -> StreamPlan:
     streams, first = tuple(shift.stream for shift in group), group[0]
     if order == "gradual":
         tiers = tuple(f"tier {shift.tier}" for shift in group)
@@ -72,7 +72,7 @@ def _joined(group: Sequence[Shift], order: Order, targets: int) -> StreamPlan:
     return StreamPlan(target, first.tier, first.sources, streams, names)
 
 
-def resolved_order_options(order: Order, given: Mapping[str, Any]) -> dict[str, Any]:
+def resolved_order_options(order: KindName, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a kind of stream, defaults included; RecipeError for one that it does not have."""
     known = [field.name for field in fields(KINDS[order])]
     if unknown := [name for name in given if name not in known]:
@@ -83,7 +83,7 @@ def resolved_order_options(order: Order, given: Mapping[str, Any]) -> dict[str, 
     return asdict(KINDS[order](**given))
 
 
-def stream_digest(order: Order, streams: Sequence[Stored]) -> str:
+def stream_digest(order: KindName, streams: Sequence[Stored]) -> str:
     """A hash of the images of a stream and, for orders that are no plain permutation, of their code."""
     code = {} if order in _PERMUTED else {"order": order_digest()}
     return content_key({"parts": [part.digest for part in streams], **code})

@@ -48,6 +48,7 @@ def run_recipe(
     workers: Workers,
     progress: RunProgress,
     targets: Sequence[str] = (),
+    tiers: Sequence[int] = (),
     limit: int | None = None,
     bad_files: Literal["refuse", "skip"] = "refuse",
 ) -> SweepSummary:
@@ -60,6 +61,7 @@ def run_recipe(
         workers: run the trainings and the methods.
         progress: the display of progress.
         targets: only these domains ("svhn"), or these at one tier ("fog/3"); all if empty.
+        tiers: only these, of a data set that must have them; if empty, those of the recipe.
         limit: the most images of each part of the data set.
         bad_files: whether unreadable files end the run or are left out.
     """
@@ -70,7 +72,9 @@ def run_recipe(
         check_backbone(name)
     weights = find_weights(recipe, data)
     data_set = open_data_set(recipe.data, data)
-    shifts = picked_shifts(data_set.shifts, targets, recipe.tiers)
+    if tiers and all(shift.tier is None for shift in data_set.shifts):
+        raise RecipeError(f"tiers: expected none, as {recipe.data} has no tiers, got {_listed(tiers)}")
+    shifts = picked_shifts(data_set.shifts, targets, tiers or recipe.tiers)
     with Store(out) as store:
         for folder in (out, out / MODELS, out / CACHE):
             folder.mkdir(exist_ok=True)
@@ -113,7 +117,7 @@ def picked_shifts(
     if tiers and any(s.tier is not None for s in shifts):
         there = sorted({s.tier for s in shifts if s.tier is not None})
         if missing := [tier for tier in tiers if tier not in there]:
-            raise RecipeError(f"tiers: expected some of {', '.join(map(str, there))}, got {missing[0]}")
+            raise RecipeError(f"tiers: expected some of {_listed(there)}, got {_listed(missing)}")
         shifts = [s for s in shifts if s.tier in tiers]
     names = {s.target for s in shifts} | {f"{s.target}/{s.tier}" for s in shifts if s.tier is not None}
     for target in targets:
@@ -122,6 +126,10 @@ def picked_shifts(
             hint = " (and one tier of it as in NAME/3)" if any(s.tier for s in shifts) else ""
             raise RecipeError(f"no target {target!r}; there are {', '.join(known)}{hint}")
     return [s for s in shifts if not targets or s.target in targets or f"{s.target}/{s.tier}" in targets]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _read_parts(

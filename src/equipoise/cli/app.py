@@ -100,6 +100,10 @@ def run_command(
     targets: Annotated[
         list[str] | None, typer.Option(help="Only these domains; NAME/3 is one tier of a corruption.")
     ] = None,
+    tiers: Annotated[
+        list[int] | None,
+        typer.Option(help="Only these tiers of corruption, in place of the recipe's; each is a stream."),
+    ] = None,
     seeds: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
     tempering: Annotated[
         list[str] | None,
@@ -144,6 +148,8 @@ def run_command(
         equipoise run pacs --data data --out results --methods source dec --targets sketch
 
         equipoise run continual --on pacs --data data --out results
+
+        equipoise run noisy --on tiny-imagenet-c --tiers 3 5 --data data --out results
     """
     with plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
         from equipoise.cli.run import run_named_recipe
@@ -156,6 +162,7 @@ def run_command(
             methods=methods or (),
             backbones=backbones or (),
             targets=targets or (),
+            tiers=tiers or (),
             seeds=seeds or (),
             temperings=tempering or (),
             limit=limit,

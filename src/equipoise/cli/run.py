@@ -24,6 +24,7 @@ def run_named_recipe(
     methods: Sequence[str],
     backbones: Sequence[str],
     targets: Sequence[str],
+    tiers: Sequence[int],
     seeds: Sequence[int],
     temperings: Sequence[str],
     limit: int | None,
@@ -61,6 +62,7 @@ def run_named_recipe(
                 workers=pool,
                 progress=progress,
                 targets=targets,
+                tiers=tiers,
                 limit=limit,
                 bad_files="skip" if skip_bad_files else "refuse",
             )

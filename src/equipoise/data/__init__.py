@@ -12,14 +12,14 @@ from equipoise.data.dataset import DataSet, Origin, Segment, Shift
 from equipoise.data.images import Images, chosen
 from equipoise.data.reader import Problem, Reader
 from equipoise.data.registry import data_set_class, list_data_sets, open_data_set, register_data_set
-from equipoise.data.streams import Order, Stream, calibrated_paths, make_stream
+from equipoise.data.streams import KindName, Stream, calibrated_paths, make_stream
 
 __all__ = [
     "Cache",
     "Corrupted",
     "DataSet",
     "Images",
-    "Order",
+    "KindName",
     "Origin",
     "Problem",
     "Reader",

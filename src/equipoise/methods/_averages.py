@@ -1,9 +1,10 @@
-"""Averages of weights, as pure functions of tensors by name."""
+"""Averages and distances of weights, as pure functions of tensors by name."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from equipoise.functional import at_least_single
 
@@ -24,3 +25,9 @@ def moving_average(
         share = decay.to(wide) if isinstance(decay, Tensor) else decay
         averaged[name] = torch.lerp(new[name].detach().to(wide), wide, share)
     return averaged
+
+
+def cosine_distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+    """1 − cos of two sets of weights of the same names, each as one vector, in at least single precision."""
+    vectors = [torch.cat([at_least_single(each[n]).flatten() for n in one]) for each in (one, other)]
+    return 1 - cosine_similarity(*vectors, dim=0)

@@ -11,6 +11,7 @@ from equipoise.network.student import Student
 CLASS_MEANS = "class_means"
 """The memory of the mean of the features of each class."""
 
+_SUMS, _COUNTS = "class_sums", "class_counts"
 _SOURCE_MEANS, _VARIANCES, _KNOWN = "source_means", "variances", "known"
 _FOLLOWS = 0.05  # share of an update in the means, the authors'
 _FLOOR = 0.01  # of the mean variance: a feature that never varies on the source would decide alone
@@ -27,22 +28,46 @@ def source_classes(student: Student, source: SourceStatistics | None) -> dict[st
 
 
 def first_means(constants: Memory) -> dict[str, Tensor]:
-    """The memory of the means before the first batch: the source's."""
-    return {CLASS_MEANS: constants[_SOURCE_MEANS].clone()}
+    """The memory before the first batch: the source's means, and no features since the last update."""
+    means = {CLASS_MEANS: constants[_SOURCE_MEANS].clone()}
+    return {**means, **no_sums(means)}
 
 
-def followed_classes(means: Tensor, constants: Memory, seen: HeadAnswers) -> tuple[Tensor, Tensor]:
-    """The means after features have joined their predicted classes, and the divergence from the source.
+def no_sums(memory: Memory) -> dict[str, Tensor]:
+    """The memory of no features since the last update."""
+    means = memory[CLASS_MEANS]
+    return {_SUMS: torch.zeros_like(means), _COUNTS: means.new_zeros(len(means))}
 
-    μ_c ← .95 μ_c + .05 · mean of the features of class c, for the classes that are there; the divergence is
-    1 − exp(−mean_{c,d} (μ_cd − μ⁰_cd)² / σ²_cd) over those of them that the source has, with its means and
-    variances: 0 as on the source, towards 1 far from it.
+
+def joined_sums(memory: Memory, seen: HeadAnswers, inside: Tensor) -> dict[str, Tensor]:
+    """The memory after the features of good samples that are `inside` have joined their predicted classes.
+
+    A class whose sum would not be finite is left as it is.
     """
-    labels = torch.where(seen.good, seen.logits.argmax(1), -1)
-    own = (labels == torch.arange(len(means), device=means.device).unsqueeze(1)).to(means)
-    counts = own.sum(1, keepdim=True)
-    centres = own @ torch.where(seen.good.unsqueeze(1), seen.features, 0.0).to(means) / counts.clamp(min=1)
-    news = torch.where(counts > 0, torch.lerp(means, centres, _FOLLOWS), means)
-    apart = ((news - constants[_SOURCE_MEANS]) ** 2 / constants[_VARIANCES]).mean(1)
-    there = (counts.squeeze(1) > 0) & constants[_KNOWN]
-    return news, -torch.expm1(-torch.where(there, apart, 0.0).sum() / there.sum().clamp(min=1))
+    sums, counts, taken = memory[_SUMS], memory[_COUNTS], seen.good & inside
+    labels = torch.where(taken, seen.logits.argmax(1), -1)
+    own = (labels == torch.arange(len(sums), device=sums.device).unsqueeze(1)).to(sums)
+    news = sums + own @ torch.where(taken.unsqueeze(1), seen.features, 0.0).to(sums)
+    fine = news.isfinite().all(1)
+    return {
+        _SUMS: torch.where(fine.unsqueeze(1), news, sums),
+        _COUNTS: counts + torch.where(fine, own.sum(1), 0.0),
+    }
+
+
+def divergence(memory: Memory, constants: Memory) -> Tensor:
+    """The distance from the source of the classes that came since the last update: 0 as there, towards 1 far.
+
+    1 − exp(−mean_{c,d} (μ_cd − μ⁰_cd)² / σ²_cd) over those of them that the source has, with its means μ⁰ and
+    variances σ², and μ the means before these samples have joined them; 0 without any.
+    """
+    apart = ((memory[CLASS_MEANS] - constants[_SOURCE_MEANS]) ** 2 / constants[_VARIANCES]).mean(1)
+    there = (memory[_COUNTS] > 0) & constants[_KNOWN]
+    return -torch.expm1(-torch.where(there, apart, 0.0).sum() / there.sum().clamp(min=1))
+
+
+def followed_means(memory: Memory) -> dict[str, Tensor]:
+    """μ_c ← .95 μ_c + .05 · mean of the features of class c since the last update, if any came."""
+    means, counts = memory[CLASS_MEANS], memory[_COUNTS].unsqueeze(1)
+    followed = torch.lerp(means, memory[_SUMS] / counts.clamp(min=1), _FOLLOWS)
+    return {CLASS_MEANS: torch.where(counts > 0, followed, means)}

@@ -84,14 +84,19 @@ class WindowedMethod(GradientMethod):
     def step(self, context: Context) -> Update:
         """Take a step on the batch, or answer a lone sample in its window, with a step if one is due."""
         if not is_lone(context):
-            return super().step(context)
+            update = super().step(context)
+            return update._replace(logits=self.answers(update.logits))
         pooled, samples = join_window(context.memory, context.batch, self.window)
         if context.plan.idle:
             with torch.no_grad():
                 logits = context.student.on_batch_statistics(pooled, self.norm_momentum)
-            return Update(logits[-1:], samples)
+            return Update(self.answers(logits)[-1:], samples)
         update = super().step(context._replace(batch=pooled))
-        return update._replace(logits=update.logits[-1:], memory={**update.memory, **samples})
+        return update._replace(logits=self.answers(update.logits)[-1:], memory={**update.memory, **samples})
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """The answers by the logits of a batch, or of the window of a lone sample."""
+        return logits
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse a window of another size, and a count of a step long due."""

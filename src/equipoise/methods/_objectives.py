@@ -48,6 +48,14 @@ def opinion_entropy(logits: Tensor) -> Tensor:
     return nats(torch.cat([frozen, undecided], dim=-1))
 
 
+def rows_of(kept: Tensor, logits: Tensor) -> Tensor:
+    """Logits with zeros in the rows that are not kept: a NaN there would reach the gradient, as 0 · NaN."""
+    return torch.where(kept.unsqueeze(1), logits, 0.0)
+
+
 def mean_over(kept: Tensor, values: Tensor) -> Tensor:
-    """The mean of values over the samples kept; 0 where none is. The others may be infinite or NaN."""
+    """The mean of values over the samples kept; 0 where none is.
+
+    The others may be infinite or NaN. For a gradient their logits must not be: `rows_of`.
+    """
     return torch.where(kept, values, 0.0).sum() / kept.sum().clamp(min=1)

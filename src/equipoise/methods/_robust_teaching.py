@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.gradient import Loss
 from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Update
-from equipoise.functional import at_least_single, soft_cross_entropy
 from equipoise.methods import _stored_samples as slots
 from equipoise.methods._averages import moving_average
-from equipoise.methods._category_memory import free_categories, offering, timeliness
+from equipoise.methods._category_memory import free_categories, offering
 from equipoise.methods._linear_head import on_student
 from equipoise.methods._memory_updates import learn_from_memory, memory_step
 from equipoise.methods._teachers import TEACHER, TaughtMethod
@@ -26,7 +24,7 @@ from equipoise.network.student import Student
 from equipoise.options import choice, flag, option
 
 TARGETS = "targets"
-"""The constant of `RobustMethod.loss` with the teacher's logits."""
+"""The constant of a loss with the teacher's logits for the memory."""
 
 _UPDATE = 64  # samples that the share of a memory in the statistics is for: the authors' memory
 
@@ -74,12 +72,6 @@ class RobustMethod(TaughtMethod):
     def learn(self, context: Context, stored: Batch, logits: Tensor) -> Update:
         """Learn from the samples in the memory; `logits` are the answers to the batch."""
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
-        """The cross-entropy against the teacher's answers, weighted by timeliness."""
-        targets = at_least_single(context.constants[TARGETS]).softmax(1)
-        weights = timeliness(context.memory, whole=not context.host_looks)
-        return Loss((weights * soft_cross_entropy(logits, targets)).mean(), used=len(logits))
-
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse a memory of another size or other classes, and a count of an update long due."""
         slots.check_stored(memory, counts, self.capacity, self.every, student.classes)
@@ -97,6 +89,12 @@ def learn_from_views(
         return loss, context.student.slope(loss)
 
     return learn_from_memory(context, stored, logits, slope_of, method.descent, method.steps)
+
+
+def logits_by(student: Student, stored: Batch, weights: Memory) -> Tensor:
+    """The logits of samples in eval mode by other weights, and the statistics that the student has now."""
+    with student.with_values(weights):
+        return student.frozen(stored)
 
 
 def _robust_logits(method: RobustMethod, context: Context, stored: Batch) -> Tensor:

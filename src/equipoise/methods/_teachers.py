@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import GradientMethod
 from equipoise.core.method import Answer, Context, Memory
-from equipoise.functional import at_least_single
+from equipoise.functional import at_least_single, soft_cross_entropy
 from equipoise.methods._views import ROWS_AT_ONCE, TILE, WEAK_DRAWS, views_of, weak_views
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.student import Student
@@ -37,6 +37,11 @@ class TaughtMethod(GradientMethod):
         return student.export(part(memory, TEACHER))
 
 
+def against(logits: Tensor, teacher: Tensor) -> Tensor:
+    """The cross-entropy of each answer against a teacher's, both as logits."""
+    return soft_cross_entropy(logits, at_least_single(teacher).softmax(1))
+
+
 def confidence_limit(source: SourceStatistics | None) -> Tensor:
     """The 5 % quantile of the confidence on source samples, minus .05; ∞ where it was not measured."""
     measured = torch.zeros(0) if source is None else source.confidences
@@ -47,13 +52,24 @@ def confidence_limit(source: SourceStatistics | None) -> Tensor:
     return torch.lerp(measured[int(below)], measured[above], share) - 0.05
 
 
-def draw_views(context: Context, views: int) -> tuple[Tensor, Tensor]:
-    """The random numbers of `view_logits`."""
+def view_targets(context: Context, views: int, unsure: Tensor, *, mirrored: bool) -> Tensor:
+    """The logits, averaged over views where the flag `unsure` is true; a captured step computes both."""
+    draws, tile = _drawn_views(context, views)
+    needed = bool(unsure) if context.host_looks else None
+    plain = None if needed else context.student.on_batch_statistics(context.batch, momentum=0.0)
+    if plain is not None and needed is False:
+        return plain
+    averaged = _view_logits(context, draws, tile, mirrored=mirrored)
+    return averaged if plain is None else torch.where(unsure, averaged, plain)
+
+
+def _drawn_views(context: Context, views: int) -> tuple[Tensor, Tensor]:
+    """The random numbers of `_view_logits`."""
     draws = context.rand(views, WEAK_DRAWS)
     return draws, context.rand_like(draws.new_empty(TILE))
 
 
-def view_logits(context: Context, draws: Tensor, tile: Tensor, *, mirrored: bool) -> Tensor:
+def _view_logits(context: Context, draws: Tensor, tile: Tensor, *, mirrored: bool) -> Tensor:
     """Logits averaged over random views of each image, some 256 views in a forward; nothing moves.
 
     They are normalised by the statistics of the views in the forward; those of a lone sample, which has none,

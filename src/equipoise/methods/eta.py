@@ -13,7 +13,7 @@ from equipoise.errors import StateError
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._average_answer import AVERAGE_ANSWER, check_average
 from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import OBJECTIVES, Objective, mean_over, objective
+from equipoise.methods._objectives import OBJECTIVES, Objective, mean_over, objective, rows_of
 from equipoise.network.flags import Check
 from equipoise.network.student import Student
 from equipoise.options import choice, option
@@ -64,9 +64,9 @@ class Eta(WindowedMethod):
         similar = cosine_similarity(average.unsqueeze(0), probabilities).abs()
         kept = (entropies < limit) & ((similar < self.epsilon) | first)
         count = kept.sum()
-        mean = (kept.unsqueeze(1) * probabilities).sum(0) / count.clamp(min=1)
+        mean = rows_of(kept, probabilities).sum(0) / count.clamp(min=1)
         moved = torch.where(first, mean, torch.lerp(mean, average, _INERTIA))
-        loss = mean_over(kept, (limit - entropies).exp() * objective(self.objective, logits))
+        loss = mean_over(kept, (limit - entropies).exp() * objective(self.objective, rows_of(kept, logits)))
         some = Check(count > 0, f"none of {len(logits)} samples is reliable and new", undoes=False)
         return Loss(loss, count, {AVERAGE_ANSWER: torch.where(count > 0, moved, average)}, (some,))
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from equipoise.core.method import Context, Method, Update
+from equipoise.core.method import Answer, Context, Method, Update
 from equipoise.functional import at_least_single
 from equipoise.methods._linear_head import HeadAnswers, head_answers
 from equipoise.network.flags import host_knows
@@ -39,6 +39,7 @@ class Lame(Method):
         neighbours: of a sample.
 
     Deviations: the authors return Y itself, which in place of logits would be squashed by a second softmax.
+    For σ their code counts a sample as its own first neighbour, and so takes the one before the last.
     A sample with no other (a batch of one) is answered as it is by the source model, and so is one with
     non-finite logits, which no other sample has for a neighbour.
     """
@@ -55,6 +56,11 @@ class Lame(Method):
         with torch.autocast(seen.logits.device.type, enabled=False):
             answer = _corrected(seen, self._affinities(seen))
         return Update(answer, idle="nothing is learned from a batch", source_logits=seen.logits)
+
+    def answer(self, context: Context) -> Answer:
+        """Answer as the source model does."""
+        logits = context.student.frozen(context.batch)
+        return Answer(logits, source_logits=logits)
 
     def _affinities(self, seen: HeadAnswers) -> Tensor:
         """The affinity of each sample (rows) to each (columns); 0 from and to samples that are not good."""

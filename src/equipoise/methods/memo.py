@@ -37,8 +37,8 @@ class Memo(Method):
     would take the memory of as many models.
 
     Args:
-        views: views of each sample; the authors use 64 for ImageNet, 32 for CIFAR.
-        learning_rate: of plain gradient descent; the authors use 2.5e-4 for ImageNet, .005 for CIFAR.
+        views: views of each sample; 64 are the authors' for ImageNet, 32 for CIFAR.
+        learning_rate: of plain gradient descent; with 64 views 2.5e-4, with 32 the authors use .005.
         prior: samples that the source's statistics of batch norms are worth.
         parameters: which parameters learn: "norm", "all", or a list of name patterns.
         mirrored: whether half of the views are mirrored left to right, as the authors' are; not for digits.
@@ -51,7 +51,7 @@ class Memo(Method):
 
     name = "memo"
 
-    views: int = option(32, low=1)
+    views: int = option(64, low=1)
     learning_rate: float = option(2.5e-4, low=0)
     prior: float = option(16.0, low=0)
     parameters: Parameters = checked_by(checked_parameters, "all")

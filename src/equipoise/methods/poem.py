@@ -12,7 +12,7 @@ from equipoise.errors import SourceError
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._entropy_bets import betting, level_of, quantile_at
 from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import mean_over
+from equipoise.methods._objectives import mean_over, rows_of
 from equipoise.network.flags import Check
 from equipoise.network.student import Student
 from equipoise.options import option
@@ -28,11 +28,12 @@ class Poem(WindowedMethod):
     nothing has shifted. Bets 1 + ε v on v = u − ½, sample after sample and by all of them, show a shift:
 
         g = v / (1 + ε v),   ε ← ε + γ g / √(Σ g²),   γ = 1 / (8 √3),   |ε| ≤ 1.8,
-        u' = ½ ε u² + (1 − ½ ε) u,   H' = F⁻¹(u'),   with ε of before the sample,
+        u' = ½ ε u² + (1 − ½ ε) u,   H' = H + (F⁻¹(u') − F⁻¹(u)),   with ε of before the sample,
         L = mean over {H < E₀} of ½ w² (H − H')²,   w = exp(E₀ − H),   E₀ = margin · ln C,
 
-    H' and w taken as constants. Without a shift ε stays near 0, H' near H, and nothing is learned. One
-    forward and one backward a batch. Where no sample has H < E₀ there is no step, but ε follows.
+    H' and w taken as constants. F⁻¹(u) is H but beyond the range of the source's entropies, where u' = u, and
+    so H' = H. Without a shift ε stays near 0, H' near H, and nothing is learned. One forward and one backward
+    a batch. Where no sample has H < E₀ there is no step, but ε follows.
 
     Args:
         margin: E₀ as a multiple of ln C.
@@ -60,13 +61,14 @@ class Poem(WindowedMethod):
 
     def loss(self, logits: Tensor, context: Context) -> Loss:
         """The squared distance of entropies from where the bets move them."""
-        entropies, limit = nats(logits), self.margin * math.log(logits.shape[1])
-        fixed, quantiles = entropies.detach(), context.constants["quantiles"].to(entropies.dtype)
+        fixed, limit = nats(logits.detach()), self.margin * math.log(logits.shape[1])
+        quantiles = context.constants["quantiles"].to(fixed.dtype)
         levels, memory = level_of(fixed, quantiles), context.memory
         bets, epsilon, squares = betting(levels - 0.5, memory["epsilon"], memory["squares"])
-        targets = quantile_at(levels + bets / 2 * (levels**2 - levels), quantiles)
+        moved = levels + bets / 2 * (levels**2 - levels)
+        targets = fixed + (quantile_at(moved, quantiles) - quantile_at(levels, quantiles))
         kept = fixed < limit
-        weighted = (limit - fixed).exp() * (entropies - targets)
+        weighted = (limit - fixed).exp() * (nats(rows_of(kept, logits)) - targets)
         some = Check(kept.any(), f"none of {len(logits)} samples is reliable", undoes=False)
         news = {"epsilon": epsilon, "squares": squares}
         return Loss(mean_over(kept, weighted**2 / 2), kept.sum(), news, (some,))

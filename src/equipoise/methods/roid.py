@@ -40,15 +40,15 @@ class Roid(WindowedMethod):
 
     Args:
         prior_correction: whether ln of the smoothed mean probability of the batch is added to the answers
-            (`_roid_losses.with_prior`). Of use on streams of few classes at a time; elsewhere it makes
-            answers more confident by themselves, and each depend on the others of its batch: off.
+            (`_roid_losses.with_prior`), that of the window for a lone sample. Of use on streams of few
+            classes at a time; elsewhere answers become more confident, and depend on the others of the batch.
         mirrored: whether half of the views are mirrored left to right, as the authors' are; not for digits.
         seed: of the random numbers.
 
     Deviations: those of TENT. The authors multiply the logits by the smoothed prior, which flips its effect
-    for negative logits and leaves probabilities without meaning. N is the size of the batch at hand, not a
-    configured one. All images are in the second forward, with weights of 0 where they are not kept: a
-    selection would change the statistics of batch norm. Of a single sample w = 1.
+    for negative logits and leaves probabilities without meaning. N is the real size of the batch. All images
+    are in the second forward, with weights of 0 where they are not kept: a selection would change the
+    statistics of batch norm. Of a single sample w = 1.
     """
 
     name = "roid"
@@ -77,13 +77,16 @@ class Roid(WindowedMethod):
         return Loss((weights * each).sum() / len(logits), kept.sum(), moved)
 
     def _one_step(self, context: Context, before: Update | None = None) -> Update:
-        """One step, and the filter of the weights where it was taken."""
+        """Take one step, and the filter of the weights where it was taken."""
         update = super()._one_step(context, before)
-        logits = losses.with_prior(update.logits.detach()) if self.prior_correction else update.logits
         if update.idle or update.loss is None:
-            return update._replace(logits=logits)
+            return update
         memory = self.filter_weights(context, all_hold(update.checks))
-        return update._replace(logits=logits, memory={**update.memory, **memory})
+        return update._replace(memory={**update.memory, **memory})
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """The logits, corrected by their prior if that is wanted."""
+        return losses.with_prior(logits.detach()) if self.prior_correction else logits
 
     def filter_weights(self, context: Context, taken: Tensor) -> dict[str, Tensor]:
         """Bring the weights nearer to the source's if a step was taken; the memory of it, which is none."""

@@ -4,10 +4,20 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from equipoise.core.gradient import Loss
 from equipoise.core.method import Context, Memory, Update
+from equipoise.methods._category_memory import timeliness
 from equipoise.methods._memory_updates import keep_if_fine
-from equipoise.methods._robust_teaching import TARGETS, RobustMethod, learn_from_views, teacher_after
+from equipoise.methods._robust_teaching import (
+    TARGETS,
+    RobustMethod,
+    learn_from_views,
+    logits_by,
+    teacher_after,
+)
+from equipoise.methods._teachers import TEACHER, against
 from equipoise.network.batch import Batch
+from equipoise.network.named_tensors import part
 from equipoise.registry import register
 
 
@@ -41,7 +51,12 @@ class Rotta(RobustMethod):
         """Take a step towards the teacher's answers to the memory, and let the teacher follow."""
 
         def targets() -> Memory:
-            return {TARGETS: self.answer(context._replace(batch=stored)).logits}
+            return {TARGETS: logits_by(context.student, stored, part(context.memory, TEACHER))}
 
         update = learn_from_views(self, context, stored, logits, targets)
         return keep_if_fine(update, context.memory, teacher_after(context, self.decay))
+
+    def loss(self, logits: Tensor, context: Context) -> Loss:
+        """The cross-entropy against the teacher's answers, weighted by timeliness."""
+        weights = timeliness(context.memory, whole=not context.host_looks)
+        return Loss((weights * against(logits, context.constants[TARGETS])).mean(), used=len(logits))

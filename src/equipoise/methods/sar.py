@@ -11,7 +11,7 @@ from equipoise.core.gradient import OPTIMIZER, Loss
 from equipoise.core.method import Context
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import OBJECTIVES, Objective, mean_over, objective
+from equipoise.methods._objectives import OBJECTIVES, Objective, mean_over, objective, rows_of
 from equipoise.network.flags import Check, all_hold, host_knows
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.network.optimizer import climbed
@@ -71,7 +71,8 @@ class Sar(WindowedMethod):
 
     def _over(self, kept: Tensor, logits: Tensor) -> Loss:
         some = Check(kept.any(), f"none of {len(kept)} samples is reliable", undoes=False)
-        return Loss(mean_over(kept, objective(self.objective, logits)), kept.sum(), checks=(some,))
+        each = objective(self.objective, rows_of(kept, logits))
+        return Loss(mean_over(kept, each), kept.sum(), checks=(some,))
 
     def descend(
         self, logits: Tensor, loss: Loss, context: Context, checks: tuple[Check, ...]

@@ -187,23 +187,52 @@ def climbed(
 ) -> Iterator[tuple[Check, ...]]:
     """Move parameters uphill for the block, to the worst point near: SAM (Foret et al., ICLR 2021).
 
-    θ + rho · g / (‖g‖₂ + 1e-12) with ‖·‖ over all gradients. The parameters are as before at the end of the
-    block, whatever happens in it. Yields the condition for using what is computed there.
+    θ + rho · g / (‖g‖₂ + 1e-12) with ‖·‖ over all gradients; in half precision, where most of such a step is
+    lost to rounding, a multiple of it (`_uphill`). The parameters are as before at the end of the block,
+    whatever happens in it. Yields the condition for using what is computed there.
     """
     if not gradients:
         yield ()
         return
-    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+    wide = [at_least_single(gradient) for gradient in gradients.values()]
+    norm = torch.nn.utils.get_total_norm(wide)
     moved: list[Tensor] = [parameters[name] for name in gradients]
-    uphill = [gradient * (rho / (norm + 1e-12)) for gradient in gradients.values()]
+    step = [gradient * (rho / (norm + 1e-12)) for gradient in wide]
     before = [parameter.detach().clone() for parameter in moved]
     try:
         with torch.no_grad():
-            torch._foreach_add_(moved, uphill)
+            torch._foreach_copy_(moved, _uphill(before, step, rho))
         yield (Check(norm.isfinite(), _NOT_FINITE),)
     finally:
         with torch.no_grad():
             torch._foreach_copy_(moved, before)
+
+
+def _uphill(parameters: list[Tensor], step: list[Tensor], rho: float) -> list[Tensor]:
+    """Parameters after a step of length `rho`.
+
+    Half-precision weights have 8 or 11 bits: of a step that is short for each of many weights nothing would
+    be left. They take the first of its multiples by 1, √2, 2, …, 1024 of which, after rounding, at least half
+    of `rho` is left in the direction of the step.
+    """
+    pairs = list(zip(parameters, step, strict=True))
+    reached = [(parameter + one).to(parameter.dtype) for parameter, one in pairs]
+    if all(at_least_single(parameter) is parameter for parameter in parameters):
+        return reached
+    for power in range(1, 21):
+        short = _product(reached, parameters, step) < rho**2 / 2
+        further = [(parameter + 2 ** (power / 2) * one).to(parameter.dtype) for parameter, one in pairs]
+        reached = [torch.where(short.to(n.device), f, n) for f, n in zip(further, reached, strict=True)]
+    return reached
+
+
+def _product(news: list[Tensor], olds: list[Tensor], others: list[Tensor]) -> Tensor:
+    """The scalar product of the change from old to new tensors with others, as one vector each."""
+    each = [
+        ((at_least_single(new) - old) * other).sum()
+        for new, old, other in zip(news, olds, others, strict=True)
+    ]
+    return torch.stack([one.to(each[0].device) for one in each]).sum()
 
 
 def sharpness_aware_slope(

@@ -91,25 +91,30 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def alike_best(runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str]) -> list[Variant]:
+def alike_best(
+    runs: pd.DataFrame, metric: str, better: int, pairs: Sequence[str], repeated: Sequence[str] = ()
+) -> list[Variant]:
     """The best by a metric, and those that paired t-tests with it, adjusted by Holm, do not tell from it.
 
-    Methods that lack pairs which another one has take no part. With too few pairs, only the best is left.
+    Methods that lack a pair, or a repetition of one, which another has take no part. With too few pairs, only
+    the best is left.
 
     Args:
         runs: rows with a name, a tempering, the columns of `pairs` and the metric.
         metric: the column.
         better: 1 where higher is better, -1 where lower is.
         pairs: the columns that name a pair.
+        repeated: those that name its repetitions, as seeds: a pair has the means over them.
     """
     known = runs[runs[metric].notna()]
     if known.empty:
         return []
-    wide = known.pivot_table(index=list(pairs), columns=["name", "tempering"], values=metric)
+    wide = known.pivot_table(index=[*pairs, *repeated], columns=["name", "tempering"], values=metric)
     counts = wide.notna().sum()
     wide = wide.loc[:, counts == counts.max()].dropna()
     if wide.empty:
         return []
+    wide = wide.groupby(level=list(pairs)).mean()
     best = (better * wide.mean()).idxmax()
     others = [column for column in wide.columns if column != best]
     found = [Variant(*best)]

@@ -6,7 +6,7 @@ by batch. docs/streams.md shows each kind.
 
 from equipoise.data.streams.calibrated import calibrated_paths
 from equipoise.data.streams.make import make_stream
-from equipoise.data.streams.places import Order
+from equipoise.data.streams.places import KindName
 from equipoise.data.streams.stream import Stream
 
-__all__ = ["Order", "Stream", "calibrated_paths", "make_stream"]
+__all__ = ["KindName", "Stream", "calibrated_paths", "make_stream"]

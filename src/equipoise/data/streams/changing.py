@@ -55,7 +55,7 @@ class Changing(Kind):
         paths: by `calibrated_paths`, along which the source model has about a set accuracy.
     """
 
-    most = 1
+    most, alone = 1, True
     transition: int = option(1000, low=1)
     severity: float = option(3.0, low=0, high=SEVEREST)
     length: int | None = option(None, low=1, whole=True)

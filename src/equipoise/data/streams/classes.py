@@ -17,6 +17,7 @@ MOST_SLOTS = 100
 class Sorted(Kind):
     """Class after class of all domains, the lowest first, in random order within a class."""
 
+    alone = True
     about = "class after class, in random order within a class"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
@@ -98,12 +99,14 @@ class Imbalanced(Kind):
 
     ratio: float = option(100.0, low=1)
 
-    @property
-    def about(self) -> str:
-        """With the ratio."""
+    about = "one domain after the other, each in random order, with long-tailed class frequencies"
+
+    def drawn(self, domains: Domains, places: Places) -> str:
+        """With the numbers of images: a class with few images may leave no room for the ratio."""
+        counts = torch.cat(list(domains.labels))[places.rows].unique(return_counts=True)[1]
         return (
-            "one domain after the other, each in random order, with long-tailed class frequencies: the most "
-            f"frequent class is {self.ratio:g} times as frequent as the rarest"
+            f"{self.about}: {int(counts.max()):,} images of the most frequent class, "
+            f"{int(counts.min()):,} of the rarest"
         )
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:

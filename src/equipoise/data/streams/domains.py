@@ -22,7 +22,7 @@ from equipoise.options import option
 class Shuffled(Kind):
     """The images of one domain in random order."""
 
-    most = 1
+    most, alone = 1, True
     about = "one domain in random order"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
@@ -34,7 +34,7 @@ class Shuffled(Kind):
 class Recorded(Kind):
     """The images of one domain in the order of the data set."""
 
-    most = 1
+    most, alone = 1, True
     about = "one domain in the order of the data set"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
@@ -46,6 +46,7 @@ class Recorded(Kind):
 class Mixed(Kind):
     """The images of all domains in one random order."""
 
+    joins = True
     about = "all domains in one random order"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
@@ -57,6 +58,7 @@ class Mixed(Kind):
 class Continual(Kind):
     """One domain after the other, each in random order, without a reset between them."""
 
+    joins = True
     about = "one domain after the other, each in random order"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
@@ -72,7 +74,7 @@ class Gradual(Kind):
     Wang et al., "Continual Test-Time Domain Adaptation", CVPR 2022, section 4.2.
     """
 
-    fewest = 2
+    fewest, joins = 2, True
     about = "one shift that grows stronger tier by tier and weaker again, each visit to a tier in a new order"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
@@ -118,13 +120,16 @@ class Abrupt(Kind):
     domains come in random order.
     """
 
-    fewest = 2
+    fewest, joins = 2, True
     stretch: int = option(500, low=1)
 
-    @property
-    def about(self) -> str:
-        """With the length of a stretch."""
-        return f"stretches of one domain, of about {self.stretch:,} images, that end at random places"
+    about = "stretches of one domain that end at random places"
+
+    def drawn(self, domains: Domains, places: Places) -> str:
+        """With the lengths of the stretches: pieces of one domain that happen to be neighbours are one."""
+        lengths = [segment.images for segment in places.segments]
+        between = f"{min(lengths):,} to {max(lengths):,}"
+        return f"{len(lengths):,} stretches of one domain, of {between} images, that end at random places"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """Each image once; neighbouring pieces of one domain are one visit."""

@@ -12,12 +12,12 @@ from equipoise.data.streams.changing import Changing
 from equipoise.data.streams.classes import Correlated, Imbalanced, Sorted
 from equipoise.data.streams.domains import Abrupt, Continual, Gradual, Mixed, Recorded, Recurring, Shuffled
 from equipoise.data.streams.noisy import Noisy
-from equipoise.data.streams.places import Domains, Kind, Order
+from equipoise.data.streams.places import Domains, Kind, KindName
 from equipoise.data.streams.stream import Stream
 from equipoise.errors import OptionError, UnknownOptionError
 from equipoise.options import integer, one_of
 
-KINDS: Mapping[Order, type[Kind]] = MappingProxyType(
+KINDS: Mapping[KindName, type[Kind]] = MappingProxyType(
     {
         "shuffled": Shuffled,
         "sorted": Sorted,
@@ -36,7 +36,7 @@ KINDS: Mapping[Order, type[Kind]] = MappingProxyType(
 
 
 def make_stream(
-    labels: Sequence[Tensor], kind: Order, seed: int, *, names: Sequence[str] = (), **options: Any
+    labels: Sequence[Tensor], kind: KindName, seed: int, *, names: Sequence[str] = (), **options: Any
 ) -> Stream:
     """A stream of the images with these labels; the same arguments give the same stream.
 
@@ -55,11 +55,17 @@ def make_stream(
     domains = _domains(labels, names, kind)
     places = order.draw(domains, torch.Generator().manual_seed(seed))
     return Stream(
-        kind, *places, options=asdict(order), seed=seed, about=order.about, change=order.change(seed)
+        kind,
+        *places,
+        sizes=tuple(domains.sizes),
+        options=asdict(order),
+        seed=seed,
+        about=order.drawn(domains, places),
+        change=order.change(seed),
     )
 
 
-def _configured(kind: Order, options: Mapping[str, Any]) -> Kind:
+def _configured(kind: KindName, options: Mapping[str, Any]) -> Kind:
     known = [field.name for field in fields(KINDS[kind])]
     for name in options:
         if name not in known:
@@ -69,14 +75,12 @@ def _configured(kind: Order, options: Mapping[str, Any]) -> Kind:
     return KINDS[kind](**options)
 
 
-def _domains(labels: Sequence[Tensor], names: Sequence[str], kind: Order) -> Domains:
+def _domains(labels: Sequence[Tensor], names: Sequence[str], kind: KindName) -> Domains:
     fewest, most = KINDS[kind].fewest, KINDS[kind].most
     if not fewest <= len(labels) <= most:
         number = "one domain" if most == 1 else f"at least {fewest} domain{'s' * (fewest > 1)}"
-        raise OptionError(
-            f"expected {number} for the kind {kind!r}, got {len(labels)}; "
-            '"mixed" and "continual" take several'
-        )
+        hint = '; "mixed" and "continual" take several' if len(labels) > most else ""
+        raise OptionError(f"expected {number} for the kind {kind!r}, got {len(labels)}{hint}")
     for place, of_domain in enumerate(labels):
         if of_domain.ndim != 1 or of_domain.dtype != torch.int64 or len(of_domain) == 0:
             raise OptionError(

@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise.data.dataset import Segment
 from equipoise.options import check_options
 
-Order = Literal[
+KindName = Literal[
     "shuffled",
     "sorted",
     "mixed",
@@ -26,7 +26,7 @@ Order = Literal[
     "imbalanced",
     "changing",
 ]
-"""The kinds of streams; docs/streams.md shows each."""
+"""The name of a kind of stream (`order` in recipes and results); docs/streams.md shows each kind."""
 
 
 Change: TypeAlias = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]
@@ -67,10 +67,14 @@ class Kind(ABC):
 
     Attributes:
         fewest, most: the number of domains that it takes.
+        alone: whether experiments make one of each domain, and join none.
+        joins: whether it is nothing of its own with a single domain, so that experiments must join several.
     """
 
     fewest: ClassVar[int] = 1
     most: ClassVar[float] = float("inf")
+    alone: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -84,6 +88,10 @@ class Kind(ABC):
     def change(self, seed: int) -> Change | None:
         """The change of images when they are gathered, in a stream of this seed; None: there is none."""
         return None
+
+    def drawn(self, domains: Domains, places: Places) -> str:
+        """The order in words, with numbers of a stream that was drawn."""
+        return self.about
 
     @abstractmethod
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:

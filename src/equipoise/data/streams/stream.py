@@ -11,7 +11,7 @@ from equipoise.data.dataset import Segment
 from equipoise.data.images import Images
 from equipoise.data.making import seed_of
 from equipoise.data.streams.no_class import without_class
-from equipoise.data.streams.places import Change, Order, starts_of
+from equipoise.data.streams.places import Change, KindName, starts_of
 from equipoise.errors import DataError
 from equipoise.options import integer
 
@@ -25,16 +25,18 @@ class Stream:
         rows: int64 (T,), into the domains joined one after another; −1 for an image of no class.
         domains: int64 (T,), the index of the domain of each image.
         segments: named stretches, one after the other; their images add up to T.
+        sizes: the number of images of each domain that it was made of.
         options: of the kind, defaults included.
         seed: of the order, and of images that are made.
         about: the order in words.
         change: of the images when they are gathered, for "changing".
     """
 
-    kind: Order
+    kind: KindName
     rows: Tensor
     domains: Tensor
     segments: tuple[Segment, ...]
+    sizes: tuple[int, ...]
     options: Mapping[str, Any]
     seed: int
     about: str
@@ -49,6 +51,7 @@ class Stream:
 
     def labels(self, labels: Sequence[Tensor]) -> Tensor:
         """The label of each image of the stream, given those of each domain; −1 for an image of no class."""
+        self._check_sizes([len(of_domain) for of_domain in labels])
         joined = torch.cat([of_domain.cpu() for of_domain in labels])
         return torch.where(self.rows < 0, -1, joined[self.rows.clamp(min=0)])
 
@@ -88,20 +91,15 @@ class Stream:
 
     def _checked_starts(self, domains: Sequence[Images]) -> Tensor:
         """The first row of each domain; DataError for images that the stream was not made of."""
-        sizes = [len(domain) for domain in domains]
-        starts = torch.tensor(starts_of(sizes))
-        known = int(self.domains.max()) < len(sizes)
-        if known:
-            within = self.rows - starts[self.domains]
-            known = bool(
-                ((self.rows < 0) | ((within >= 0) & (within < torch.tensor(sizes)[self.domains]))).all()
-            )
-        if not known:
-            raise DataError(
-                "expected the images of each domain whose labels the stream was made from, got "
-                f"{' and '.join(map(str, sizes))} images"
-            )
+        self._check_sizes([len(domain) for domain in domains])
         shapes = {tuple(domain.pixels.shape[1:]) for domain in domains}
         if len(shapes) > 1:
             raise DataError(f"expected domains with images of one shape, got {sorted(shapes)}")
-        return starts
+        return torch.tensor(starts_of(self.sizes))
+
+    def _check_sizes(self, sizes: Sequence[int]) -> None:
+        if tuple(sizes) != self.sizes:
+            raise DataError(
+                f"expected the {' and '.join(map(str, self.sizes))} images of the domains whose labels the "
+                f"stream was made from, got {' and '.join(map(str, sizes)) or 'none'}"
+            )

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from equipoise.bench.schema import RAW, REHEARSED, BinnedSegment, Bins
+from equipoise.bench.schema import RAW, REHEARSED, Bins
 from equipoise.report.drawing import MUTED, SERIES, Colour, method_colour, panels, themed
 from equipoise.report.part import Part
 
@@ -37,51 +37,87 @@ def error_figures(part: Part) -> dict[str, Figure]:
     return found
 
 
-def errors(bins: Bins, points: int) -> Curve:
-    """The share of wrong answers in each of so many stretches of equally many images."""
-    images, correct = (np.array([0, *bins[name]], dtype=float).cumsum() for name in ("images", "correct"))
-    edges = np.linspace(0, images[-1], points + 1)
-    right: Curve = np.diff(np.interp(edges, images, correct)) / np.diff(edges)
-    return 1 - right
+def errors(images: Sequence[int], correct: Sequence[int], points: int) -> Curve:
+    """The share of wrong answers in each of so many stretches of equally many images; NaN without images."""
+    before, right = (np.array([0, *counts], dtype=float).cumsum() for counts in (images, correct))
+    if not before[-1]:
+        return np.full(points, np.nan)
+    edges = np.linspace(0, before[-1], points + 1)
+    shares: Curve = np.diff(np.interp(edges, before, right)) / np.diff(edges)
+    return 1 - shares
 
 
-def smoothed_errors(curve: Curve, segments: Sequence[BinnedSegment], window: int) -> Curve:
-    """Means over so many neighbouring bins of the same segment."""
-    parts, start = [], 0
-    for segment in segments:
-        values = pd.Series(curve[start : start + segment["bins"]])
-        parts.append(values.rolling(window, center=True, min_periods=1).mean().to_numpy())
-        start += segment["bins"]
-    return np.concatenate(parts)
+class Axis:
+    """The horizontal axis of several streams: shares of their images, the same segments in each.
+
+    Streams whose segments differ have none in common: then all of a stream is one segment.
+    """
+
+    def __init__(self, traces: Sequence[Bins]) -> None:
+        segments = traces[0]["segments"]
+        if all(each["segments"] == segments for each in traces):
+            self.names = [segment["name"].replace("_", " ") for segment in segments]
+            self.bins = [segment["bins"] for segment in segments]
+        else:
+            self.names, self.bins = [], [min(len(each["images"]) for each in traces)]
+        images = np.array([[sum(part) for part in self._of_segments(each["images"])] for each in traces])
+        self.fewest = images.min(axis=0)
+        """The images of each segment in the stream that has the fewest."""
+        shares = (images / images.sum(axis=1, keepdims=True)).mean(axis=0)
+        self.ends: Curve = shares.cumsum()
+        starts, widths = self.ends - shares, shares / self.bins
+        self.at: Curve = np.concatenate(
+            [
+                start + width * (np.arange(count) + 0.5)
+                for start, width, count in zip(starts, widths, self.bins, strict=True)
+            ]
+        )
+        """The middle of each point of a curve."""
+
+    def curve(self, bins: Bins) -> Curve:
+        """The errors of a stream at `at`: means of `SMOOTHED_IMAGES` images, but not across segments."""
+        parts = []
+        of_segments = zip(*(self._of_segments(bins[name]) for name in ("images", "correct")), strict=True)
+        for (images, correct), count, fewest in zip(of_segments, self.bins, self.fewest, strict=True):
+            window = math.ceil(SMOOTHED_IMAGES * count / max(int(fewest), 1))
+            values = pd.Series(errors(images, correct, count))
+            parts.append(values.rolling(window, center=True, min_periods=1).mean().to_numpy())
+        return np.concatenate(parts)
+
+    def _of_segments(self, values: Sequence[int]) -> list[Sequence[int]]:
+        """The values of the bins of each segment."""
+        if not self.names:
+            return [values]
+        ends = list(accumulate(self.bins))
+        return [values[end - count : end] for end, count in zip(ends, self.bins, strict=True)]
 
 
 @themed
 def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
-    """The curves of some rows, of one tempering: means over the targets and seeds."""
+    """The curves of some rows, of one tempering: means over the targets and seeds.
+
+    In colour are only methods that met all of these streams: means over others are not comparable.
+    """
     passes = json.loads(part.scope.order_options or "{}").get("passes", 0)
     traces: list[Bins] = rows["bins"].tolist()
-    segments = traces[0]["segments"]
-    if any(each["segments"] != segments for each in traces):  # of other lengths: no places in common
-        segments = [BinnedSegment(name="all", bins=min(len(each["images"]) for each in traces))]
-    points = passes if passes > 1 else sum(segment["bins"] for segment in segments)
-    fewest = min(sum(each["images"]) for each in traces) / points
-    window = 1 if passes > 1 else math.ceil(SMOOTHED_IMAGES / max(fewest, 1))
+    axis = Axis(traces)
     curves: dict[str, dict[Stream, Curve]] = {}
     for name, shift, seed, bins in zip(rows["name"], rows["shift"], rows["seed"], traces, strict=True):
-        curve = errors(bins, points)
         curves.setdefault(name, {})[shift, seed] = (
-            curve if passes > 1 else smoothed_errors(curve, segments, window)
+            errors(bins["images"], bins["correct"], passes) if passes > 1 else axis.curve(bins)
         )
+    streams = {stream for several in curves.values() for stream in several}
+    whole = rows[rows["name"].isin([name for name, several in curves.items() if several.keys() == streams])]
+    means: dict[Any, float] = (1 - whole.groupby("name", sort=False)["accuracy"].mean()).to_dict()
     figure, (axes,) = panels(10.8, 3.9)
-    at = np.arange(points) + (1.0 if passes > 1 else 0.5)
-    means: dict[Any, float] = (1 - rows.groupby("name", sort=False)["accuracy"].mean()).to_dict()
+    at = np.arange(passes) + 1.0 if passes > 1 else axis.at
     _lines(axes, at, curves, means, emphasised(part, means))
     if passes > 1:
         axes.set(xlabel="pass over all domains", xlim=(1, passes))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
-        axes.set(xlim=(0, points))
-        _name_segments(axes, segments)
+        axes.set(xlim=(0, 1))
+        _name_segments(axes, axis)
     low, high = axes.get_ylim()
     axes.set(ylabel="error", ylim=(max(low, 0), min(high, 1.02)))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -137,7 +173,7 @@ def _offsets(curves: Mapping[str, Mapping[Stream, Curve]]) -> dict[Stream, float
     found: dict[Stream, list[float]] = {}
     for several in curves.values():
         for stream, curve in several.items():
-            found.setdefault(stream, []).append(float(curve.mean()))
+            found.setdefault(stream, []).append(float(np.nanmean(curve)))
     return {stream: float(np.mean(means)) for stream, means in found.items()}
 
 
@@ -152,17 +188,15 @@ def _spread(several: Mapping[Stream, Curve]) -> Curve | None:
     return np.std(over, axis=0, ddof=1) if len(over) > 1 else None
 
 
-def _name_segments(axes: Axes, segments: Sequence[BinnedSegment]) -> None:
+def _name_segments(axes: Axes, axis: Axis) -> None:
     """The names of the segments below their middles, and lines between them."""
-    ends = list(accumulate(segment["bins"] for segment in segments))
-    if not 1 < len(segments) <= MOST_NAMES:
+    if not 1 < len(axis.names) <= MOST_NAMES:
         axes.set_xlabel("share of the stream")
-        axes.xaxis.set_major_formatter(PercentFormatter(ends[-1], decimals=0))
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         return
-    middles = [end - segment["bins"] / 2 for end, segment in zip(ends, segments, strict=True)]
-    names = [segment["name"].replace("_", " ") for segment in segments]
-    axes.set_xticks(middles, names, rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
+    middles = (axis.ends + np.array([0, *axis.ends[:-1]])) / 2
+    axes.set_xticks(middles, axis.names, rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
-    for end in ends[:-1]:
+    for end in axis.ends[:-1]:
         axes.axvline(end, color=MUTED.light, linewidth=0.5, linestyle=(0, (2, 3)))

@@ -1,0 +1,118 @@
+"""The committed comparison as a frame, by setting: a data set at a tier, in the order of a kind of stream."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from equipoise.report.results import BETTER, METHOD_ORDER, rank
+from equipoise.report.significance import alike_best
+
+STREAMS = ("continual", "correlated", "recurring", "noisy")
+DATA = {"digits-c": "Digits", "pacs-c": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
+NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobilenet_v1": "MobileNet"}
+RAW, REHEARSED, SOURCE = "none", "rehearsed", "source"
+BY_DOMAIN = {"accuracy": "accuracy_by_domain", "nll": "nll_by_domain"}
+"""The metrics that are known for each domain of a stream, so that domains are the pairs of a test."""
+
+
+class Place(NamedTuple):
+    """A data set and network, at a tier."""
+
+    data: str
+    backbone: str
+    tier: int
+
+    def __str__(self) -> str:
+        return f"{DATA[self.data]}, {NETWORKS[self.backbone]}, tier {self.tier}"
+
+    @property
+    def short(self) -> str:
+        """The data set, with its tier where it has several."""
+        return DATA[self.data] + (f" tier {self.tier}" if self.data == "tiny-imagenet-c" else "")
+
+
+class Setting(NamedTuple):
+    """A place and a kind of stream."""
+
+    place: Place
+    stream: str
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """The rows of cells.csv."""
+    return pd.read_csv(folder / "cells.csv").rename(columns={"order": "stream", "label": "name"})
+
+
+def places(cells: pd.DataFrame) -> list[Place]:
+    """The places that there are results of, in the page's order."""
+    there = cells[["data", "backbone", "tier"]].drop_duplicates().itertuples(index=False, name=None)
+    found = [Place(str(data), str(backbone), int(tier)) for data, backbone, tier in there]
+    return sorted(found, key=lambda place: (list(DATA).index(place.data), place.backbone, place.tier))
+
+
+def settings(cells: pd.DataFrame) -> list[Setting]:
+    """The settings that there are results of."""
+    met = [Setting(place, stream) for place in places(cells) for stream in STREAMS]
+    return [setting for setting in met if len(at(cells, setting))]
+
+
+def at(cells: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """The rows of a setting."""
+    place = setting.place
+    here = (cells["data"] == place.data) & (cells["backbone"] == place.backbone)
+    return cells[here & (cells["tier"] == place.tier) & (cells["stream"] == setting.stream)]
+
+
+def whole(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of methods that have every target and seed of a setting."""
+    runs = rows.groupby(["name", "tempering"])["target"].transform("size")
+    return rows[runs == len(rows[["target", "seed"]].drop_duplicates())]
+
+
+def names(cells: pd.DataFrame) -> list[str]:
+    """The methods, in the order in which reports show them."""
+    return sorted(cells["name"].unique(), key=lambda name: (*rank(name.split("-")[0], METHOD_ORDER), name))
+
+
+def matrix(cells: pd.DataFrame, metric: str, tempering: str) -> pd.DataFrame:
+    """The mean over targets and seeds for each method (row) and setting (column); NaN where some are missing.
+
+    A method that lacks a target or a seed of a setting is left out of it: its mean would be of other streams.
+    """
+    columns = {}
+    for setting in settings(cells):
+        rows = whole(at(cells, setting))
+        columns[setting] = rows[rows["tempering"] == tempering].groupby("name")[metric].mean()
+    table = pd.DataFrame(columns)
+    table.columns = pd.MultiIndex.from_tuples(list(columns), names=["place", "stream"])
+    return table.reindex([name for name in names(cells) if name in table.index])
+
+
+def gains(cells: pd.DataFrame) -> pd.DataFrame:
+    """The accuracy of each method less that of no adaptation, in the form of `matrix`; raw answers."""
+    accuracy = matrix(cells, "accuracy", RAW)
+    return accuracy.drop(index=SOURCE) - accuracy.loc[SOURCE]
+
+
+def marked(cells: pd.DataFrame, setting: Setting, metric: str, tempering: str) -> list[str]:
+    """The best method of a setting first, then those that are indistinguishable from it.
+
+    By paired t-tests, adjusted by Holm. A pair is a domain of a target's stream, for accuracy and NLL, or a
+    target, for other metrics; each with the mean over seeds.
+    """
+    rows = whole(at(cells, setting))
+    rows = rows[rows["tempering"] == tempering]
+    if metric in BY_DOMAIN:
+        rows = by_domain(rows, metric)
+    found = alike_best(rows.assign(shift=rows["target"]), metric, BETTER.get(metric, -1), ["shift"])
+    return [variant.name for variant in found]
+
+
+def by_domain(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """A row for each domain of every stream, whose target is the target with the number of the domain."""
+    split = rows.assign(**{metric: rows[BY_DOMAIN[metric]].str.split()})
+    split["domain"] = split[metric].map(lambda values: list(range(len(values))))
+    long = split.explode([metric, "domain"], ignore_index=True)
+    target = long["target"].astype(str) + "/" + long["domain"].astype(str)
+    return long.assign(target=target, **{metric: long[metric].astype(float)})

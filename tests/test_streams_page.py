@@ -1,0 +1,169 @@
+"""The programs behind the comparison of docs/streams.md: packing runs, comparing like with like, the page."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pack_streams
+import pandas as pd
+import pytest
+import stream_cells
+import stream_findings
+import stream_pictures
+import stream_tables
+from pack_streams import packed
+from stream_cells import Place, Setting
+
+from equipoise.errors import DataError
+
+ROOT = Path(__file__).parent.parent
+GAINS = {"source": 0.0, "norm": 0.1, "tent": -0.2, "poise": 0.12}
+PASSES, DOMAINS = 3, 2
+
+
+def line(label: str, tempering: str = "none", order: str = "continual", **of_cell: Any) -> dict[str, Any]:
+    """A line of results.jsonl: 10 images of each domain a pass; right answers fall with the pass for TENT."""
+    options = {"passes": PASSES} if order == "recurring" else {}
+    cell = {
+        "data": "digits-c",
+        "backbone": "smallcnn",
+        "target": "usps",
+        "tier": 5,
+        "seed": 0,
+        "order": order,
+    }
+    cell |= {"label": label, "tempering": tempering, "batch_size": 64, "domain_images": 10, "code": "c"}
+    cell |= {"options": {"seed": 1}, "order_options": options, "model": "m", "stream": "s", **of_cell}
+    visits = PASSES * DOMAINS if options else DOMAINS
+    falling = [(visit // DOMAINS) if label == "tent" and options else 0 for visit in range(visits)]
+    correct = [round(10 * (0.5 + GAINS[label])) - fall - visit % 2 for visit, fall in enumerate(falling)]
+    names = (
+        [{"name": "all", "bins": visits}] if options else [{"name": n, "bins": 1} for n in ("fog", "snow")]
+    )
+    bins = {"images": [10] * visits, "correct": correct, "nll": [1.0, 2.0] * (visits // 2), "segments": names}
+    accuracy = sum(correct) / (10 * visits)
+    estimate = {"estimate": {"value": 0.5, "off": 0.04}} if tempering == "rehearsed" else {}
+    return {
+        "status": "ok",
+        "cell": cell,
+        "images": 10 * visits,
+        "scores": {"accuracy": accuracy, "ece": 0.1 if tempering == "rehearsed" else 0.2, "nll": 1.5},
+        "reliability": {"confidence": [6.0 * visits]},
+        "bins": bins,
+        "made": {"device": "GPU", "torch": "2"},
+        **estimate,
+    }
+
+
+def lines() -> Iterator[dict[str, Any]]:
+    """A run of every method in every stream on two data sets, two targets and two seeds."""
+    for stream, label, tempering, data, target, seed in product(
+        stream_cells.STREAMS, GAINS, ("none", "rehearsed"), ("digits-c", "pacs-c"), ("usps", "svhn"), (0, 1)
+    ):
+        network = {"digits-c": "smallcnn", "pacs-c": "mobilenet_v1"}[data]
+        yield line(label, tempering, stream, data=data, backbone=network, target=target, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("streams")
+    packed(list(lines())).to_csv(made / "cells.csv", index=False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def cells(folder: Path) -> pd.DataFrame:
+    return stream_cells.read(folder)
+
+
+def test_a_row_has_the_scores_and_the_accuracy_of_each_domain_and_pass() -> None:
+    row = pack_streams.row_of(line("tent", order="recurring"))
+    assert row["accuracy_by_domain"] == "0.2000 0.1000"  # (3 + 2 + 1) / 30, and one less in each visit
+    assert row["nll_by_domain"] == "1.0000 2.0000"
+    assert [float(each) for each in row["accuracy_by_pass"].split()] == [0.25, 0.15, 0.05]
+    assert (row["accuracy"], row["confidence"], row["estimate"]) == (0.15, 0.6, None)
+    assert pack_streams.row_of(line("norm"))["accuracy_by_pass"].split() == []
+
+
+def test_bins_of_a_domain_are_weighted_by_their_images() -> None:
+    bins = {"images": [1, 3, 4], "correct": [1, 0, 4], "nll": [4.0, 0.0, 1.0]}
+    bins["segments"] = [{"name": "fog", "bins": 2}, {"name": "snow", "bins": 1}]  # type: ignore[assignment]
+    assert pack_streams.by_visit(bins, "correct", 1).tolist() == [[1.0, 4.0]]
+    assert pack_streams.by_visit(bins, "nll", 1).tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("part", ["model", "stream", "domain_images", "batch_size"])
+def test_lines_of_one_stream_must_share_their_making(part: str) -> None:
+    with pytest.raises(DataError, match=f"expected results with one {part}"):
+        packed([line("norm"), line("tent", **{part: 7})])
+
+
+def test_lines_of_one_method_must_share_code_and_options_but_not_the_seed() -> None:
+    assert len(packed([line("norm"), line("norm", seed=1, options={"seed": 2})])) == 2
+    with pytest.raises(DataError, match="expected results with one options"):
+        packed([line("norm"), line("norm", seed=1, options={"rate": 2})])
+    with pytest.raises(DataError, match="at least one finished"):
+        packed([{**line("norm"), "status": "failed"}])
+
+
+def test_a_method_that_lacks_a_seed_is_not_compared(cells: pd.DataFrame) -> None:
+    place = Place("digits-c", "smallcnn", 5)
+    lacking = (cells["name"] == "norm") & (cells["seed"] == 1) & (cells["data"] == "digits-c")
+    values = stream_cells.matrix(cells[~lacking], "accuracy", "none")
+    assert values[place, "noisy"].isna().tolist() == [False, True, False, False]
+    assert not values[Place("pacs-c", "mobilenet_v1", 5), "noisy"].isna().any()
+
+
+def test_the_best_comes_first_and_a_clear_loss_is_told_from_it(cells: pd.DataFrame) -> None:
+    setting = Setting(Place("digits-c", "smallcnn", 5), "continual")
+    found = stream_cells.marked(cells, setting, "accuracy", "none")
+    assert found[0] in ("norm", "poise")
+    assert "tent" not in found
+
+
+def test_gains_are_over_no_adaptation_on_the_same_streams(cells: pd.DataFrame) -> None:
+    gains = stream_cells.gains(cells)
+    assert gains.loc["norm"].to_numpy() == pytest.approx(0.1)
+    assert "source" not in gains.index
+    assert list(stream_pictures.by_mean_gain(gains).index)[-1] == "tent"
+
+
+def test_a_fall_over_the_passes_is_a_collapse(cells: pd.DataFrame) -> None:
+    assert stream_findings.collapsed(cells) == {"Digits": ["tent"], "PACS": ["tent"]}
+
+
+def test_a_table_marks_the_best_of_each_column(cells: pd.DataFrame) -> None:
+    text = stream_tables.metric_table(cells, "accuracy", "none")
+    assert "| `poise` | **.550** |" in text
+    assert "| `tent` | .250 |" in text
+
+
+def test_the_page_is_written_whole(folder: Path, tmp_path: Path) -> None:
+    program = ROOT / "benchmarks" / "streams" / "streams_page.py"
+    paths = [str(ROOT / "benchmarks" / name) for name in ("results", "recommending", "streams")]
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path), "--folder", str(folder)],
+        env={"PYTHONPATH": ":".join([str(ROOT / "src"), *paths]), "PATH": "", "MPLCONFIGDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "streams.md").read_text(encoding="utf-8")
+    assert "{{" not in page
+    assert "4 methods in four streams" in page
+    assert (tmp_path / "streams-gains.svg").read_text().startswith("<svg")
+
+
+def test_packing_reads_folders_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text(json.dumps(line("norm")) + "\n")
+    program = ROOT / "benchmarks" / "streams" / "pack_streams.py"
+    command = [sys.executable, str(program), str(tmp_path), "--folder", str(tmp_path)]
+    subprocess.run(command, check=True)
+    assert len(stream_cells.read(tmp_path)) == 1
+    with pytest.raises(DataError, match="got none"):
+        pack_streams.read_lines(tmp_path / "nothing.jsonl")
