@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.core.method import Context, Method, Update
-from equipoise.data.streams import Order
+from equipoise.data.streams import KindName
 from equipoise.errors import OptionError, RehearsalError, UnknownMethodError, UnknownOptionError
 from equipoise.recommending import candidates as listed
 from equipoise.recommending import recommend as module
@@ -327,7 +327,7 @@ def test_options_of_the_stream_are_checked_before_anything_is_read(stream: Any, 
 
 
 def test_kinds_are_those_of_streams_that_need_no_order_in_time() -> None:
-    assert set(get_args(StreamKind)) == set(get_args(Order)) - {"recorded", "changing"}
+    assert set(get_args(StreamKind)) == set(get_args(KindName)) - {"recorded", "changing"}
 
 
 def test_labels_that_the_model_does_not_know_are_refused() -> None:
