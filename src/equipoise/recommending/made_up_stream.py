@@ -12,6 +12,7 @@ from equipoise.network.nested import leaves, map_leaves
 from equipoise.options import integer
 from equipoise.recommending.candidates import StreamKind
 from equipoise.rehearsing.labelled import Inputs, Labelled, mapped
+from equipoise.rehearsing.rehearse import FEWEST_SHIFTS
 from equipoise.rehearsing.streams import Shifts, named_errors, shifted_inputs
 
 ALONE: tuple[StreamKind, ...] = ("shuffled", "sorted")
@@ -120,11 +121,12 @@ def of_no_class(inputs: Inputs, count: int, generator: torch.Generator) -> Input
     return mapped(inputs, drawn)
 
 
-def check_stream(kind: StreamKind, options: Mapping[str, Any], **sized: Any) -> None:
-    """Raise the errors of `make_up_stream` before anything is measured: two shifts of made-up samples."""
-    labels = torch.arange(sized["length"]) % 2
-    shifts: Shifts = {name: lambda x, _: x for name in ("one", "other")}
-    make_up_stream(Labelled(labels[:, None].float(), labels), shifts, kind, options, **sized)
+def check_stream(kind: StreamKind, options: Mapping[str, Any], *, length: int, batch_size: int) -> None:
+    """Raise the errors of `make_up_stream` before anything is measured: a stream of zeros of two classes."""
+    labels = torch.arange(max(length, batch_size)) % 2
+    zeros = Labelled(torch.zeros(len(labels), 1), labels)
+    shifts: Shifts = {f"shift {place}": lambda x, _: x for place in range(FEWEST_SHIFTS - 1)}
+    make_up_stream(zeros, shifts, kind, options, length=length, batch_size=batch_size, seed=0)
 
 
 def make_up_stream(

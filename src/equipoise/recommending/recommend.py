@@ -96,8 +96,7 @@ def recommend(
     samples = integer("samples", samples, low=FEWEST_SAMPLES)
     batch_size, length = integer("batch_size", batch_size, low=1), integer("length", length, low=1)
     seed = integer("seed", seed, low=0, high=2**62)
-    sized = {"length": length, "batch_size": batch_size, "seed": seed}
-    check_stream(kind, stream_options, **sized)
+    check_stream(kind, stream_options, length=length, batch_size=batch_size)
     with _stopping():
         labelled = take(held_out, samples, seed, progress, model, inputs)
         chosen, others = divided_shifts(shifts, labelled.inputs)
@@ -108,6 +107,7 @@ def recommend(
         check_known_labels(labelled.labels, statistics.num_classes)
         bare = replace(statistics, rehearsals={})
         near = labelled.near(device_of(model))
+        sized = {"length": length, "batch_size": batch_size, "seed": seed}
         if kind == "gradual":
             chosen = _easiest_first(
                 Setting(model, bare, outputs, make_up_stream(near, chosen, "continual", {}, **sized))
