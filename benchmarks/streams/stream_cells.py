@@ -1,7 +1,10 @@
 """The committed comparison as a frame, by setting: a data set at a tier, in the order of a kind of stream."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean
+from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
@@ -37,6 +40,10 @@ class Setting(NamedTuple):
 
     place: Place
     stream: str
+
+
+Matrix: TypeAlias = Mapping[Setting, Mapping[str, float]]
+"""A number for each setting and method."""
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -75,24 +82,56 @@ def names(cells: pd.DataFrame) -> list[str]:
     return sorted(cells["name"].unique(), key=lambda name: (*rank(name.split("-")[0], METHOD_ORDER), name))
 
 
-def matrix(cells: pd.DataFrame, metric: str, tempering: str) -> pd.DataFrame:
-    """The mean over targets and seeds for each method (row) and setting (column); NaN where some are missing.
+def matrix(cells: pd.DataFrame, metric: str, tempering: str) -> Matrix:
+    """The mean over targets and seeds, by setting and then by method.
 
     A method that lacks a target or a seed of a setting is left out of it: its mean would be of other streams.
     """
-    columns = {}
+    found: dict[Setting, dict[str, float]] = {}
     for setting in settings(cells):
         rows = whole(at(cells, setting))
-        columns[setting] = rows[rows["tempering"] == tempering].groupby("name")[metric].mean()
-    table = pd.DataFrame(columns)
-    table.columns = pd.MultiIndex.from_tuples(list(columns), names=["place", "stream"])
-    return table.reindex([name for name in names(cells) if name in table.index])
+        rows = rows[(rows["tempering"] == tempering) & rows[metric].notna()]
+        means = rows.groupby("name")[metric].mean()
+        found[setting] = {name: float(means[name]) for name in names(cells) if name in means.index}
+    return found
 
 
-def gains(cells: pd.DataFrame) -> pd.DataFrame:
-    """The accuracy of each method less that of no adaptation, in the form of `matrix`; raw answers."""
-    accuracy = matrix(cells, "accuracy", RAW)
-    return accuracy.drop(index=SOURCE) - accuracy.loc[SOURCE]
+def gains(cells: pd.DataFrame) -> Matrix:
+    """The accuracy of each method less that of no adaptation, by setting; raw answers."""
+    return {
+        setting: {name: value - by_name[SOURCE] for name, value in by_name.items()}
+        for setting, by_name in matrix(cells, "accuracy", RAW).items()
+    }
+
+
+def complete(table: Matrix) -> list[str]:
+    """The methods that have a number in every setting."""
+    first, *others = table.values()
+    return [name for name in first if all(name in by_name for by_name in others)]
+
+
+def mean_of(table: Matrix, name: str, stream: str | None = None) -> float:
+    """The mean of a method over all settings, or those of a kind of stream; NaN where it lacks one."""
+    met = [by_name for setting, by_name in table.items() if stream in (None, setting.stream)]
+    return fmean(by_name.get(name, math.nan) for by_name in met)
+
+
+def by_mean(gain: Matrix) -> list[str]:
+    """The methods that have every setting, by their mean gain, best first."""
+    return sorted(complete(gain), key=lambda name: -mean_of(gain, name))
+
+
+def by_pass(cells: pd.DataFrame, place: Place) -> dict[str, list[float]]:
+    """The mean accuracy over targets and seeds in each pass of the recurring stream; raw answers."""
+    rows = whole(at(cells, Setting(place, "recurring")))
+    rows = rows[rows["tempering"] == RAW]
+    values = rows["accuracy_by_pass"].str.split(expand=True).astype(float)
+    found: dict[str, list[float]] = {}
+    for name in names(cells):
+        own = values[rows["name"] == name]
+        if len(own):
+            found[name] = own.to_numpy().mean(axis=0).tolist()
+    return found
 
 
 def marked(cells: pd.DataFrame, setting: Setting, metric: str, tempering: str) -> list[str]:

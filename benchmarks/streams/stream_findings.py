@@ -1,8 +1,21 @@
 """Sentences and small tables of docs/streams.md that follow from the committed comparison."""
 
 import pandas as pd
-from stream_cells import RAW, REHEARSED, SOURCE, STREAMS, Setting, at, gains, matrix, places, settings
-from stream_pictures import by_pass
+from stream_cells import (
+    RAW,
+    REHEARSED,
+    SOURCE,
+    STREAMS,
+    Setting,
+    at,
+    by_mean,
+    by_pass,
+    gains,
+    matrix,
+    mean_of,
+    places,
+    settings,
+)
 from wording import signed, table, told
 
 HARM = -0.01
@@ -35,56 +48,46 @@ def extent_table(cells: pd.DataFrame) -> str:
 
 def summary_table(cells: pd.DataFrame) -> str:
     """For each method: the mean gain in each kind of stream, harm, and calibration before and after."""
-    gain, means = gains(cells), {}
-    for tempering in (RAW, REHEARSED):
-        means[tempering] = {metric: matrix(cells, metric, tempering) for metric in ("ece", "nll", "off")}
-    complete = [name for name in matrix(cells, "accuracy", RAW).index if _complete(gain, str(name))]
-    order = sorted(complete, key=lambda name: -(gain.loc[name].mean() if name in gain.index else 0.0))
-    body = []
-    for name in order:
-        own = gain.loc[name] if name in gain.index else gain.iloc[0] * 0
-        by_stream = [signed(own.xs(stream, level="stream").mean()) for stream in STREAMS]
-        harmed = sum(own < HARM)
-        scores = [
-            told(_mean(means[kind][metric], str(name)))
-            for metric, kind in (
-                ("ece", RAW),
-                ("ece", REHEARSED),
-                ("nll", RAW),
-                ("nll", REHEARSED),
-                ("off", REHEARSED),
-            )
+    gain = gains(cells)
+    scores = [
+        matrix(cells, metric, kind)
+        for metric, kind in (
+            ("ece", RAW),
+            ("ece", REHEARSED),
+            ("nll", RAW),
+            ("nll", REHEARSED),
+            ("off", REHEARSED),
+        )
+    ]
+    body = [
+        [
+            f"`{name}`",
+            signed(mean_of(gain, name)),
+            *(signed(mean_of(gain, name, stream)) for stream in STREAMS),
+            str(sum(by_name[name] < HARM for by_name in gain.values())),
+            *(told(mean_of(each, name)) for each in scores),
         ]
-        body.append([f"`{name}`", signed(own.mean()), *by_stream, str(harmed), *scores])
-    head = ["", "all", *STREAMS, f"harmed, of {len(gain.columns)}", "ECE raw", "ECE rehearsed"]
+        for name in by_mean(gain)
+    ]
+    head = ["", "all", *STREAMS, f"harmed, of {len(gain)}", "ECE raw", "ECE rehearsed"]
     return table([*head, "NLL raw", "NLL rehearsed", "estimate off by"], body)
 
 
-def _complete(gain: pd.DataFrame, name: str) -> bool:
-    return name == SOURCE or not gain.loc[name].isna().any()
-
-
-def _mean(values: pd.DataFrame, name: str) -> float:
-    """The mean over all settings; NaN where one is missing."""
-    return float(values.loc[name].mean(skipna=False)) if name in values.index else float("nan")
-
-
 def best_table(cells: pd.DataFrame) -> str:
-    """For each setting the most accurate method, `poise` and no adaptation."""
-    accuracy = matrix(cells, "accuracy", RAW)
-    honest = matrix(cells, "nll", REHEARSED)
-    body = []
-    for column in accuracy.columns:
-        setting, best, likely = Setting(*column), accuracy[column].idxmax(), honest[column].idxmin()
+    """For each setting the most accurate method and the one of lowest NLL, `poise` and no adaptation."""
+    honest, body = matrix(cells, "nll", REHEARSED), []
+    for setting, accuracy in matrix(cells, "accuracy", RAW).items():
+        best, likely = max(accuracy, key=accuracy.__getitem__), honest[setting]
+        lowest = min(likely, key=likely.__getitem__)
         body.append(
             [
                 setting.place.short,
                 setting.stream,
-                f"`{best}` {told(accuracy[column][best])}",
-                told(accuracy[column]["poise"]),
-                told(accuracy[column][SOURCE]),
-                f"`{likely}` {told(honest[column][likely])}",
-                told(honest[column]["poise"]),
+                f"`{best}` {told(accuracy[best])}",
+                told(accuracy["poise"]),
+                told(accuracy[SOURCE]),
+                f"`{lowest}` {told(likely[lowest])}",
+                told(likely["poise"]),
             ]
         )
     head = ["", "stream", "most accurate", "`poise`", "no adaptation", "lowest NLL, rehearsed", "`poise`"]
@@ -97,6 +100,7 @@ def collapsed(cells: pd.DataFrame) -> dict[str, list[str]]:
     for place in places(cells):
         if len(at(cells, Setting(place, "recurring"))):
             passes = by_pass(cells, place)
-            lost = passes.iloc[:, 0] - passes.iloc[:, -1]
-            found[place.short] = [str(name) for name in lost.index[lost > COLLAPSE]]
+            found[place.short] = [
+                name for name, (*_, last) in passes.items() if passes[name][0] - last > COLLAPSE
+            ]
     return found

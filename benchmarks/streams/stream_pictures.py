@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
-from stream_cells import RAW, SOURCE, Place, Setting, at, gains, places, whole
+from stream_cells import SOURCE, Place, Setting, at, by_mean, by_pass, gains, places
 
 from equipoise.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
 
@@ -21,34 +21,28 @@ DARK = 0.65
 @themed
 def gains_figure(cells: pd.DataFrame) -> Figure:
     """A cell for each method and setting: the accuracy less that of no adaptation, in points."""
-    table = by_mean_gain(gains(cells))
-    figure, (axes,) = panels(WIDTH, 0.27 * len(table) + 1.4)
-    axes.imshow(
-        table.to_numpy(), cmap=mpl.colormaps["RdBu"], norm=TwoSlopeNorm(0, -LARGEST, LARGEST), aspect="auto"
-    )
-    for row, column in np.ndindex(*table.shape):
-        value = float(table.iloc[row, column])
-        if not np.isnan(value):
-            colour = "white" if abs(value) > DARK * LARGEST else "black"
-            text = f"{100 * value:+.0f}".replace("+0", "0").replace("-0", "0")
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
-    axes.set_yticks(range(len(table)), [str(name) for name in table.index])
-    axes.get_yticklabels()[list(table.index).index("poise")].set(color=ACCENT.light, fontweight="bold")
-    axes.set_xticks(
-        range(len(table.columns)), [stream for _, stream in table.columns], rotation=45, ha="right"
-    )
+    table = gains(cells)
+    methods = [name for name in by_mean(table) if name != SOURCE]
+    figure, (axes,) = panels(WIDTH, 0.27 * len(methods) + 1.4)
+    values = np.array([[by_name[name] for by_name in table.values()] for name in methods])
+    axes.imshow(values, cmap=mpl.colormaps["RdBu"], norm=TwoSlopeNorm(0, -LARGEST, LARGEST), aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if abs(value) > DARK * LARGEST else "black"
+        axes.text(column, row, points(value), ha="center", va="center", fontsize=8, color=colour)
+    axes.set_yticks(range(len(methods)), methods)
+    axes.get_yticklabels()[methods.index("poise")].set(color=ACCENT.light, fontweight="bold")
+    axes.set_xticks(range(len(table)), [setting.stream for setting in table], rotation=45, ha="right")
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    _group(axes, [place for place, _ in table.columns])
+    _group(axes, [setting.place for setting in table])
     return figure
 
 
-def by_mean_gain(table: pd.DataFrame) -> pd.DataFrame:
-    """The methods by their mean gain over the settings, best first; those that lack settings last."""
-    gaps = table.isna().any(axis=1)
-    order = table.mean(axis=1).sort_values(ascending=False).index
-    return table.loc[[*(name for name in order if not gaps[name]), *(name for name in order if gaps[name])]]
+def points(gain: float) -> str:
+    """A gain of accuracy in points, with its sign."""
+    whole = round(100 * gain)
+    return f"{whole:+d}" if whole else "0"
 
 
 def _group(axes: Axes, columns: list[Place]) -> None:
@@ -74,23 +68,15 @@ def passes_figure(cells: pd.DataFrame) -> Figure:
     return figure
 
 
-def by_pass(cells: pd.DataFrame, place: Place) -> pd.DataFrame:
-    """The mean accuracy over targets and seeds for each method (row) and pass (column)."""
-    rows = whole(at(cells, Setting(place, "recurring")))
-    rows = rows[rows["tempering"] == RAW]
-    values = rows["accuracy_by_pass"].str.split(expand=True).astype(float)
-    return values.set_axis(range(1, values.shape[1] + 1), axis=1).groupby(rows["name"]).mean()
-
-
-def _passes(axis: Axes, table: pd.DataFrame) -> None:
+def _passes(axis: Axes, accuracies: dict[str, list[float]]) -> None:
     """Grey lines, and in colour no adaptation, poise and the methods that end highest and lowest."""
-    last = table.iloc[:, -1].drop([SOURCE, "poise"], errors="ignore")
-    chosen = {SOURCE: SERIES[6], "poise": ACCENT, last.idxmax(): SERIES[1], last.idxmin(): SERIES[0]}
-    passes = [int(column) for column in table.columns]
-    for name in table.index:
+    last = {name: values[-1] for name, values in accuracies.items() if name not in (SOURCE, "poise")}
+    ends = max(last, key=last.__getitem__), min(last, key=last.__getitem__)
+    chosen = {SOURCE: SERIES[6], "poise": ACCENT, ends[0]: SERIES[1], ends[1]: SERIES[0]}
+    for name, values in accuracies.items():
         if name not in chosen:
-            axis.plot(passes, table.loc[name], color=MUTED.light, alpha=0.3, linewidth=0.8)
+            axis.plot(range(1, len(values) + 1), values, color=MUTED.light, alpha=0.3, linewidth=0.8)
     for name, colour in chosen.items():
-        words = "no adaptation" if name == SOURCE else str(name)
-        axis.plot(passes, table.loc[name], color=colour.light, linewidth=1.8, label=words)
+        values, words = accuracies[name], "no adaptation" if name == SOURCE else name
+        axis.plot(range(1, len(values) + 1), values, color=colour.light, linewidth=1.8, label=words)
     axis.legend(fontsize=7.5, loc="best", handlelength=1.2)

@@ -1,7 +1,9 @@
 """The tables of docs/streams.md's comparison: methods by settings, one table for a metric and a tempering."""
 
+from collections.abc import Mapping, Sequence
+
 import pandas as pd
-from stream_cells import RAW, REHEARSED, Setting, marked, matrix
+from stream_cells import RAW, REHEARSED, marked, matrix, names
 from wording import folded, table, told
 
 TITLES = {
@@ -27,21 +29,21 @@ def metric_table(cells: pd.DataFrame, metric: str, tempering: str) -> str:
     """A row for each method, a column for each setting; the best in bold, those alike in italics."""
     values = matrix(cells, metric, tempering)
     columns = [
-        _column(values, setting, marked(cells, setting, metric, tempering))
-        for setting in (Setting(*column) for column in values.columns)
+        written(by_name, marked(cells, setting, metric, tempering)) for setting, by_name in values.items()
     ]
-    body = [[f"`{name}`", *(column[row] for column in columns)] for row, name in enumerate(values.index)]
-    head = [f"{place.short}: {stream}" for place, stream in values.columns]
-    return table(["", *head], body)
+    shown = [name for name in names(cells) if any(name in column for column in columns)]
+    body = [[f"`{name}`", *(column.get(name, "-") for column in columns)] for name in shown]
+    return table(["", *(f"{place.short}: {stream}" for place, stream in values)], body)
 
 
-def _column(values: pd.DataFrame, setting: Setting, best: list[str]) -> list[str]:
-    found = []
-    for name, value in values[setting].items():
-        text = told(float(value))
-        if best and text == told(float(values.loc[best[0], setting])):
+def written(by_name: Mapping[str, float], best: Sequence[str]) -> dict[str, str]:
+    """The numbers of a setting with their marks; all that are written as the best is are the best."""
+    found = {}
+    for name, value in by_name.items():
+        text = told(value)
+        if best and text == told(by_name[best[0]]):
             text = f"**{text}**"
         elif name in best:
             text = f"*{text}*"
-        found.append(text)
+        found[name] = text
     return found

@@ -4,12 +4,15 @@ PYTHONPATH=benchmarks/results:benchmarks/recommending python benchmarks/streams/
 """
 
 import argparse
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 from figures import standalone
-from stream_cells import RAW, REHEARSED, SOURCE, gains, matrix, read
+from stream_cells import RAW, REHEARSED, SOURCE, Matrix, by_mean, gains, matrix, mean_of, read
 from stream_findings import HARM, best_table, collapsed, extent_table, summary_table
 from stream_pictures import gains_figure, passes_figure
 from stream_tables import comparison_tables
@@ -26,33 +29,37 @@ PICTURES = {
 
 def content(cells: pd.DataFrame) -> dict[str, Any]:
     """The names that the template asks for."""
-    accuracy, gain = matrix(cells, "accuracy", RAW), gains(cells)
-    whole = gain.dropna()
-    by_mean = whole.mean(axis=1).sort_values(ascending=False)
-    harmless = [str(name) for name in whole.index if (whole.loc[name] >= HARM).all()]
-    best = accuracy.idxmax()
-    raw, tempered = (matrix(cells, "ece", kind).loc[by_mean.index] for kind in (RAW, REHEARSED))
-    both = raw.notna() & tempered.notna()
+    gain, order = gains(cells), [name for name in by_mean(gains(cells)) if name != SOURCE]
+    harmless = [name for name in order if all(by_name[name] >= HARM for by_name in gain.values())]
+    best = Counter(max(by_name, key=by_name.__getitem__) for by_name in gain.values())
+    raw, tempered = (matrix(cells, "ece", kind) for kind in (RAW, REHEARSED))
+    pairs = [
+        (by_name[name], tempered[setting][name])
+        for setting, by_name in raw.items()
+        for name in order
+        if name in tempered[setting]
+    ]
+    bursts = sorted(order, key=lambda name: -mean_of(gain, name, "correlated"))
     return {
-        "settings": len(gain.columns),
+        "settings": len(gain),
         "methods": cells["name"].nunique(),
-        "winners": listed(best.value_counts().index),
-        "winner_count": best.nunique(),
-        "leaders": listed(f"{name}` ({signed(value)})" for name, value in by_mean.head(5).items()),
-        "last": listed(f"{name}` ({signed(value)})" for name, value in by_mean.tail(3).items()),
-        "poise_gain": signed(by_mean["poise"]),
-        "poise_place": list(by_mean.index).index("poise") + 1,
-        "compared": len(by_mean),
-        "worst_of_poise": signed(whole.loc["poise"].min()),
+        "winners": listed(name for name, _ in best.most_common()),
+        "winner_count": len(best),
+        "leaders": with_gains(gain, order[:5]),
+        "last": with_gains(gain, order[-3:]),
+        "poise_gain": signed(mean_of(gain, "poise")),
+        "poise_place": order.index("poise") + 1,
+        "compared": len(order),
+        "worst_of_poise": signed(min(by_name["poise"] for by_name in gain.values())),
         "harmless": listed(harmless) if harmless else "none",
-        "harmed_count": len(whole) - len(harmless),
-        "correlated": listed(top(whole, "correlated", 5)),
-        "norm_correlated": signed(float(whole.xs("correlated", level="stream", axis=1).loc["norm"].mean())),
+        "harmed_count": len(order) - len(harmless),
+        "correlated": with_gains(gain, bursts[:5], "correlated"),
+        "norm_correlated": signed(mean_of(gain, "norm", "correlated")),
         "collapsed": lost(collapsed(cells)),
-        "lower_share": f"{100 * float((tempered < raw)[both].sum().sum() / both.sum().sum()):.0f} %",
-        "ece_raw": told(float(raw[both].mean().mean())),
-        "ece_rehearsed": told(float(tempered[both].mean().mean())),
-        "source_ece": told(float(matrix(cells, "ece", RAW).loc[SOURCE].mean())),
+        "lower_share": f"{100 * fmean(after < before for before, after in pairs):.0f} %",
+        "ece_raw": told(fmean(before for before, _ in pairs)),
+        "ece_rehearsed": told(fmean(after for _, after in pairs)),
+        "source_ece": told(mean_of(raw, SOURCE)),
         "extent": folded("The extent of each run", extent_table(cells)),
         "summary": summary_table(cells),
         "best": best_table(cells),
@@ -62,10 +69,9 @@ def content(cells: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def top(whole: pd.DataFrame, stream: str, count: int) -> list[str]:
-    """The methods with the highest mean gain in a kind of stream, with that gain."""
-    mean = whole.xs(stream, level="stream", axis=1).mean(axis=1).sort_values(ascending=False)
-    return [f"{name}` ({signed(value)})" for name, value in mean.head(count).items()]
+def with_gains(gain: Matrix, names: Sequence[str], stream: str | None = None) -> str:
+    """Methods with their mean gains."""
+    return ", ".join(f"`{name}` ({signed(mean_of(gain, name, stream))})" for name in names)
 
 
 def lost(by_place: dict[str, list[str]]) -> str:
@@ -73,9 +79,9 @@ def lost(by_place: dict[str, list[str]]) -> str:
     return "; ".join(f"{place}: {listed(names) if names else 'none'}" for place, names in by_place.items())
 
 
-def listed(names: Any) -> str:
-    """Names as code, with commas; a text that ends its own code, as "tent` (+.01)", keeps its rest."""
-    return ", ".join(f"`{name}" if "`" in str(name) else f"`{name}`" for name in names)
+def listed(names: Iterable[str]) -> str:
+    """Names as code, with commas."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def main() -> None:

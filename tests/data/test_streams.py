@@ -174,6 +174,16 @@ def test_a_correlated_stream_has_few_classes_at_a_time() -> None:
     assert classes_at_a_time("correlated", concentration=100, slots=40) > 9
 
 
+def test_a_correlated_stream_says_how_many_classes_come_in_a_row() -> None:
+    labels = torch.arange(10).repeat(64)
+    stream = make_stream([labels], "correlated", 0, concentration=1e-4, slots=1)  # class after class
+    assert "64 images in a row are of 1.0 of 10 classes on average" in stream.describe()
+    short = make_stream([labels[:250]], "correlated", 0)  # 25 images a slot, fewer than the 64 in a row
+    few = make_stream([labels[:250]], "correlated", 0, slots=3)
+    met = [float(made.describe().split(" are of ")[1].split()[0]) for made in (short, few)]
+    assert met[0] > met[1] + 1
+
+
 def test_a_slot_has_its_classes_one_after_the_other() -> None:
     labels = torch.arange(5).repeat(40)
     for part in dirichlet_slots(labels, 4, 1.0, torch.Generator().manual_seed(0)):

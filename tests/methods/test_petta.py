@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.methods._class_features import divergence, first_means, followed_means, joined_sums
+from equipoise.methods._class_features import feature_divergence, first_means, followed_means, joined_sums
 from equipoise.methods._linear_head import HeadAnswers
 from tests.support.models import Counting, drifted, images, make, measured, same, snapshot
 from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
@@ -143,9 +143,9 @@ def test_a_class_that_the_source_never_predicts_is_not_part_of_the_divergence() 
     memory = {**first_means(constants), "class_means": torch.tensor([[1.0, 0.0], [99.0, 0.0]])}
     head, every = nn.Linear(2, 2), torch.ones(2) > 0
     seen = HeadAnswers(torch.eye(2), torch.tensor([[20.0, 0.0], [500.0, 0.0]]), head, every)
-    assert float(divergence(memory, constants)) == 0.0  # none has come
+    assert float(feature_divergence(memory, constants)) == 0.0  # none has come
     memory |= joined_sums(memory, seen, every)
-    assert float(divergence(memory, constants)) == pytest.approx(1 - math.exp(-0.5))
+    assert float(feature_divergence(memory, constants)) == pytest.approx(1 - math.exp(-0.5))
     assert torch.allclose(followed_means(memory)["class_means"], torch.tensor([[1.95, 0.0], [119.05, 0.0]]))
 
 

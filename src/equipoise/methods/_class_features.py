@@ -55,7 +55,7 @@ def joined_sums(memory: Memory, seen: HeadAnswers, inside: Tensor) -> dict[str, 
     }
 
 
-def divergence(memory: Memory, constants: Memory) -> Tensor:
+def feature_divergence(memory: Memory, constants: Memory) -> Tensor:
     """The distance from the source of the classes that came since the last update: 0 as there, towards 1 far.
 
     1 − exp(−mean_{c,d} (μ_cd − μ⁰_cd)² / σ²_cd) over those of them that the source has, with its means μ⁰ and

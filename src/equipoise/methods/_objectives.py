@@ -50,10 +50,10 @@ def opinion_entropy(logits: Tensor) -> Tensor:
 
 def mean_objective(name: Objective, kept: Tensor, logits: Tensor) -> Tensor:
     """The mean of an objective over the samples kept; 0 where none is."""
-    return mean_over(kept, objective(name, rows_of(kept, logits)))
+    return mean_over(kept, objective(name, kept_rows(kept, logits)))
 
 
-def rows_of(kept: Tensor, logits: Tensor) -> Tensor:
+def kept_rows(kept: Tensor, logits: Tensor) -> Tensor:
     """Logits with zeros in the rows that are not kept: a NaN there would reach the gradient, as 0 · NaN."""
     return torch.where(kept.unsqueeze(1), logits, 0.0)
 
@@ -61,6 +61,6 @@ def rows_of(kept: Tensor, logits: Tensor) -> Tensor:
 def mean_over(kept: Tensor, values: Tensor) -> Tensor:
     """The mean of values over the samples kept; 0 where none is.
 
-    The others may be infinite or NaN. For a gradient their logits must not be: `rows_of`.
+    The others may be infinite or NaN. For a gradient their logits must not be: `kept_rows`.
     """
     return torch.where(kept, values, 0.0).sum() / kept.sum().clamp(min=1)

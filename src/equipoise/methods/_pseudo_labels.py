@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from equipoise.functional import at_least_single
-from equipoise.methods._objectives import mean_over, rows_of
+from equipoise.methods._objectives import kept_rows, mean_over
 
 
 class PseudoLabelled(NamedTuple):
@@ -26,5 +26,5 @@ def pseudo_labelled(logits: Tensor, confidence: float) -> PseudoLabelled:
     L = mean over {i: max_c p_ic > confidence} of −ln p_ik, k = argmax_c p_ic, p = softmax(z).
     """
     sure = at_least_single(logits.detach()).softmax(1).amax(1) > confidence
-    log_p = at_least_single(rows_of(sure, logits)).log_softmax(1).amax(1)
+    log_p = at_least_single(kept_rows(sure, logits)).log_softmax(1).amax(1)
     return PseudoLabelled(mean_over(sure, -log_p), sure.sum())

@@ -10,7 +10,7 @@ from equipoise.core.gradient import Loss
 from equipoise.core.method import Context
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import mean_over, rows_of
+from equipoise.methods._objectives import kept_rows, mean_over
 from equipoise.methods._views import patch_shuffle
 from equipoise.network.flags import Check, host_knows
 from equipoise.options import option
@@ -66,7 +66,7 @@ class Deyo(WindowedMethod):
         weights = (_REFERENCE * scale - entropies).exp() + drops.exp()
         reason = f"none of {len(logits)} samples is reliable and depends on its shape"
         some = Check(kept.any(), reason, undoes=False)
-        return Loss(mean_over(kept, weights * nats(rows_of(kept, logits))), kept.sum(), checks=(some,))
+        return Loss(mean_over(kept, weights * nats(kept_rows(kept, logits))), kept.sum(), checks=(some,))
 
 
 def _drops(logits: Tensor, others: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from equipoise.errors import StateError
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._average_answer import AVERAGE_ANSWER, check_average
 from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import OBJECTIVES, Objective, mean_over, objective, rows_of
+from equipoise.methods._objectives import OBJECTIVES, Objective, kept_rows, mean_over, objective
 from equipoise.network.flags import Check
 from equipoise.network.student import Student
 from equipoise.options import choice, option
@@ -65,9 +65,9 @@ class Eta(WindowedMethod):
         epsilon = default_epsilon(logits.shape[1]) if self.epsilon is None else self.epsilon
         kept = (entropies < limit) & ((similar < epsilon) | first)
         count = kept.sum()
-        mean = rows_of(kept, probabilities).sum(0) / count.clamp(min=1)
+        mean = kept_rows(kept, probabilities).sum(0) / count.clamp(min=1)
         moved = torch.where(first, mean, torch.lerp(mean, average, _INERTIA))
-        each = objective(self.objective, rows_of(kept, logits))
+        each = objective(self.objective, kept_rows(kept, logits))
         loss = mean_over(kept, (limit - entropies).exp() * each)
         some = Check(count > 0, f"none of {len(logits)} samples is reliable and new", undoes=False)
         return Loss(loss, count, {AVERAGE_ANSWER: torch.where(count > 0, moved, average)}, (some,))

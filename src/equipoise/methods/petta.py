@@ -29,7 +29,7 @@ class Petta(teaching.RobustMethod):
     """Persistent test-time adaptation (Hoang, Vo and Do, NeurIPS 2024), for streams that recur.
 
     As RoTTA (`rotta.Rotta`), with a loss and a teacher that depend on the divergence γ of the features of the
-    classes that came since the last update from the source's (`_class_features.divergence`):
+    classes that came since the last update from the source's (`_class_features.feature_divergence`):
 
         L = mean_i CE(softmax(z'_i), softmax(z_i)) + γ · penalty · (1 − cos(θ, θ⁰))
             + mean_i CE(softmax(z⁰_i), softmax(z_i)),
@@ -79,7 +79,7 @@ class Petta(teaching.RobustMethod):
 
     def learn(self, context: Context, stored: Batch, logits: Tensor) -> Update:
         """Take a step on the memory, and let the teacher follow, both by the divergence."""
-        memory, far = context.memory, classes.divergence(context.memory, context.constants)
+        memory, far = context.memory, classes.feature_divergence(context.memory, context.constants)
 
         def given() -> Memory:
             teacher = teaching.logits_by(context.student, stored, part(memory, TEACHER))

@@ -12,7 +12,7 @@ from equipoise.errors import SourceError
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._entropy_bets import betting, level_of, quantile_at
 from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import mean_over, rows_of
+from equipoise.methods._objectives import kept_rows, mean_over
 from equipoise.network.flags import Check
 from equipoise.network.student import Student
 from equipoise.options import option
@@ -70,7 +70,7 @@ class Poem(WindowedMethod):
         inside = quantile_at(levels, quantiles)
         shift = quantile_at(moved, quantiles) - inside - bets.abs() / 2 * (fixed - inside)
         kept = fixed < limit
-        weighted = (limit - fixed).exp() * (nats(rows_of(kept, logits)) - fixed - shift)
+        weighted = (limit - fixed).exp() * (nats(kept_rows(kept, logits)) - fixed - shift)
         some = Check(kept.any(), f"none of {len(logits)} samples is reliable", undoes=False)
         news = {"epsilon": epsilon, "squares": squares}
         return Loss(mean_over(kept, weighted**2 / 2), kept.sum(), news, (some,))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from equipoise.data.streams.places import Domains, Kind, Places, Visit, as_one, 
 from equipoise.options import option
 
 MOST_SLOTS = 100
+USUAL_BATCH = 64
+"""Images in a row whose classes a description counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,13 @@ class Correlated(Kind):
             "one domain after the other, each with classes in bursts by a Dirichlet distribution of "
             f"concentration {self.concentration:g} over slots of time"
         )
+
+    def drawn(self, domains: Domains, places: Places) -> str:
+        """With the classes of neighbouring images: a slot shorter than a batch makes no burst in it."""
+        labels = torch.cat(list(domains.labels))[places.rows]
+        met = fmean(len(batch.unique()) for batch in labels.split(USUAL_BATCH))
+        classes = len(labels.unique())
+        return f"{self.about}; {USUAL_BATCH} images in a row are of {met:.1f} of {classes} classes on average"
 
     def draw(self, domains: Domains, generator: torch.Generator) -> Places:
         """A visit to each domain, slot after slot."""
