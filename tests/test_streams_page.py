@@ -76,6 +76,15 @@ def lines() -> Iterator[dict[str, Any]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("streams")
     packed(list(lines())).to_csv(made / "cells.csv", index=False)
+    (made / "recommended").mkdir()
+    setting = {"data": "digits-c", "backbone": "smallcnn", "target": "usps", "seed": 0, "stream": "continual"}
+    tried = [
+        {**setting, "label": label, "tempering": "none", "shift": shift, "samples": 10, "nll": 5.0}
+        | {"correct": 5 + (label == "tent") + shift % 2, "seconds": 1.0}
+        for label in GAINS
+        for shift in range(4)
+    ]
+    pd.DataFrame(tried).to_csv(made / "recommended" / "digits.csv", index=False)
     return made
 
 
@@ -151,7 +160,10 @@ def test_the_page_is_written_whole(folder: Path, tmp_path: Path) -> None:
     program = ROOT / "benchmarks" / "streams" / "streams_page.py"
     paths = [str(ROOT / "benchmarks" / name) for name in ("results", "recommending", "streams")]
     done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), "--folder", str(folder)],
+        [
+            *(sys.executable, str(program), str(tmp_path)),
+            *("--folder", str(folder), "--recommendations", str(folder / "recommended")),
+        ],
         env={"PYTHONPATH": ":".join([str(ROOT / "src"), *paths]), "PATH": "", "MPLCONFIGDIR": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -161,6 +173,7 @@ def test_the_page_is_written_whole(folder: Path, tmp_path: Path) -> None:
     page = (tmp_path / "streams.md").read_text(encoding="utf-8")
     assert "{{" not in page
     assert "4 methods in four streams" in page
+    assert "| recommend() | 0% | 0.300 | 0.300 | 100% |" in page  # TENT is recommended, and harms
     assert (tmp_path / "streams-gains.svg").read_text().startswith("<svg")
 
 

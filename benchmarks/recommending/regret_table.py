@@ -3,9 +3,9 @@
     python benchmarks/recommending/regret_table.py RECOMMENDATIONS.csv … --results OUT …
 
 RECOMMENDATIONS.csv are files of `recommendations.py`. Each OUT is a folder of `equipoise run` (its
-results.jsonl), or a CSV file with the columns data, backbone, target, seed, stream, label, tempering and
-accuracy. The regret of a choice in a setting (a model and a stream) is the accuracy of the best of the tried
-methods in that stream less that of the chosen one. `--by data stream` divides the tables further.
+results.jsonl), or a CSV file with the columns data, backbone, target, tier, seed, stream, label, tempering
+and accuracy. The regret of a choice in a setting (a model and a stream) is the accuracy of the best of the
+tried methods in that stream less that of the chosen one. `--by data stream` divides the tables further.
 """
 
 import argparse
@@ -23,6 +23,8 @@ from equipoise.recommending.choosing import Form, most_honest
 from equipoise.recommending.scoring import ShiftSums
 
 SETTING = ["data", "backbone", "target", "seed", "stream"]
+MET = [*SETTING, "tier"]
+"""The columns that name a stream of the comparison: a recommendation is for all tiers."""
 ALWAYS = {"tent": "always `tent`", "poise": "always `poise`", "source": "never adapting"}
 LABELS = {"roid(prior_correction=True)": "roid-prior"}
 """Labels in recipes of methods of the short lists that have options."""
@@ -34,9 +36,14 @@ def read_results(paths: Iterable[Path]) -> pd.DataFrame:
 
     It is that of a method as it is deployed, with its rehearsal where it has one.
     """
-    rows = pd.concat([_of_folder(path) if path.is_dir() else pd.read_csv(path) for path in paths])
+    return deployed(pd.concat([_of_folder(path) if path.is_dir() else pd.read_csv(path) for path in paths]))
+
+
+def deployed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The accuracies of methods with their rehearsals, where they have one, from rows of both temperings."""
     rows = rows[rows["tempering"].isin(["none", "rehearsed"])].sort_values("tempering", kind="stable")
-    return rows.pivot_table(index=SETTING, columns="label", values="accuracy", aggfunc="last")
+    rows = rows.assign(tier=rows["tier"].fillna(0).astype(int))
+    return rows.pivot_table(index=MET, columns="label", values="accuracy", aggfunc="last")
 
 
 def _of_folder(folder: Path) -> pd.DataFrame:
@@ -45,7 +52,8 @@ def _of_folder(folder: Path) -> pd.DataFrame:
         result = json.loads(line)
         cell = result["cell"]
         if result["status"] == "ok" and cell["protocol"] == "online":
-            own = {name: cell[name] for name in ("data", "backbone", "target", "seed", "label", "tempering")}
+            kept = ("data", "backbone", "target", "tier", "seed", "label", "tempering")
+            own = {name: cell[name] for name in kept}
             rows.append({**own, "stream": cell["order"], "accuracy": result["scores"]["accuracy"]})
     return pd.DataFrame(rows)
 
@@ -68,10 +76,7 @@ def forms_of(rows: pd.DataFrame) -> list[Form]:
 
 def short_list(stream: Any) -> set[str]:
     """The labels of the methods that `recommend` tries by default for a kind of stream."""
-    listed = candidates(None, stream)
-    # The epsilon of ETA depends on the number of classes: the recipes have one for each data set.
-    plain = ["eta" if one.name == "eta" else str(one) for one in listed]
-    return {LABELS.get(name, name) for name in plain}
+    return {LABELS.get(str(one), str(one)) for one in candidates(None, stream)}
 
 
 def chosen_labels(rows: pd.DataFrame, results: pd.DataFrame, *, short: bool) -> pd.DataFrame:
@@ -84,16 +89,18 @@ def chosen_labels(rows: pd.DataFrame, results: pd.DataFrame, *, short: bool) -> 
     """
     answered = rows[rows["samples"] > 0]
     found: dict[Any, dict[str, str]] = {}
-    for setting, part in _grouped(answered, SETTING):
-        if setting in results.index:
-            known = set(results.loc[setting].dropna().index) & set(part["label"])
+    recommended = dict(_grouped(answered, SETTING))
+    for *setting, tier in results.index:
+        part = recommended.get(tuple(setting))
+        if part is not None:
+            known = set(results.loc[(*setting, tier)].dropna().index) & set(part["label"])
             known &= short_list(setting[-1]) if short else known
             forms = most_honest([form for form in forms_of(part) if form.candidate.name in known])
             choices = {name: rule(list(forms.values())) for name, rule in RULES.items()}
-            found[setting] = {name: form.candidate.name for name, form in choices.items()}
+            found[(*setting, tier)] = {name: form.candidate.name for name, form in choices.items()}
     if not found:
         raise SystemExit("no setting is in both the recommendations and the results")
-    return pd.DataFrame(list(found.values()), index=pd.MultiIndex.from_tuples(list(found), names=SETTING))
+    return pd.DataFrame(list(found.values()), index=pd.MultiIndex.from_tuples(list(found), names=MET))
 
 
 def accuracies_of(chosen: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:

@@ -113,12 +113,19 @@ def complete(table: Matrix) -> list[str]:
 def mean_of(table: Matrix, name: str, stream: str | None = None) -> float:
     """The mean of a method over all settings, or those of a kind of stream; NaN where it lacks one."""
     met = [by_name for setting, by_name in table.items() if stream in (None, setting.stream)]
-    return fmean(by_name.get(name, math.nan) for by_name in met)
+    return fmean(by_name.get(name, math.nan) for by_name in met) if met else math.nan
 
 
 def by_mean(gain: Matrix) -> list[str]:
-    """The methods that have every setting, by their mean gain, best first."""
-    return sorted(complete(gain), key=lambda name: -mean_of(gain, name))
+    """The methods that have every setting, by their mean gain, best first; then those that lack some."""
+    whole_ones = complete(gain)
+    others = dict.fromkeys(name for by_name in gain.values() for name in by_name if name not in whole_ones)
+    return [*sorted(whole_ones, key=lambda name: -mean_of(gain, name)), *others]
+
+
+def of_place(table: Matrix, place: Place) -> Matrix:
+    """The settings of one place."""
+    return {setting: by_name for setting, by_name in table.items() if setting.place == place}
 
 
 def by_pass(cells: pd.DataFrame, place: Place) -> dict[str, list[float]]:

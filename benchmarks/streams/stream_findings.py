@@ -1,11 +1,13 @@
 """Sentences and small tables of docs/streams.md that follow from the committed comparison."""
 
+import math
+
 import pandas as pd
 from stream_cells import (
     RAW,
     REHEARSED,
     SOURCE,
-    STREAMS,
+    Place,
     Setting,
     at,
     by_mean,
@@ -13,15 +15,16 @@ from stream_cells import (
     gains,
     matrix,
     mean_of,
+    of_place,
     places,
     settings,
 )
 from wording import signed, table, told
 
 HARM = -0.01
-"""A mean loss of accuracy from here on counts as harm."""
+"""A mean loss of more accuracy counts as harm."""
 COLLAPSE = 0.1
-"""A loss of accuracy from the first pass to the last from here on."""
+"""A loss of more accuracy from the first pass to the last."""
 
 
 def extent_table(cells: pd.DataFrame) -> str:
@@ -46,31 +49,32 @@ def extent_table(cells: pd.DataFrame) -> str:
     return table([*head, "methods"], body)
 
 
-def summary_table(cells: pd.DataFrame) -> str:
-    """For each method: the mean gain in each kind of stream, harm, and calibration before and after."""
-    gain = gains(cells)
-    scores = [
-        matrix(cells, metric, kind)
-        for metric, kind in (
-            ("ece", RAW),
-            ("ece", REHEARSED),
-            ("nll", RAW),
-            ("nll", REHEARSED),
-            ("off", REHEARSED),
-        )
-    ]
+SCORES = (("ece", RAW), ("ece", REHEARSED), ("nll", RAW), ("nll", REHEARSED), ("off", REHEARSED))
+"""The metrics and temperings of a summary."""
+
+
+def summary_table(cells: pd.DataFrame, place: Place) -> str:
+    """For each method: the gain in each kind of stream, and calibration before and after a rehearsal."""
+    gain = of_place(gains(cells), place)
+    scores = [of_place(matrix(cells, metric, kind), place) for metric, kind in SCORES]
+    streams = [setting.stream for setting in gain]
+    several = len(streams) > 1
     body = [
         [
             f"`{name}`",
-            signed(mean_of(gain, name)),
-            *(signed(mean_of(gain, name, stream)) for stream in STREAMS),
-            str(sum(by_name[name] < HARM for by_name in gain.values())),
+            *([gained(mean_of(gain, name))] if several else []),
+            *(gained(mean_of(gain, name, stream)) for stream in streams),
             *(told(mean_of(each, name)) for each in scores),
         ]
         for name in by_mean(gain)
     ]
-    head = ["", "all", *STREAMS, f"harmed, of {len(gain)}", "ECE raw", "ECE rehearsed"]
-    return table([*head, "NLL raw", "NLL rehearsed", "estimate off by"], body)
+    head = ["", *(["all streams"] if several else []), *streams]
+    return table([*head, "ECE raw", "rehearsed", "NLL raw", "rehearsed", "estimate off by"], body)
+
+
+def gained(value: float) -> str:
+    """A gain with its sign; a dash where there is none."""
+    return "-" if math.isnan(value) else signed(value)
 
 
 def best_table(cells: pd.DataFrame) -> str:
@@ -78,7 +82,7 @@ def best_table(cells: pd.DataFrame) -> str:
     honest, body = matrix(cells, "nll", REHEARSED), []
     for setting, accuracy in matrix(cells, "accuracy", RAW).items():
         best, likely = max(accuracy, key=accuracy.__getitem__), honest[setting]
-        lowest = min(likely, key=likely.__getitem__)
+        lowest = min(likely, key=likely.__getitem__, default=None)
         body.append(
             [
                 setting.place.short,
@@ -86,8 +90,8 @@ def best_table(cells: pd.DataFrame) -> str:
                 f"`{best}` {told(accuracy[best])}",
                 told(accuracy["poise"]),
                 told(accuracy[SOURCE]),
-                f"`{lowest}` {told(likely[lowest])}",
-                told(likely["poise"]),
+                f"`{lowest}` {told(likely[lowest])}" if lowest else "-",
+                told(likely.get("poise")),
             ]
         )
     head = ["", "stream", "most accurate", "`poise`", "no adaptation", "lowest NLL, rehearsed", "`poise`"]

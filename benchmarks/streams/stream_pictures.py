@@ -24,9 +24,11 @@ def gains_figure(cells: pd.DataFrame) -> Figure:
     table = gains(cells)
     methods = [name for name in by_mean(table) if name != SOURCE]
     figure, (axes,) = panels(WIDTH, 0.27 * len(methods) + 1.4)
-    values = np.array([[by_name[name] for by_name in table.values()] for name in methods])
+    values = np.array([[by_name.get(name, np.nan) for by_name in table.values()] for name in methods])
     axes.imshow(values, cmap=mpl.colormaps["RdBu"], norm=TwoSlopeNorm(0, -LARGEST, LARGEST), aspect="auto")
     for (row, column), value in np.ndenumerate(values):
+        if np.isnan(value):
+            continue
         colour = "white" if abs(value) > DARK * LARGEST else "black"
         axes.text(column, row, points(value), ha="center", va="center", fontsize=8, color=colour)
     axes.set_yticks(range(len(methods)), methods)

@@ -12,7 +12,21 @@ from typing import Any
 
 import pandas as pd
 from figures import standalone
-from stream_cells import RAW, REHEARSED, SOURCE, Matrix, by_mean, gains, matrix, mean_of, read
+from regret_table import ALWAYS, accuracies_of, chosen_labels, deployed
+from regret_table import table as regret_table
+from stream_cells import (
+    RAW,
+    REHEARSED,
+    SOURCE,
+    Matrix,
+    by_mean,
+    complete,
+    gains,
+    matrix,
+    mean_of,
+    places,
+    read,
+)
 from stream_findings import HARM, best_table, collapsed, extent_table, summary_table
 from stream_pictures import gains_figure, passes_figure
 from stream_tables import comparison_tables
@@ -27,18 +41,20 @@ PICTURES = {
 }
 
 
-def content(cells: pd.DataFrame) -> dict[str, Any]:
+def content(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]:
     """The names that the template asks for."""
-    gain, order = gains(cells), [name for name in by_mean(gains(cells)) if name != SOURCE]
+    gain = gains(cells)
+    order = [name for name in by_mean(gain) if name in complete(gain) and name != SOURCE]
     harmless = [name for name in order if all(by_name[name] >= HARM for by_name in gain.values())]
     best = Counter(max(by_name, key=by_name.__getitem__) for by_name in gain.values())
     raw, tempered = (matrix(cells, "ece", kind) for kind in (RAW, REHEARSED))
     pairs = [
         (by_name[name], tempered[setting][name])
         for setting, by_name in raw.items()
-        for name in order
+        for name in by_name
         if name in tempered[setting]
     ]
+    unadapted = [by_name[SOURCE] for setting, by_name in raw.items() if tempered[setting]]
     bursts = sorted(order, key=lambda name: -mean_of(gain, name, "correlated"))
     return {
         "settings": len(gain),
@@ -59,14 +75,31 @@ def content(cells: pd.DataFrame) -> dict[str, Any]:
         "lower_share": f"{100 * fmean(after < before for before, after in pairs):.0f} %",
         "ece_raw": told(fmean(before for before, _ in pairs)),
         "ece_rehearsed": told(fmean(after for _, after in pairs)),
-        "source_ece": told(mean_of(raw, SOURCE)),
+        "source_ece": told(fmean(unadapted)),
         "extent": folded("The extent of each run", extent_table(cells)),
-        "summary": summary_table(cells),
+        "summary": summaries(cells),
         "best": best_table(cells),
         "tables": comparison_tables(cells),
+        **regret(cells, recommendations),
         "device": cells["device"].iloc[0],
         "torch": cells["torch"].iloc[0],
     }
+
+
+def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]:
+    """The regret of the recommendation, and of always taking one method."""
+    results = deployed(cells.rename(columns={"name": "label"}))
+    accuracies = accuracies_of(chosen_labels(recommendations, results, short=True), results)
+    tried = [label for label in recommendations["label"].unique() if label in results]
+    return {
+        "regret": regret_table(accuracies[["recommend()", *ALWAYS.values()]], results, tried),
+        "regret_settings": len(accuracies),
+    }
+
+
+def summaries(cells: pd.DataFrame) -> str:
+    """The summary of each place, under its name."""
+    return "\n\n".join(f"**{place}**\n\n{summary_table(cells, place)}" for place in places(cells))
 
 
 def with_gains(gain: Matrix, names: Sequence[str], stream: str | None = None) -> str:
@@ -91,12 +124,14 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("--folder", type=Path, default=HERE)
+    parser.add_argument("--recommendations", type=Path, default=HERE.parent / "recommending")
     given = parser.parse_args()
     cells = read(given.folder)
     drawn = dict(zip(PICTURES, (gains_figure(cells), passes_figure(cells)), strict=True))
     texts = {f"{name}.svg": standalone(figure, PICTURES[name]) for name, figure in drawn.items()}
     template = (HERE / "streams.template.md").read_text(encoding="utf-8")
-    texts["streams.md"] = filled(template, content(cells))
+    recommendations = pd.concat([pd.read_csv(path) for path in sorted(given.recommendations.glob("*.csv"))])
+    texts["streams.md"] = filled(template, content(cells, recommendations))
     for name, text in texts.items():
         with whole_file(given.out / name) as partial:
             partial.write_text(text, encoding="utf-8")

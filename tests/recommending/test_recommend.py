@@ -281,11 +281,9 @@ def test_inputs_and_outputs_are_in_the_call() -> None:
 
 def test_short_lists_have_methods_that_exist_for_every_kind() -> None:
     for kind in listed.SHORT_LISTS:
-        found = listed.candidates(None, kind, 10)
+        found = listed.candidates(None, kind)
         assert [one.name for one in found[:2]] == ["source", "poise"]
         assert 8 <= len(found) <= 9
-    assert listed.candidates(None, "continual", 10)[6] == listed.Candidate("eta", {"epsilon": 0.398})
-    assert listed.candidates(None, "continual", 1000)[6] == listed.Candidate("eta", {"epsilon": 0.05})
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,13 @@ def test_every_data_set_has_a_table_and_settings_of_one_file_alone_are_left_out(
         report(recommendation_rows("unknown"), results, ["data"])
 
 
+def test_a_recommendation_is_held_against_every_tier(tmp_path: Path) -> None:
+    mild = [{**line, "cell": {**line["cell"], "tier": 3}} for line in result_lines("digits")]
+    results = read_results([written(tmp_path, [*result_lines("digits"), *mild])])
+    chosen = chosen_labels(recommendation_rows("digits"), results, short=True)
+    assert [tier for *_, tier in chosen.index] == [3, 5]
+
+
 def test_a_method_that_failed_in_the_comparison_is_not_chosen(tmp_path: Path) -> None:
     met = {label: accuracy for label, accuracy in MET.items() if label != "norm"}
     results = read_results([written(tmp_path, result_lines("digits", met))])

@@ -81,21 +81,15 @@ SHORT_LISTS: Mapping[StreamKind, Sequence[MethodChoice]] = MappingProxyType(
 )
 
 
-def candidates(
-    methods: Sequence[MethodChoice] | None, stream: StreamKind, classes: int | None = None
-) -> list[Candidate]:
+def candidates(methods: Sequence[MethodChoice] | None, stream: StreamKind) -> list[Candidate]:
     """The methods that are tried, no adaptation first.
 
     Args:
         methods: names, or pairs of a name and options; None: the short list of the stream, after "poise".
         stream: the kind.
-        classes: their number, by which ETA's `epsilon` is set in short lists: a sure answer has a cosine of
-            1 / √C with an even average, and the authors use .4 for 10 classes and .05 for 1000.
     """
     if methods is None:
-        epsilon = {"epsilon": round(max(0.05, 1.26 * (classes or 1000) ** -0.5), 3)}
-        listed = [_checked(choice) for choice in ("poise", *SHORT_LISTS[stream])]
-        found = [Candidate(one.name, epsilon) if one.name == "eta" else one for one in listed]
+        found = [_checked(choice) for choice in ("poise", *SHORT_LISTS[stream])]
     else:
         if isinstance(methods, str) or not isinstance(methods, Sequence):
             raise OptionError(f"expected methods as a list of names, or of (name, options), got {methods!r}")

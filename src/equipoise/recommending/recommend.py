@@ -90,7 +90,7 @@ def recommend(
     clock = Budget(None if budget is None else number("budget", budget, low=0))
     model = checked_module(model)
     kind, stream_options = _checked_stream(stream)
-    candidates(methods, kind)
+    tried = candidates(methods, kind)
     check_shifts(shifts)
     check_functions(inputs=inputs, outputs=outputs)
     samples = integer("samples", samples, low=FEWEST_SAMPLES)
@@ -100,8 +100,6 @@ def recommend(
     with _stopping():
         labelled = take(held_out, samples, seed, progress, model, inputs)
         chosen, others = divided_shifts(shifts, labelled.inputs)
-        classes = None if source is None else source.num_classes
-        tried = candidates(methods, kind, classes or int(labelled.labels.max()) + 1)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
         statistics = source or measured_on(model, labelled, needs, batch_size, outputs)
         check_known_labels(labelled.labels, statistics.num_classes)
