@@ -1,0 +1,209 @@
+"""Runs everything behind the comparison of docs/streams.md, many runs at a time on one GPU.
+
+    python benchmarks/streams/run_all.py DATA OUT --processes 14
+
+trains the source models, then runs each method without tempering over every stream, then rehearses. Each
+target, seed and stream has a folder of its own in OUT, which `pack_streams.py OUT/*/` reads, and a log. Run
+the same command again after Ctrl-C: it does only what is missing. `--data-sets demo --methods source norm` is
+a small trial without downloads.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from equipoise.bench.schema import RAW, REHEARSED
+from equipoise.bench.sweep import CACHE, MODELS
+
+HERE = Path(__file__).parent
+OFTEN = 0.2
+"""Seconds between two looks at the runs."""
+METHODS = (
+    *("source", "norm", "poise", "tent", "t3a", "lame", "bn_alpha", "bn_ema", "foa_shift", "eta", "rdumb"),
+    *("roid", "roid-prior", "cmf", "sar", "deyo", "poem", "pseudo_label", "shot_im", "dec", "tent-come"),
+    *("eata", "sar-come", "sotta", "rotta", "petta", "cotta"),
+)
+"""All but memo, which takes one image at a time; the cheap ones first."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A data set with a network: its models, and the images of each domain in every kind of stream."""
+
+    name: str
+    on: str
+    backbone: str
+    seeds: Sequence[int]
+    targets: Sequence[str]
+    images: Mapping[str, int]
+    correlated: str = str(HERE / "recipes" / "correlated.yaml")
+    rehearsed_seeds: Sequence[int] = (0, 1, 2)
+    more: Sequence[str] = ()
+
+
+SUBJECTS = (
+    Subject(
+        "tiny-imagenet-c",
+        str(HERE / "recipes" / "tiny-imagenet-c.yaml"),
+        "mobilenet_v1",
+        seeds=(0,),
+        targets=("",),
+        images={"continual": 100, "noisy": 100, "correlated": 1000, "recurring": 32},
+        correlated="correlated",
+        more=("--tiers", "3", "5"),
+    ),
+    Subject(
+        "digits",
+        "digits",
+        "smallcnn",
+        seeds=(0, 1, 2),
+        targets=("mnist", "usps", "svhn"),
+        images={"continual": 250, "noisy": 250, "correlated": 250, "recurring": 32},
+    ),
+    Subject(
+        "pacs",
+        "pacs",
+        "mobilenet_v1",
+        seeds=(0, 1, 2),
+        targets=("art_painting", "cartoon", "photo", "sketch"),
+        images={"continual": 64, "noisy": 64, "correlated": 192, "recurring": 16},
+        rehearsed_seeds=(0,),
+    ),
+    Subject(
+        "demo",
+        "demo",
+        "smallcnn",
+        seeds=(0,),
+        targets=("mnist",),
+        images={"continual": 8, "correlated": 8},
+        correlated="correlated",
+        more=("--epochs", "1"),
+    ),
+)
+
+
+@dataclass(eq=False)
+class Job:
+    """A run of `equipoise`, and the job that must end before it, whose models and images it takes."""
+
+    name: str
+    command: Sequence[str]
+    folder: Path
+    after: "Job | None" = None
+    done: bool = False
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Link the files of the job before into the folder, and start the run with a log of its own."""
+        if self.after is not None and self.after.folder != self.folder:
+            for part in (MODELS, CACHE):
+                link(self.after.folder / part, self.folder / part)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder.parent / f"{self.name}.log").open("ab") as log:
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            return subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)  # noqa: S603
+
+
+def link(source: Path, folder: Path) -> None:
+    """Link the finished files of a folder into another one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in source.glob("[!.]*.safetensors"):
+        if not (folder / file.name).exists():
+            os.link(file, folder / file.name)
+
+
+def all_jobs(subjects: Sequence[Subject], data: Path, out: Path, methods: Sequence[str]) -> list[Job]:
+    """All trainings, then the runs without tempering, then the rehearsed ones, in the order of subjects."""
+    trainings, raw, rehearsed = [], [], []
+    for subject in subjects:
+        for seed, target in product(subject.seeds, subject.targets):
+            command = partial(_command, subject, seed, target, data, out)
+            training = command("train", "continual", ["source"], RAW, None)
+            trainings.append(training)
+            own = {stream: command("raw", stream, methods, RAW, training) for stream in subject.images}
+            raw += own.values()
+            if seed in subject.rehearsed_seeds:
+                first = command("rehearsed", "continual", methods, REHEARSED, own["continual"])
+                others = [stream for stream in subject.images if stream != "continual"]
+                # The first makes the rehearsals, the others take them.
+                rehearsed += [first, *(command("rehearsed", s, methods, REHEARSED, first) for s in others)]
+    return [*trainings, *raw, *rehearsed]
+
+
+def _command(
+    subject: Subject,
+    seed: int,
+    target: str,
+    data: Path,
+    out: Path,
+    kind: str,
+    stream: str,
+    methods: Sequence[str],
+    tempering: str,
+    after: Job | None,
+) -> Job:
+    recipe = subject.correlated if stream == "correlated" else stream
+    place = "-".join(filter(None, (subject.name, str(seed), target, stream)))
+    command = [
+        *(sys.executable, "-m", "equipoise", "run", recipe, "--on", subject.on, "--data", str(data)),
+        *("--out", str(out / place), "--backbones", subject.backbone, "--seeds", str(seed)),
+        *("--domain-images", str(subject.images[stream]), "--tempering", tempering, "--workers", "1"),
+        *("--methods", ",".join(methods), *subject.more, *(("--targets", target) if target else ())),
+    ]
+    return Job(f"{kind}-{place}", command, out / place, after)
+
+
+def run(jobs: Sequence[Job], processes: int) -> int:
+    """Run jobs in their order, so many at a time, each after the one before it; returns the failed ones."""
+    waiting, running, failed = list(jobs), dict[Job, "subprocess.Popen[bytes]"](), 0
+    try:
+        while waiting or running:
+            for job in [job for job in waiting if job.after is None or job.after.done]:
+                busy = any(job.folder == other.folder for other in running)
+                if len(running) < processes and not busy:
+                    waiting.remove(job)
+                    running[job] = job.start()
+            time.sleep(OFTEN)
+            for job in [job for job, process in running.items() if process.poll() is not None]:
+                code, job.done = running.pop(job).returncode, True
+                failed += code != 0
+                print(
+                    f"{job.name}: {'failed, see its log' if code else 'done'}; {len(waiting)} wait",
+                    flush=True,
+                )
+    except KeyboardInterrupt:
+        for process in running.values():
+            process.send_signal(signal.SIGINT)
+        for process in running.values():
+            process.wait()
+        raise SystemExit("stopped: the same command goes on") from None
+    return failed
+
+
+def main() -> None:
+    """Run the jobs of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, help="the folder with the data sets")
+    parser.add_argument("out", type=Path, help="the folder for all runs")
+    parser.add_argument("--processes", type=int, default=14, help="runs at a time")
+    names = [subject.name for subject in SUBJECTS]
+    parser.add_argument("--data-sets", nargs="*", choices=names, default=[n for n in names if n != "demo"])
+    parser.add_argument("--methods", nargs="*", default=METHODS)
+    given = parser.parse_args()
+    subjects = [subject for subject in SUBJECTS if subject.name in given.data_sets]
+    given.out.mkdir(parents=True, exist_ok=True)
+    failed = run(all_jobs(subjects, given.data, given.out.resolve(), given.methods), given.processes)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
