@@ -91,13 +91,9 @@ def most_accurate_of_the_clear(forms: Sequence[Form]) -> Form:
     return max(clear, key=lambda form: float(form.sums.accuracies[0]), default=base)
 
 
-def poise_unless(forms: Sequence[Form]) -> Form:
-    """The method "poise", unless another one is clearly better, of which then the surest."""
-    default = next((form for form in forms if form.candidate.name == "poise"), source_of(forms))
-    others = [form for form in forms if form is not default]
-    level = joint_level(len(others))
-    best = max(others, key=lambda form: form.gain(default, level).low, default=default)
-    return best if best is not default and best.gain(default, level).clear else default
+def surest_gain(forms: Sequence[Form]) -> Form:
+    """The method with the largest lower end of its gain, of intervals that hold at once; or no adaptation."""
+    return best_by(low_end(joint_level(len(forms) - 1)))(forms)
 
 
 RULES: dict[str, Rule] = {
@@ -110,5 +106,5 @@ RULES: dict[str, Rule] = {
     "median": best_by(median_gain),
     "hard half": best_by(gain_where_it_is_hard),
     "small losses alone": best_by(gain_without_large_losses),
-    "poise, unless": poise_unless,
+    "largest lower end, 90 % together": surest_gain,
 }

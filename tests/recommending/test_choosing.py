@@ -1,4 +1,4 @@
-"""The rule of choice on scores made by hand: no harm, the surest gain, the most honest form."""
+"""The rule of choice on scores made by hand: the default, clear gains over it, the most honest form."""
 
 from typing import Literal
 
@@ -58,6 +58,25 @@ def test_a_method_is_compared_in_the_form_that_is_deployed() -> None:
     rival = form("norm", moved([0.1] * SHIFTS), nll=2.0)
     assert chosen_form([SOURCE, plain, tempered, rival]) is rival
     assert chosen_form([SOURCE, plain, rival]) is plain
+
+
+def test_poise_is_the_default_unless_another_is_clearly_better() -> None:
+    poise = form("poise", moved([0.015] * SHIFTS), nll=1.0)
+    lucky = form("tent", moved([0.6] + [-0.01] * (SHIFTS - 1)), nll=0.1)
+    sure = form("norm", moved([0.02] * SHIFTS), nll=1.0)
+    assert lucky.sums.accuracies[0] > poise.sums.accuracies[0]
+    assert chosen_form([SOURCE, poise, lucky]) is poise
+    assert chosen_form([SOURCE, poise, sure]) is sure
+    assert chosen_form([SOURCE, poise]) is poise
+
+
+def test_a_default_that_loses_accuracy_gives_way_to_no_adaptation() -> None:
+    """On average, clearly or not: no harm."""
+    losing = form("poise", moved([0.05] + [-0.01] * (SHIFTS - 1)), nll=0.5)
+    assert not SOURCE.gain(losing).clear
+    assert chosen_form([SOURCE, losing]) is SOURCE
+    sure = form("norm", moved([0.02] * SHIFTS), nll=1.0)
+    assert chosen_form([SOURCE, losing, sure]) is sure
 
 
 def test_a_tempered_form_is_no_reason_to_take_a_less_accurate_method() -> None:

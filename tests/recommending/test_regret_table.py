@@ -171,18 +171,12 @@ def test_no_rule_takes_a_harmful_method(rule: Rule) -> None:
         ("hard half", HARD),
         ("small losses alone", LUCKY),
         ("largest lower end, 90 % each", SURE),
+        ("largest lower end, 90 % together", SURE),
         ("recommend()", SURE),
     ],
 )
 def test_rules_differ_in_what_they_take(name: str, expected: Form) -> None:
     assert RULES[name]([SOURCE, SURE, LUCKY, HARD, HARMFUL]) is expected
-
-
-def test_poise_is_taken_unless_another_is_clearly_better() -> None:
-    poise = moved("poise", [0.015] * 10)
-    assert RULES["poise, unless"]([SOURCE, poise, LUCKY]) is poise
-    assert RULES["poise, unless"]([SOURCE, poise, SURE]) is SURE
-    assert RULES["poise, unless"]([SOURCE, moved("poise", [-0.1] * 10), LUCKY]) is SOURCE
 
 
 def test_the_gain_of_an_uncertain_method_is_shrunk_more() -> None:

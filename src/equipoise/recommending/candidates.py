@@ -26,8 +26,8 @@ StreamKind = Literal[
 MethodChoice: TypeAlias = str | tuple[str, Mapping[str, Any]]
 """The name of a method, or its name and options."""
 
-NO_ADAPTATION, ALWAYS = "source", ("source", "poise")
-"""The baseline, and the methods that are tried whatever the budget."""
+NO_ADAPTATION, DEFAULT = "source", "poise"
+"""The methods that are tried whatever the budget: the baseline, and the library's default."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def candidates(methods: Sequence[MethodChoice] | None, stream: StreamKind) -> li
         stream: the kind.
     """
     if methods is None:
-        found = [_checked(choice) for choice in ("poise", *SHORT_LISTS[stream])]
+        found = [_checked(choice) for choice in (DEFAULT, *SHORT_LISTS[stream])]
     else:
         if isinstance(methods, str) or not isinstance(methods, Sequence):
             raise OptionError(f"expected methods as a list of names, or of (name, options), got {methods!r}")

@@ -1,10 +1,10 @@
-"""The rule of choice: the method that gains most for sure, in its most honest form."""
+"""The rule of choice: the library's default, unless another method is clearly more accurate."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from equipoise.recommending.candidates import NO_ADAPTATION, Candidate
+from equipoise.recommending.candidates import DEFAULT, NO_ADAPTATION, Candidate
 from equipoise.recommending.scoring import CLEAR_LEVEL, Interval, ShiftSums, interval
 
 
@@ -42,18 +42,29 @@ def most_honest(forms: Sequence[Form]) -> dict[str, Form]:
     return found
 
 
-def chosen_form(forms: Sequence[Form]) -> Form:
-    """Of the methods, each in its most honest form, the one with the largest lower end of its gain.
+def default_form(methods: Mapping[str, Form]) -> Form:
+    """The method that is taken where no other is clearly better: "poise" unless it loses accuracy, or none.
 
-    No adaptation where no lower end is above 0. The intervals of m methods have the level 1 - (1 - .9) / m,
-    so that with 90 % all of them hold at once, however many methods were tried.
+    Args:
+        methods: the forms by the names of their candidates, no adaptation among them.
+    """
+    baseline = next(form for form in methods.values() if not form.adapts)
+    poise = next((form for form in methods.values() if form.candidate.name == DEFAULT), baseline)
+    return poise if poise.gain(baseline).value >= 0 else baseline
+
+
+def chosen_form(forms: Sequence[Form]) -> Form:
+    """The default, unless the gain of another over it is clear; then the one whose lower end is largest.
+
+    Each method is compared in its most honest form. The intervals of m methods have the level
+    1 - (1 - .9) / m, so that with 90 % all of them hold at once, however many methods were tried.
     """
     methods = most_honest(forms)
-    baseline = next(form for form in methods.values() if not form.adapts)
-    others = [form for form in methods.values() if form.adapts]
+    default = default_form(methods)
+    others = [form for form in methods.values() if form is not default]
     level = joint_level(len(others))
-    best = max(others, key=lambda form: form.gain(baseline, level).low, default=baseline)
-    return best if best.gain(baseline, level).clear else baseline
+    best = max(others, key=lambda form: form.gain(default, level).low, default=default)
+    return best if best.gain(default, level).clear else default
 
 
 def joint_level(count: int) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.recommending.candidates import keywords
-from equipoise.recommending.choosing import Form, chosen_form, joint_level
+from equipoise.recommending.choosing import Form, chosen_form, default_form, joint_level, most_honest
 from equipoise.recommending.recommendation import Recommendation, RecommendationRow, ShiftRow
 from equipoise.recommending.scoring import interval
 from equipoise.recommending.session import Omission, Session
@@ -28,7 +28,7 @@ def recommendation_of(session: Session, functions: Mapping[str, Any]) -> Recomme
         table=[*rows, *(_left_out(omission) for omission in session.omissions)],
         shifts=[row for form in ranked for row in _by_shift(form, list(session.setting.stream.shifts))],
         stream=session.setting.stream.about,
-        why=_why(session, best, baseline),
+        why=_why(session, best),
         functions=functions,
     )
 
@@ -38,16 +38,25 @@ def _call(name: str, options: Mapping[str, Any], functions: Mapping[str, Any]) -
     return f"eq.create({', '.join([*given, *(f'{function}={function}' for function in functions)])})"
 
 
-def _why(session: Session, best: Form, baseline: Form) -> str:
+def _why(session: Session, best: Form) -> str:
     """The choice in words."""
+    methods = most_honest(session.forms)
+    default, others = default_form(methods), len(methods) - 1
+    baseline = next(form for form in methods.values() if not form.adapts)
+    if best is not default:
+        gain = best.gain(default, joint_level(others))
+        name = default.candidate.name if default.adapts else "no adaptation"
+        several = f"; of {others} methods none gains more for sure" if others > 1 else ""
+        return (
+            f"{best.candidate} is clearly more accurate than {name}, by {gain.value:.3f}, at least "
+            f"{gain.low:.3f}{several}."
+        )
     if not best.adapts:
         return "No method is clearly more accurate than the model as it is: do not adapt."
-    count = len({str(form.candidate) for form in session.forms if form.adapts})
-    gain = best.gain(baseline, joint_level(count))
-    several = f" (of {count} methods tried, no other gains more for sure)" if count > 1 else ""
+    gain = best.gain(baseline)
     return (
-        f"{best.candidate} is clearly more accurate than no adaptation, by {gain.value:.3f}, at least "
-        f"{gain.low:.3f}{several}."
+        f"{best.candidate.name} is the default, and none of {others} other methods is clearly more accurate; "
+        f"over no adaptation it gains {gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f})."
     )
 
 

@@ -12,7 +12,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import EquipoiseError, RehearsalError
 from equipoise.factory import create
 from equipoise.network.outputs import OutputsFunction
-from equipoise.recommending.candidates import ALWAYS, Candidate
+from equipoise.recommending.candidates import DEFAULT, NO_ADAPTATION, Candidate
 from equipoise.recommending.made_up_stream import MadeUpStream
 from equipoise.rehearsing.rehearse import as_it_is
 
@@ -103,7 +103,7 @@ def _pass(candidate: Candidate, setting: Setting, budget: Budget) -> Trial:
         now = time.monotonic()
         times.append(now - before)
         before = now
-        if number == TIMED and candidate.name not in ALWAYS:
+        if number == TIMED and candidate.name not in (NO_ADAPTATION, DEFAULT):
             needed = statistics.mean(times[1:]) * (batches - TIMED)
             if problem := budget.refusal(needed):
                 return Trial(candidate, None, problem=problem)
