@@ -34,6 +34,7 @@ def line(label: str, tempering: str = "none", order: str = "continual", **of_cel
         "tier": 5,
         "seed": 0,
         "order": order,
+        "protocol": "online",
     }
     cell |= {"label": label, "tempering": tempering, "batch_size": 64, "domain_images": 10, "code": "c"}
     cell |= {"options": {"seed": 1}, "order_options": options, "model": "m", "stream": "s", **of_cell}
@@ -109,10 +110,34 @@ def test_bins_of_a_domain_are_weighted_by_their_images() -> None:
     assert pack_streams.by_visit(bins, "nll", 1).tolist() == [[1.0, 1.0]]
 
 
-@pytest.mark.parametrize("part", ["model", "stream", "domain_images", "batch_size"])
+@pytest.mark.parametrize("part", ["model", "stream", "order_options", "domain_images", "batch_size"])
 def test_lines_of_one_stream_must_share_their_making(part: str) -> None:
     with pytest.raises(DataError, match=f"expected results with one {part}"):
         packed([line("norm"), changed(line("tent"), part)])
+
+
+def test_answers_of_a_second_pass_and_other_rehearsals_are_told_apart() -> None:
+    late = changed(line("norm"), "protocol") | {"scores": {"accuracy": 0.9, "ece": 0.0, "nll": 0.0}}
+    assert packed([line("norm"), late])["accuracy"].tolist() == [0.55]
+    with pytest.raises(DataError, match="expected results with one rehearsal"):
+        packed([line("norm", "rehearsed"), changed(line("tent", "rehearsed"), "rehearsal")])
+
+
+def test_a_line_without_a_bin_for_each_visit_or_without_nll_is_refused() -> None:
+    few = line("norm", order="recurring")
+    few["bins"] = {**few["bins"], "images": [30, 30]}
+    with pytest.raises(DataError, match="a bin for each of 6 visits to a domain, got 2 bins"):
+        packed([few])
+    old = line("norm")
+    del old["bins"]["nll"]
+    with pytest.raises(DataError, match="with its NLL over time"):
+        packed([old])
+
+
+def test_rehearsals_of_some_seeds_are_compared_among_themselves(cells: pd.DataFrame) -> None:
+    some = cells[(cells["tempering"] == "none") | (cells["seed"] == 0)]
+    assert all(len(by_name) == 4 for by_name in stream_cells.matrix(some, "ece", "rehearsed").values())
+    assert set(stream_cells.with_rehearsal(some)["seed"]) == {0}
 
 
 def test_lines_of_one_method_must_share_code_and_options_but_not_the_seed() -> None:
@@ -172,7 +197,7 @@ def test_the_page_is_written_whole(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "streams.md").read_text(encoding="utf-8")
     assert "{{" not in page
-    assert "4 methods in four streams" in page
+    assert "4 methods and variants in four streams" in page
     assert "| recommend() | 0% | 0.300 | 0.300 | 100% |" in page  # TENT is recommended, and harms
     assert (tmp_path / "streams-gains.svg").read_text().startswith("<svg")
 

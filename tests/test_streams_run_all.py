@@ -31,12 +31,44 @@ def test_a_job_runs_after_the_one_before_it_and_takes_its_models(tmp_path: Path)
     assert [path.name for path in (tmp_path / "second" / "models").iterdir()] == ["a.safetensors"]
 
 
-def test_a_failed_job_is_counted_and_stops_no_other(
+def test_a_failed_training_fails_the_jobs_after_it_and_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = job(tmp_path, "first", "raise SystemExit(3)")
-    assert run([first, job(tmp_path, "second", "pass", first)], 2) == 1
-    assert "first: failed, see its log; 1 wait" in capsys.readouterr().out
+    alone = job(tmp_path, "alone", "pass")
+    assert run([first, job(tmp_path, "second", "pass", first), alone], 2) == 2
+    said = capsys.readouterr().out
+    assert "first: failed, see its log" in said
+    assert "second: not run, as first failed" in said
+    assert alone.failed is False
+
+
+def test_a_failed_run_stops_no_other(tmp_path: Path) -> None:
+    training = job(tmp_path, "training", "pass")
+    raw = job(tmp_path, "raw", "raise SystemExit(3)", training)
+    last = job(tmp_path, "last", "pass", raw)
+    assert run([training, raw, last], 1) == 1
+    assert last.failed is False
+
+
+class Recorded(Job):
+    """A job that keeps its process."""
+
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> subprocess.Popen[bytes]:
+        self.process = super().start()
+        return self.process
+
+
+def test_an_error_leaves_no_run_behind(tmp_path: Path) -> None:
+    endless = Recorded(
+        "endless", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "endless"
+    )
+    with pytest.raises(FileNotFoundError):
+        run([endless, Job("broken", ["/no/such/program"], tmp_path / "broken")], 2)
+    assert endless.process is not None
+    assert endless.process.poll() is not None
 
 
 def test_runs_without_tempering_come_before_all_rehearsals(tmp_path: Path) -> None:
@@ -54,7 +86,7 @@ def test_runs_without_tempering_come_before_all_rehearsals(tmp_path: Path) -> No
 def test_recipes_have_all_the_methods() -> None:
     for subject in (subject for subject in SUBJECTS if subject.name != "demo"):
         for stream in subject.images:
-            recipe = load_recipe(subject.correlated if stream == "correlated" else stream, subject.on)
+            recipe = load_recipe(stream, subject.on)
             recipe.narrowed(methods=run_all.METHODS, backbones=[subject.backbone]).check_methods()
 
 

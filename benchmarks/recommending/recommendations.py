@@ -167,6 +167,11 @@ def measured_settings(path: Path) -> tuple[pd.DataFrame, set[tuple[str, ...]]]:
     if not path.exists():
         return pd.DataFrame(), set()
     rows = pd.read_csv(path)
+    # A method that found no memory beside other programs may find it now.
+    failed = rows.loc[rows["problem"].astype(str).str.contains("OutOfMemory"), SETTING].drop_duplicates()
+    if len(failed):
+        joined = rows.merge(failed, on=SETTING, how="left", indicator=True)
+        rows = joined[joined["_merge"] == "left_only"].drop(columns="_merge")
     return rows, set(map(tuple, rows[SETTING].astype(str).to_numpy().tolist()))
 
 

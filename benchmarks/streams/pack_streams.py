@@ -25,7 +25,11 @@ STREAM = ("data", "backbone", "target", "tier", "seed", "order")
 """The parts of a cell that tell one stream and its model from another."""
 CELL = (*STREAM, "label", "tempering")
 """Those that tell one row from another."""
-SAME = {STREAM: ("model", "stream", "domain_images", "batch_size"), ("data", "label"): ("code", "options")}
+SAME = {
+    STREAM: ("model", "stream", "order_options", "domain_images", "batch_size"),
+    ("data", "label"): ("code", "options"),
+    ("data", "tempering"): ("rehearsal",),
+}
 """The parts of a cell that must be the same in all lines that share the others."""
 NOT_COMPARED = ("seed", "t_min", "t_max")
 """Options that follow the cell: its seed, and the range of its network."""
@@ -33,9 +37,15 @@ NOT_COMPARED = ("seed", "t_min", "t_max")
 
 def packed(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """A row for each run and tempering."""
-    latest = {tuple(line["cell"][name] for name in CELL): line for line in lines if line["status"] == "ok"}
+    done = [line for line in lines if line["status"] == "ok" and line["cell"]["protocol"] == "online"]
+    latest = {tuple(line["cell"][name] for name in CELL): line for line in done}
     if not latest:
         raise DataError("expected at least one finished result, got none")
+    for place, line in latest.items():
+        if "domain_images" not in line["cell"] or "nll" not in line.get("bins", {}):
+            raise DataError(
+                f"{', '.join(map(str, place))}: expected a line of a stream recipe, with its NLL over time"
+            )
     check_same([line["cell"] for line in latest.values()])
     return pd.DataFrame([row_of(latest[place]) for place in sorted(latest, key=str)])
 
@@ -56,8 +66,8 @@ def check_same(cells: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _comparable(cell: Mapping[str, Any], part: str) -> Any:
-    value = cell[part]
-    if part != "options":
+    value = cell.get(part)
+    if part != "options" or value is None:
         return value
     return {name: option for name, option in value.items() if name not in NOT_COMPARED}
 
@@ -73,6 +83,12 @@ def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
     scores["confidence"] = sum(line["reliability"]["confidence"]) / line["images"]
     scores |= {"estimate": estimate.get("value"), "off": estimate.get("off")}
     passes = cell.get("order_options", {}).get("passes", 1)
+    visits = round(line["images"] / cell["domain_images"])
+    if passes > 1 and len(line["bins"]["images"]) != visits:
+        raise DataError(
+            f"{cell['label']}: expected a bin for each of {visits} visits to a domain, got "
+            f"{len(line['bins']['images'])} bins"
+        )
     images, correct, nll = (by_visit(line["bins"], name, passes) for name in ("images", "correct", "nll"))
     over_time = {
         "accuracy_by_domain": written(correct.sum(0) / images.sum(0)),

@@ -44,7 +44,6 @@ class Subject:
     seeds: Sequence[int]
     targets: Sequence[str]
     images: Mapping[str, int]
-    correlated: str = str(HERE / "recipes" / "correlated.yaml")
     rehearsed_seeds: Sequence[int] = (0, 1, 2)
     more: Sequence[str] = ()
 
@@ -56,8 +55,7 @@ SUBJECTS = (
         "mobilenet_v1",
         seeds=(0,),
         targets=("",),
-        images={"continual": 100, "noisy": 100, "correlated": 1000, "recurring": 32},
-        correlated="correlated",
+        images={"continual": 500, "noisy": 500, "correlated": 1000, "recurring": 50},
         more=("--tiers", "3", "5"),
     ),
     Subject(
@@ -66,7 +64,7 @@ SUBJECTS = (
         "smallcnn",
         seeds=(0, 1, 2),
         targets=("mnist", "usps", "svhn"),
-        images={"continual": 250, "noisy": 250, "correlated": 250, "recurring": 32},
+        images={"continual": 500, "noisy": 500, "correlated": 500, "recurring": 64},
     ),
     Subject(
         "pacs",
@@ -84,7 +82,6 @@ SUBJECTS = (
         seeds=(0,),
         targets=("mnist",),
         images={"continual": 8, "correlated": 8},
-        correlated="correlated",
         more=("--epochs", "1"),
     ),
 )
@@ -98,7 +95,8 @@ class Job:
     command: Sequence[str]
     folder: Path
     after: "Job | None" = None
-    done: bool = False
+    failed: bool | None = None
+    """None before its end."""
 
     def start(self) -> subprocess.Popen[bytes]:
         """Link the files of the job before into the folder, and start the run with a log of its own."""
@@ -108,7 +106,10 @@ class Job:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder.parent / f"{self.name}.log").open("ab") as log:
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            return subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)  # noqa: S603
+            # A session of its own: Ctrl-C reaches this program alone, which then stops the run once.
+            return subprocess.Popen(  # noqa: S603
+                self.command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
 
 
 def link(source: Path, folder: Path) -> None:
@@ -121,7 +122,9 @@ def link(source: Path, folder: Path) -> None:
 
 def all_jobs(subjects: Sequence[Subject], data: Path, out: Path, methods: Sequence[str]) -> list[Job]:
     """All trainings, then the runs without tempering, then the rehearsed ones, in the order of subjects."""
-    trainings, raw, rehearsed = [], [], []
+    trainings: list[Job] = []
+    raw: list[Job] = []
+    rehearsed: list[Job] = []
     for subject in subjects:
         for seed, target in product(subject.seeds, subject.targets):
             command = partial(_command, subject, seed, target, data, out)
@@ -149,10 +152,9 @@ def _command(
     tempering: str,
     after: Job | None,
 ) -> Job:
-    recipe = subject.correlated if stream == "correlated" else stream
     place = "-".join(filter(None, (subject.name, str(seed), target, stream)))
     command = [
-        *(sys.executable, "-m", "equipoise", "run", recipe, "--on", subject.on, "--data", str(data)),
+        *(sys.executable, "-m", "equipoise", "run", stream, "--on", subject.on, "--data", str(data)),
         *("--out", str(out / place), "--backbones", subject.backbone, "--seeds", str(seed)),
         *("--domain-images", str(subject.images[stream]), "--tempering", tempering, "--workers", "1"),
         *("--methods", ",".join(methods), *subject.more, *(("--targets", target) if target else ())),
@@ -161,30 +163,34 @@ def _command(
 
 
 def run(jobs: Sequence[Job], processes: int) -> int:
-    """Run jobs in their order, so many at a time, each after the one before it; returns the failed ones."""
-    waiting, running, failed = list(jobs), dict[Job, "subprocess.Popen[bytes]"](), 0
+    """Run jobs in their order, so many at a time, each after the one before it; returns the failed ones.
+
+    A job after a failed training fails, too: it would train the same model, as would its neighbours.
+    """
+    waiting, running = list(jobs), dict[Job, "subprocess.Popen[bytes]"]()
     try:
         while waiting or running:
-            for job in [job for job in waiting if job.after is None or job.after.done]:
-                busy = any(job.folder == other.folder for other in running)
-                if len(running) < processes and not busy:
+            for job in [job for job in waiting if job.after is None or job.after.failed is not None]:
+                if job.after is not None and job.after.failed and job.after.after is None:
+                    waiting.remove(job)
+                    job.failed = True
+                    print(f"{job.name}: not run, as {job.after.name} failed", flush=True)
+                elif len(running) < processes and all(job.folder != other.folder for other in running):
                     waiting.remove(job)
                     running[job] = job.start()
             time.sleep(OFTEN)
             for job in [job for job, process in running.items() if process.poll() is not None]:
-                code, job.done = running.pop(job).returncode, True
-                failed += code != 0
-                print(
-                    f"{job.name}: {'failed, see its log' if code else 'done'}; {len(waiting)} wait",
-                    flush=True,
-                )
+                job.failed = running.pop(job).returncode != 0
+                words = "failed, see its log" if job.failed else "done"
+                print(f"{job.name}: {words}; {len(waiting)} wait", flush=True)
     except KeyboardInterrupt:
+        raise SystemExit("stopped: the same command goes on") from None
+    finally:
         for process in running.values():
             process.send_signal(signal.SIGINT)
         for process in running.values():
             process.wait()
-        raise SystemExit("stopped: the same command goes on") from None
-    return failed
+    return sum(job.failed is True for job in jobs)
 
 
 def main() -> None:
@@ -199,6 +205,8 @@ def main() -> None:
     parser.add_argument("--data-sets", nargs="*", choices=names, default=[n for n in names if n != "demo"])
     parser.add_argument("--methods", nargs="*", default=METHODS)
     given = parser.parse_args()
+    if given.processes < 1:
+        parser.error(f"--processes: expected at least 1, got {given.processes}")
     subjects = [subject for subject in SUBJECTS if subject.name in given.data_sets]
     given.out.mkdir(parents=True, exist_ok=True)
     failed = run(all_jobs(subjects, given.data, given.out.resolve(), given.methods), given.processes)

@@ -71,10 +71,18 @@ def at(cells: pd.DataFrame, setting: Setting) -> pd.DataFrame:
     return cells[here & (cells["tier"] == place.tier) & (cells["stream"] == setting.stream)]
 
 
-def whole(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of methods that have every target and seed of a setting."""
-    runs = rows.groupby(["name", "tempering"])["target"].transform("size")
+def whole(rows: pd.DataFrame, tempering: str) -> pd.DataFrame:
+    """The rows with a tempering, of methods that have every target and seed which others have with it."""
+    rows = rows[rows["tempering"] == tempering]
+    runs = rows.groupby("name")["target"].transform("size")
     return rows[runs == len(rows[["target", "seed"]].drop_duplicates())]
+
+
+def with_rehearsal(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with any tempering, of runs that have a rehearsed one: the same models on both sides."""
+    run = ["data", "backbone", "tier", "stream", "target", "seed", "name"]
+    rehearsed = cells.loc[cells["tempering"] == REHEARSED, run]
+    return cells.merge(rehearsed, on=run)
 
 
 def names(cells: pd.DataFrame) -> list[str]:
@@ -89,8 +97,8 @@ def matrix(cells: pd.DataFrame, metric: str, tempering: str) -> Matrix:
     """
     found: dict[Setting, dict[str, float]] = {}
     for setting in settings(cells):
-        rows = whole(at(cells, setting))
-        rows = rows[(rows["tempering"] == tempering) & rows[metric].notna()]
+        rows = whole(at(cells, setting), tempering)
+        rows = rows[rows[metric].notna()]
         means = rows.groupby("name")[metric].mean()
         found[setting] = {name: float(means[name]) for name in names(cells) if name in means.index}
     return found
@@ -130,8 +138,7 @@ def of_place(table: Matrix, place: Place) -> Matrix:
 
 def by_pass(cells: pd.DataFrame, place: Place) -> dict[str, list[float]]:
     """The mean accuracy over targets and seeds in each pass of the recurring stream; raw answers."""
-    rows = whole(at(cells, Setting(place, "recurring")))
-    rows = rows[rows["tempering"] == RAW]
+    rows = whole(at(cells, Setting(place, "recurring")), RAW)
     values = rows["accuracy_by_pass"].str.split(expand=True).astype(float)
     found: dict[str, list[float]] = {}
     for name in names(cells):
@@ -147,8 +154,7 @@ def marked(cells: pd.DataFrame, setting: Setting, metric: str, tempering: str) -
     By paired t-tests, adjusted by Holm. A pair is a domain of a target's stream, for accuracy and NLL, or a
     target, for other metrics; each with the mean over seeds.
     """
-    rows = whole(at(cells, setting))
-    rows = rows[rows["tempering"] == tempering]
+    rows = whole(at(cells, setting), tempering)
     if metric in BY_DOMAIN:
         rows = by_domain(rows, metric)
     found = alike_best(rows.assign(shift=rows["target"]), metric, BETTER.get(metric, -1), ["shift"])

@@ -18,8 +18,10 @@ from stream_cells import (
     of_place,
     places,
     settings,
+    whole,
+    with_rehearsal,
 )
-from wording import signed, table, told
+from wording import plain, signed, table, told
 
 HARM = -0.01
 """A mean loss of more accuracy counts as harm."""
@@ -56,7 +58,9 @@ SCORES = (("ece", RAW), ("ece", REHEARSED), ("nll", RAW), ("nll", REHEARSED), ("
 def summary_table(cells: pd.DataFrame, place: Place) -> str:
     """For each method: the gain in each kind of stream, and calibration before and after a rehearsal."""
     gain = of_place(gains(cells), place)
-    scores = [of_place(matrix(cells, metric, kind), place) for metric, kind in SCORES]
+    both = with_rehearsal(cells)
+    matched = both if len(of_place(matrix(both, "ece", RAW), place)) else cells
+    scores = [of_place(matrix(matched, metric, kind), place) for metric, kind in SCORES]
     streams = [setting.stream for setting in gain]
     several = len(streams) > 1
     body = [
@@ -108,3 +112,16 @@ def collapsed(cells: pd.DataFrame) -> dict[str, list[str]]:
                 name for name, (*_, last) in passes.items() if passes[name][0] - last > COLLAPSE
             ]
     return found
+
+
+def source_by_target(cells: pd.DataFrame) -> str:
+    """The accuracy of the source models by target, in continual streams, of places with several targets."""
+    parts = []
+    for place in places(cells):
+        rows = whole(at(cells, Setting(place, "continual")), RAW)
+        rows = rows[rows["name"] == SOURCE]
+        means = {target: own["accuracy"].mean() for target, own in rows.groupby("target")}
+        if len(means) > 1:
+            listed = ", ".join(f"{plain(target)} {told(value)}" for target, value in means.items())
+            parts.append(f"{place.short}: {listed}")
+    return "; ".join(parts)

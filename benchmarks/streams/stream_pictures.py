@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from stream_cells import SOURCE, Place, Setting, at, by_mean, by_pass, gains, places
 
 from equipoise.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
@@ -66,6 +67,7 @@ def passes_figure(cells: pd.DataFrame) -> Figure:
         _passes(axis, by_pass(cells, place))
         axis.set_title(place.short)
         axis.set_xlabel("pass")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel("accuracy")
     return figure
 

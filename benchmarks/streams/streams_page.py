@@ -15,6 +15,7 @@ from figures import standalone
 from regret_table import ALWAYS, accuracies_of, chosen_labels, deployed
 from regret_table import table as regret_table
 from stream_cells import (
+    DATA,
     RAW,
     REHEARSED,
     SOURCE,
@@ -26,8 +27,9 @@ from stream_cells import (
     mean_of,
     places,
     read,
+    with_rehearsal,
 )
-from stream_findings import HARM, best_table, collapsed, extent_table, summary_table
+from stream_findings import HARM, best_table, collapsed, extent_table, source_by_target, summary_table
 from stream_pictures import gains_figure, passes_figure
 from stream_tables import comparison_tables
 from wording import filled, folded, signed, told
@@ -47,14 +49,14 @@ def content(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any
     order = [name for name in by_mean(gain) if name in complete(gain) and name != SOURCE]
     harmless = [name for name in order if all(by_name[name] >= HARM for by_name in gain.values())]
     best = Counter(max(by_name, key=by_name.__getitem__) for by_name in gain.values())
-    raw, tempered = (matrix(cells, "ece", kind) for kind in (RAW, REHEARSED))
+    both = with_rehearsal(cells)
+    raw, tempered = (matrix(both, "ece", kind) for kind in (RAW, REHEARSED))
     pairs = [
         (by_name[name], tempered[setting][name])
         for setting, by_name in raw.items()
         for name in by_name
         if name in tempered[setting]
     ]
-    unadapted = [by_name[SOURCE] for setting, by_name in raw.items() if tempered[setting]]
     bursts = sorted(order, key=lambda name: -mean_of(gain, name, "correlated"))
     return {
         "settings": len(gain),
@@ -75,14 +77,19 @@ def content(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any
         "lower_share": f"{100 * fmean(after < before for before, after in pairs):.0f} %",
         "ece_raw": told(fmean(before for before, _ in pairs)),
         "ece_rehearsed": told(fmean(after for _, after in pairs)),
-        "source_ece": told(fmean(unadapted)),
+        "source_ece": told(mean_of(raw, SOURCE)),
+        "rehearsed_pairs": len(pairs),
+        "rehearsed_settings": len(raw),
+        "source_by_target": source_by_target(cells),
         "extent": folded("The extent of each run", extent_table(cells)),
         "summary": summaries(cells),
         "best": best_table(cells),
         "tables": comparison_tables(cells),
         **regret(cells, recommendations),
-        "device": cells["device"].iloc[0],
-        "torch": cells["torch"].iloc[0],
+        "made_on": "; ".join(
+            f"{device} with torch {version}"
+            for device, version in dict.fromkeys(zip(cells["device"], cells["torch"], strict=True))
+        ),
     }
 
 
@@ -90,10 +97,13 @@ def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]
     """The regret of the recommendation, and of always taking one method."""
     results = deployed(cells.rename(columns={"name": "label"}))
     accuracies = accuracies_of(chosen_labels(recommendations, results, short=True), results)
-    tried = [label for label in recommendations["label"].unique() if label in results]
+    shown = accuracies[["recommend()", *ALWAYS.values()]]
     return {
-        "regret": regret_table(accuracies[["recommend()", *ALWAYS.values()]], results, tried),
-        "regret_settings": len(accuracies),
+        "regret": regret_table(shown, results, results.columns.tolist()),
+        "regret_runs": len(accuracies),
+        "regret_data": ", ".join(
+            DATA[str(data)] for data in dict.fromkeys(accuracies.index.get_level_values("data"))
+        ),
     }
 
 

@@ -178,10 +178,19 @@ def test_a_correlated_stream_says_how_many_classes_come_in_a_row() -> None:
     labels = torch.arange(10).repeat(64)
     stream = make_stream([labels], "correlated", 0, concentration=1e-4, slots=1)  # class after class
     assert "64 images in a row are of 1.0 of 10 classes on average" in stream.describe()
-    short = make_stream([labels[:250]], "correlated", 0)  # 25 images a slot, fewer than the 64 in a row
+    short = make_stream([labels[:250]], "correlated", 0, slots=10)  # 25 images a slot, fewer than 64
     few = make_stream([labels[:250]], "correlated", 0, slots=3)
     met = [float(made.describe().split(" are of ")[1].split()[0]) for made in (short, few)]
     assert met[0] > met[1] + 1
+
+
+def test_a_slot_has_a_usual_batch_of_images_unless_it_is_set() -> None:
+    labels = torch.arange(10).repeat(25)
+    plain, three = (make_stream([labels], "correlated", 0, slots=slots) for slots in (None, 3))
+    assert torch.equal(plain.rows, three.rows)
+    many = torch.arange(10).repeat(100)
+    plain, ten = (make_stream([many], "correlated", 0, slots=slots) for slots in (None, 10))
+    assert torch.equal(plain.rows, ten.rows)
 
 
 def test_a_slot_has_its_classes_one_after_the_other() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from equipoise.data.streams import make_stream
 from equipoise.errors import OptionError, RehearsalError
 from equipoise.recommending.candidates import StreamKind
-from equipoise.recommending.made_up_stream import MadeUpStream, make_up_stream, of_no_class, slots_of
+from equipoise.recommending.made_up_stream import MadeUpStream, make_up_stream, of_no_class
 from equipoise.rehearsing.labelled import Labelled
 
 CPU = torch.device("cpu")
@@ -52,18 +52,6 @@ def test_the_order_is_that_of_make_stream() -> None:
     )
     assert torch.equal(stream.rows, torch.cat(chosen)[theirs.rows])
     assert torch.equal(stream.domains, theirs.domains)
-
-
-def test_a_slot_of_a_correlated_stream_is_no_shorter_than_a_batch() -> None:
-    def classes_in_a_row(**options: Any) -> float:
-        stream = make_up_stream(labelled(), SHIFTS, "correlated", options, length=90, batch_size=15, seed=3)
-        windows = stream.labels.split(15)
-        return sum(len(window.unique()) for window in windows) / len(windows)
-
-    assert slots_of(30, 15, labelled().labels) == 2
-    assert slots_of(30, 7, labelled().labels) == 3  # no more than classes
-    assert slots_of(30, 64, labelled().labels) == 1
-    assert classes_in_a_row() < classes_in_a_row(slots=20)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import copy
 import doctest
+import re
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -235,10 +236,40 @@ def test_a_model_that_adaptation_cannot_help_is_left_as_it_is() -> None:
 
 
 def test_a_shift_of_statistics_is_answered_by_a_method_that_follows_them() -> None:
-    scaled = {f"scale {factor}": _scale(factor) for factor in (0.1, 0.2, 0.3, 3, 5, 8, 12)}
-    found = recommended(methods=["t3a", "norm"], shifts=scaled)
+    found = recommended(methods=["t3a", "norm"], shifts=scaled())
     assert found.method == "norm"
     assert "clearly more accurate than no adaptation" in found.why
+
+
+@pytest.mark.parametrize(
+    ("methods", "others"),
+    [
+        (["t3a", "norm"], "."),
+        (["t3a", "norm", "bn_ema"], "; none of 2 other methods has a larger lower end."),
+    ],
+)
+def test_others_than_the_recommended_are_counted_without_it(methods: list[str], others: str) -> None:
+    found = recommended(methods=methods, shifts=scaled())
+    assert found.method == "norm"
+    assert re.fullmatch(rf"norm is clearly .*, at least 0\.\d+{re.escape(others)}", found.why)
+
+
+@pytest.mark.parametrize(
+    ("methods", "others"),
+    [
+        (["poise"], ""),
+        (["poise", "t3a"], ", and the other method is not clearly more accurate"),
+        (["poise", "t3a", "bn_alpha"], ", and none of 2 other methods is clearly more accurate"),
+    ],
+)
+def test_no_adaptation_is_not_counted_among_the_other_methods(methods: list[str], others: str) -> None:
+    found = recommended(methods=methods, shifts=scaled())
+    assert found.why.startswith(f"poise is the default{others}; over no adaptation it gains 0.")
+
+
+def scaled() -> dict[str, Any]:
+    """Shifts of the statistics, which normalisation undoes."""
+    return {f"scale {factor}": _scale(factor) for factor in (0.1, 0.2, 0.3, 3, 5, 8, 12)}
 
 
 def _scale(factor: float) -> Any:

@@ -59,8 +59,14 @@ def test_rows_have_every_method_and_shift_by_the_labels_of_the_recipe() -> None:
 def test_settings_that_a_file_has_are_known(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     assert measured_settings(path)[1] == set()
-    pd.DataFrame([SETTING | {"label": "source"}]).to_csv(path, index=False)
+    row = SETTING | {"label": "source", "problem": None}
+    pd.DataFrame([row]).to_csv(path, index=False)
     assert measured_settings(path)[1] == {("digits-c", "net", "usps", "0", "continual")}
+    failed = row | {"label": "tent", "problem": "OutOfMemoryError: CUDA out of memory"}
+    pd.DataFrame([row, failed, row | {"stream": "noisy"}]).to_csv(path, index=False)
+    kept, known = measured_settings(path)
+    assert known == {("digits-c", "net", "usps", "0", "noisy")}
+    assert len(kept) == 1
 
 
 def test_models_that_are_there_come_first_and_late_ones_are_waited_for(

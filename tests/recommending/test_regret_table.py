@@ -99,21 +99,28 @@ def test_regret_is_the_best_of_the_tried_methods_less_the_chosen_one(tmp_path: P
     assert line == "| most accurate | 0% | 0.050 | 0.050 | 0% |"
     assert "| always `tent` | 100% | 0.000 | 0.000 | 0% |" in text
     assert "| never adapting | 0% | 0.100 | 0.100 | 0% |" in text
-    assert "Best of all 6 methods: 0.200 above" in text
+    assert "Best of all 6 methods: 0.200 above" in report(rows, results, ["data"])
     harmed = table(accuracies_of(every, results), results, list(TRIED))
     assert "| most accurate | 0% | 0.200 | 0.200 | 100% |" in harmed
 
 
-def test_every_data_set_has_a_table_and_settings_of_one_file_alone_are_left_out(tmp_path: Path) -> None:
+def test_every_data_set_has_a_table_and_runs_of_one_file_alone_are_left_out(tmp_path: Path) -> None:
     rows = pd.concat([recommendation_rows(data) for data in ("digits", "pacs", "unknown")])
     results = read_results([written(tmp_path, [*result_lines("digits"), *result_lines("pacs")])])
     text = report(rows, results, ["data"])
-    for part in ("all, 2 settings", "digits, 1 settings", "pacs, 1 settings", *RULES):
+    for part in ("all, 2 runs", "digits, 1 runs", "pacs, 1 runs", *RULES):
         assert part in text
     assert "unknown" not in text
     assert choices(rows, results).count("tent") >= 2
-    with pytest.raises(SystemExit, match="no setting is in both"):
+    with pytest.raises(SystemExit, match="no run is in both"):
         report(recommendation_rows("unknown"), results, ["data"])
+
+
+def test_a_run_without_memory_for_a_method_is_left_out(tmp_path: Path) -> None:
+    results = read_results([written(tmp_path, [*result_lines("digits"), *result_lines("pacs")])])
+    rows = pd.concat([recommendation_rows("digits"), recommendation_rows("pacs")])
+    rows.loc[(rows["data"] == "pacs") & (rows["label"] == "broken"), "problem"] = "OutOfMemoryError: CUDA"
+    assert [data for data, *_ in chosen_labels(rows, results, short=True).index] == ["digits"]
 
 
 def test_a_recommendation_is_held_against_every_tier(tmp_path: Path) -> None:

@@ -211,3 +211,17 @@ def test_repetitions_of_a_pair_are_one_pair_and_those_that_lack_one_take_no_part
     apart = alike_best(runs, "score", 1, ["pair", "seed"])
     assert apart == [Variant("best", "none"), Variant("near", "none")]
     assert alike_best(runs, "score", 1, ["pair"], ["seed"]) == [Variant("best", "none")]
+
+
+def test_methods_that_lack_different_pairs_take_no_part() -> None:
+    """Equally many are not the same: the means are of unlike pairs."""
+    lacking = {"first": (0.9, 0), "second": (0.91, 1), "whole": (0.8, None)}
+    rows = [
+        {"name": name, "tempering": "none", "pair": pair, "score": score}
+        for name, (score, lacked) in lacking.items()
+        for pair in range(4)
+        if pair != lacked
+    ]
+    runs = pd.DataFrame(rows)
+    assert alike_best(runs, "score", 1, ["pair"]) == [Variant("whole", "none")]
+    assert alike_best(runs[runs["name"] != "whole"], "score", 1, ["pair"]) == []

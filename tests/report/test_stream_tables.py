@@ -155,6 +155,22 @@ def test_a_method_that_lacks_streams_is_no_best() -> None:
     assert accuracy["poise (raw)"].best
 
 
+def test_methods_that_lack_different_streams_are_marked_as_incomplete_and_none_is_best() -> None:
+    """Each lacks one stream, tent a hard one and norm an easy one: their means are of unlike streams."""
+    errors, lacking = {"mnist": 0.1, "usps": 0.4, "svhn": 0.7}, {"tent": "svhn", "norm": "mnist"}
+    given = [
+        binned(label, [error - (0.02 if label == "norm" else 0)] * 4, target=target)
+        for label, lacked in lacking.items()
+        for target, error in errors.items()
+        if target != lacked
+    ]
+    found = table(given)
+    accuracy = column(found, "continual", "acc. ↑")
+    assert {entry.missing for entry in accuracy.values()} == {"2 of 3 streams and seeds"}
+    assert not any(entry.best or entry.alike for entry in accuracy.values())
+    assert any("has only 2 of 3 streams and seeds" in note for note in found.notes)
+
+
 def test_marks_in_every_format() -> None:
     found = table(lines())
     assert "*0.799*" in markdown_table(found)

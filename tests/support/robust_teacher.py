@@ -74,7 +74,7 @@ class ByHand:
     def extra_loss(
         self, weights: dict[str, Tensor], z: Tensor, x: Tensor, before: dict[str, Tensor]
     ) -> Tensor | float:
-        """Terms of the loss besides RoTTA's; `before` are weights and statistics before the views came."""
+        """Terms of the loss besides RoTTA's; `before` are weights before the step, and statistics."""
         return 0.0
 
     def shares(self) -> float:
@@ -93,12 +93,12 @@ class ByHand:
         items = sorted((item for _, item in self.memory.listed()), key=lambda item: item.slot)
         x, ages = torch.stack([item.sample for item in items]), [item.age for item in items]
         share = self.shares()
+        self.move_statistics(x)
         targets = self.answer(x).softmax(1)
         draws = torch.rand(self.capacity, WEAK_DRAWS, generator=self.generator)[: len(x)].double()
         tile = torch.rand(TILE, generator=self.generator)
         views = weak_views(x, draws, tile=tile)
         before = {name: value.clone() for name, value in self.w.items()}
-        self.move_statistics(views)
         leaves = {name: self.w[name].clone().requires_grad_() for name in LEARNED}
         z = self.network({**self.w, **leaves}, views)
         loss = torch.zeros((), dtype=torch.float64)

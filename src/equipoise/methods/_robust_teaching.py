@@ -84,7 +84,7 @@ def learn_from_views(
 
     def slope_of() -> tuple[Tensor, Slope]:
         given = {**context.constants, **constants()}
-        views = _robust_logits(method, context, stored)
+        views = _view_logits(method, context, stored)
         loss = method.loss(views, context._replace(constants=given)).value
         return loss, context.student.slope(loss)
 
@@ -97,11 +97,18 @@ def logits_by(student: Student, stored: Batch, weights: Memory) -> Tensor:
         return student.frozen(stored)
 
 
-def _robust_logits(method: RobustMethod, context: Context, stored: Batch) -> Tensor:
-    """The student's logits for a view of each image in the memory, by statistics that the views join first.
+def teacher_logits(method: RobustMethod, context: Context, stored: Batch) -> Tensor:
+    """The teacher's logits for the memory, by statistics that the memory joins first.
 
-    64 views have the share `norm_momentum` in the statistics, fewer have less (`network.following`).
+    64 samples have the share `norm_momentum` in the statistics, fewer have less (`network.following`).
     """
+    momentum = 1 - (1 - method.norm_momentum) ** (REFERENCE_BATCH / _UPDATE)
+    with torch.no_grad(), context.student.with_values(part(context.memory, TEACHER)):
+        return context.student.on_running_statistics(stored, momentum)[0]
+
+
+def _view_logits(method: RobustMethod, context: Context, stored: Batch) -> Tensor:
+    """The student's logits for a view of each image in the memory, by the statistics as they are now."""
     student = context.student
     draws = context.rand_like(torch.empty(method.capacity, WEAK_DRAWS, device=student.device))
     tile = context.rand_like(torch.empty(TILE, device=student.device))
@@ -110,8 +117,7 @@ def _robust_logits(method: RobustMethod, context: Context, stored: Batch) -> Ten
         # Numbers are drawn for all slots, taken or not.
         return weak_views(images, draws[: len(images)], tile=tile, mirrored=method.mirrored)
 
-    momentum = 1 - (1 - method.norm_momentum) ** (REFERENCE_BATCH / _UPDATE)
-    return student.on_running_statistics(stored.change(view), momentum)[0]
+    return student.on_running_statistics(stored.change(view), momentum=0.0)[0]
 
 
 def teacher_after(context: Context, decay: float | Tensor) -> dict[str, Tensor]:

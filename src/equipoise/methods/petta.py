@@ -82,7 +82,7 @@ class Petta(teaching.RobustMethod):
         memory, far = context.memory, classes.feature_divergence(context.memory, context.constants)
 
         def given() -> Memory:
-            teacher = teaching.logits_by(context.student, stored, part(memory, TEACHER))
+            teacher = teaching.teacher_logits(self, context, stored)
             source = teaching.logits_by(context.student, stored, part(context.constants, _SOURCE))
             return {teaching.TARGETS: teacher, _SOURCE_LOGITS: source, _FAR: far}
 

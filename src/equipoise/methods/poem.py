@@ -39,8 +39,9 @@ class Poem(WindowedMethod):
         learning_rate: by default 2.5e-4 for "sgd" (the authors, for ResNet-50) and 1e-3 for "adam".
         steps: steps a batch; every one of them bets on its samples again.
 
-    Deviations: the second term of H' is 0 in the range of the source's entropies, where F⁻¹(u) = H; beyond it
-    F⁻¹(u') alone is the end of the range, and would move H without a bet, too. Where source samples share an
+    Deviations: the second term of H' is 0 in the range of the source's entropies, where F⁻¹(u) = H. Beyond
+    it, F⁻¹(u') alone is the end of the range, to which H would be moved without a bet, too: here H is moved
+    towards the range by |ε| / 2 of its distance, whatever the sign of ε. Where source samples share an
     entropy, u is the middle of their levels, else u would not be ½ on average. Every normalisation layer
     adapts. With batch norm, entropies by the batch's statistics differ from the source's, which are by
     running statistics: that is a shift, too.

@@ -40,8 +40,8 @@ class Roid(WindowedMethod):
 
     Args:
         prior_correction: whether ln of the smoothed mean probability of the batch is added to the answers
-            (`_roid_losses.with_prior`), that of the window for a lone sample. Of use on streams of few
-            classes at a time; elsewhere answers become more confident, and depend on the others of the batch.
+            (`_roid_losses.with_prior`); of a lone sample, that of its window with batch norm, else its own.
+            For few classes at a time; elsewhere answers are more confident, and depend on all of a batch.
         mirrored: whether half of the views are mirrored left to right, as the authors' are; not for digits.
         seed: of the random numbers.
 

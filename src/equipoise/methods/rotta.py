@@ -12,12 +12,11 @@ from equipoise.methods._robust_teaching import (
     TARGETS,
     RobustMethod,
     learn_from_views,
-    logits_by,
     teacher_after,
+    teacher_logits,
 )
-from equipoise.methods._teachers import TEACHER, against
+from equipoise.methods._teachers import against
 from equipoise.network.batch import Batch
-from equipoise.network.named_tensors import part
 from equipoise.registry import register
 
 
@@ -34,14 +33,13 @@ class Rotta(RobustMethod):
         θ ← optimiser step,   θ' ← decay · θ' + (1 − decay) · θ,
 
     with z' the teacher's logits, z the student's for a view of each image, θ' and θ the weights of both.
-    Statistics of batch norm are robust: the views have a share of `norm_momentum` in them, and are normalised
-    by them afterwards. A forward a batch; two and a backward of the memory at every update.
+    Statistics of batch norm are robust: the memory has a share of `norm_momentum` in them before the teacher
+    labels it. A forward a batch; two and a backward of the memory at every update.
 
     Args: those of `_robust_teaching.RobustMethod`.
 
-    Deviations: teacher and student have one set of statistics, which the student's forward moves once an
-    update. The authors' teacher labels the memory in train mode, which moves statistics of its own by the
-    memory before it labels it. No gradient flows through the statistics, and their variance is that of old
+    Deviations: teacher and student have one set of statistics, which the memory moves once an update as it
+    moves those of the authors' teacher; their student has others, of the views. The variance is that of old
     and new samples together. An update that goes wrong is undone and the memory emptied.
     """
 
@@ -51,7 +49,7 @@ class Rotta(RobustMethod):
         """Take a step towards the teacher's answers to the memory, and let the teacher follow."""
 
         def targets() -> Memory:
-            return {TARGETS: logits_by(context.student, stored, part(context.memory, TEACHER))}
+            return {TARGETS: teacher_logits(self, context, stored)}
 
         update = learn_from_views(self, context, stored, logits, targets)
         return keep_if_fine(update, context.memory, teacher_after(context, self.decay))

@@ -129,11 +129,6 @@ def check_stream(kind: StreamKind, options: Mapping[str, Any], *, length: int, b
     make_up_stream(zeros, shifts, kind, options, length=length, batch_size=batch_size, seed=0)
 
 
-def slots_of(size: int, batch_size: int, labels: Tensor) -> int:
-    """The slots of time of a domain with bursts: at most one for each class, and each as long as a batch."""
-    return max(1, min(size // batch_size, len(labels.unique())))
-
-
 def make_up_stream(
     labelled: Labelled,
     shifts: Shifts,
@@ -156,8 +151,6 @@ def make_up_stream(
     options = {**OPTIONS.get(kind, {}), **options}
     passes = integer("passes", options.get("passes", 2 if kind == "gradual" else 1), low=1)
     size = min(len(labelled), max(batch_size, length // (len(shifts) * passes)))
-    if kind == "correlated":  # by default as many slots as classes: of a short stream, shorter than a batch
-        options = {"slots": slots_of(size, batch_size, labelled.labels), **options}
     draw = torch.Generator().manual_seed(seed)
     chosen = [torch.randperm(len(labelled), generator=draw)[:size] for _ in shifts]
     labels, names = [labelled.labels[rows] for rows in chosen], list(shifts)

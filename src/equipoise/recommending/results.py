@@ -41,12 +41,13 @@ def _call(name: str, options: Mapping[str, Any], functions: Mapping[str, Any]) -
 def _why(session: Session, best: Form) -> str:
     """The choice in words."""
     methods = most_honest(session.forms)
-    default, others = default_form(methods), len(methods) - 1
+    default = default_form(methods)
+    others = sum(form.adapts for form in methods.values() if form is not best)
     baseline = next(form for form in methods.values() if not form.adapts)
     if best is not default:
-        gain = best.gain(default, joint_level(others))
+        gain = best.gain(default, joint_level(len(methods) - 1))
         name = default.candidate.name if default.adapts else "no adaptation"
-        several = f"; of {others} methods none gains more for sure" if others > 1 else ""
+        several = f"; none of {others} other methods has a larger lower end" if others > 1 else ""
         return (
             f"{best.candidate} is clearly more accurate than {name}, by {gain.value:.3f}, at least "
             f"{gain.low:.3f}{several}."
@@ -54,8 +55,10 @@ def _why(session: Session, best: Form) -> str:
     if not best.adapts:
         return "No method is clearly more accurate than the model as it is: do not adapt."
     gain = best.gain(baseline)
+    none = "the other method is not" if others == 1 else f"none of {others} other methods is"
+    compared = f", and {none} clearly more accurate" if others else ""
     return (
-        f"{best.candidate.name} is the default, and none of {others} other methods is clearly more accurate; "
+        f"{best.candidate.name} is the default{compared}; "
         f"over no adaptation it gains {gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f})."
     )
 

@@ -10,7 +10,7 @@ others are corrected neither for their number nor for that choice; `alike_best` 
 import math
 from collections.abc import Collection, Sequence
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 from scipy import stats
@@ -96,8 +96,8 @@ def alike_best(
 ) -> list[Variant]:
     """The best by a metric, and those that paired t-tests with it, adjusted by Holm, do not tell from it.
 
-    Methods that lack a pair, or a repetition of one, which another has take no part. With too few pairs, only
-    the best is left.
+    Methods that lack a pair, or a repetition of one, which any other has take no part; none is found where
+    all do. With too few pairs, only the best is left.
 
     Args:
         runs: rows with a name, a tempering, the columns of `pairs` and the metric.
@@ -110,13 +110,13 @@ def alike_best(
     if known.empty:
         return []
     wide = known.pivot_table(index=[*pairs, *repeated], columns=["name", "tempering"], values=metric)
-    counts = wide.notna().sum()
-    wide = wide.loc[:, counts == counts.max()].dropna()
+    wide = wide.dropna(axis="columns")
     if wide.empty:
         return []
     wide = wide.groupby(level=list(pairs)).mean()
-    best = (better * wide.mean()).idxmax()
-    others = [column for column in wide.columns if column != best]
+    means: dict[Any, float] = wide.mean().to_dict()
+    best = max(means, key=lambda column: better * means[column])
+    others = [column for column in means if column != best]
     found = [Variant(*best)]
     if len(wide) >= FEWEST_PAIRS:
         adjusted = holm([_t_test((wide[best] - wide[other]).tolist()) for other in others])

@@ -101,11 +101,12 @@ def _table(scope: Scope, several: Sequence[Part]) -> Table:
 
 def _column(rows: Sequence[Variant], frame: pd.DataFrame, metric: str) -> list[Entry]:
     """The mean of each method over streams and seeds, with marks."""
-    groups = frame[frame[metric].notna()].groupby(["name", "tempering"])[metric]
+    known = frame[frame[metric].notna()]
+    groups = known.groupby(["name", "tempering"])[metric]
     means: dict[Any, float] = groups.mean().to_dict()
     counts: dict[Any, int] = groups.size().to_dict()
     alike = alike_best(frame, metric, BETTER.get(metric, -1), ["shift"], REPEATED)
-    whole = max(counts.values())
+    whole = len(known[["shift", *REPEATED]].drop_duplicates())
     entries = []
     for row in rows:
         if tuple(row) not in counts:

@@ -1,4 +1,4 @@
-"""A stream whose corruption never stands still, after the Continuously Changing Corruptions of CCC."""
+"""A stream whose corruption changes with every image, after the Continuously Changing Corruptions of CCC."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from equipoise.options import option
 
 MOST_SLOTS = 100
 USUAL_BATCH = 64
-"""Images in a row whose classes a description counts."""
+"""Images in a row whose classes a description counts, and the fewest of a slot by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,8 @@ class Correlated(Kind):
 
     Args:
         concentration: of the Dirichlet distribution.
-        slots: how many; None: as many as there are classes, at most 100.
+        slots: how many; None: as many as there are classes, at most 100, each of 64 images or more, so that
+            bursts outlast a batch.
     """
 
     concentration: float = option(0.1, low=1e-4)
@@ -68,7 +69,8 @@ class Correlated(Kind):
         """A visit to each domain, slot after slot."""
         visits = []
         for place, (name, labels) in enumerate(zip(domains.names, domains.labels, strict=True)):
-            count = self.slots or min(len(labels.unique()), MOST_SLOTS)
+            most = min(len(labels.unique()), MOST_SLOTS, max(1, len(labels) // USUAL_BATCH))
+            count = self.slots or most
             slots = dirichlet_slots(labels, count, self.concentration, generator)
             visits.append(Visit(name, place, torch.cat(slots)))
         return one_after_another(visits, domains.sizes)
