@@ -76,7 +76,9 @@ def assert_as_one(case_kinds: list[tuple[str, str]], bad: bool) -> None:
             assert near or noise or "optimizer" in name, (case, kind, name)
 
 
-@pytest.mark.parametrize("kind", ["norm_free", "batch_norm", "layer_norm"])
+@pytest.mark.parametrize(
+    "kind", ["norm_free", "batch_norm", pytest.param("layer_norm", marks=pytest.mark.slow)]
+)
 def test_two_ranks_adapt_as_one(kind: str) -> None:
     assert_as_one([(case, kind) for case in ON_ALL if not impossible(case, kind)], bad=False)
 

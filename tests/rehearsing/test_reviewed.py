@@ -56,6 +56,7 @@ def test_mistakes_in_the_call_are_found_before_anything_is_read() -> None:
     assert loader.read == 0
 
 
+@pytest.mark.slow
 def test_every_method_is_rehearsed_with_what_it_needs() -> None:
     model, _ = make()
     for name in eq.list_methods():

@@ -125,17 +125,17 @@ POSSIBLE = [(case, kind) for case in CASES for kind in MODELS if not impossible(
 
 
 def _in_short(case: str, kind: str) -> bool:
-    """Whether a pair is among those of `make test`: one model for each case, two for a method as it comes."""
+    """Whether a pair is in `make test`: a method as it comes has the first model, other cases take turns."""
     kinds = [each for each in MODELS if not impossible(case, each)]
-    turn = kinds[list(CASES).index(case) % len(kinds)]
-    return kind == turn or (kind == kinds[0] and case in eq.list_methods())
+    turn = 0 if case in eq.list_methods() else list(CASES).index(case) % len(kinds)
+    return kind == kinds[turn]
 
 
 IN_SHORT_OR_SLOW = [
     pytest.param(case, kind, marks=[] if _in_short(case, kind) else [pytest.mark.slow])
     for case, kind in POSSIBLE
 ]
-"""All pairs, of which all but one or two for each case are slow tests: they are too many for every change."""
+"""All pairs, of which all but one for each case are slow tests: they are too many for every change."""
 
 
 def create(case: str, model: nn.Module, source: eq.SourceStatistics, **more: Any) -> eq.Adapter:
