@@ -77,7 +77,8 @@ def assert_as_one(case_kinds: list[tuple[str, str]], bad: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["norm_free", "batch_norm", pytest.param("layer_norm", marks=pytest.mark.slow)]
+    "kind",
+    ["batch_norm", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("norm_free", "layer_norm"))],
 )
 def test_two_ranks_adapt_as_one(kind: str) -> None:
     assert_as_one([(case, kind) for case in ON_ALL if not impossible(case, kind)], bad=False)

@@ -287,7 +287,10 @@ def test_it_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rehearsing source" in shown
 
 
-@pytest.mark.parametrize("method", eq.list_methods())
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "memo")) for name in eq.list_methods()],
+)
 def test_every_method_can_be_rehearsed(method: str) -> None:
     model, loader = trained(), held_out(100)
     given = [x for x, _ in loader]
