@@ -14,8 +14,8 @@ from equipoise.bench.recipe import load_recipe
 ROOT = Path(__file__).parent.parent
 
 
-def job(folder: Path, name: str, code: str, after: Job | None = None) -> Job:
-    return Job(name, [sys.executable, "-c", code], folder / name, after)
+def job(folder: Path, name: str, code: str, after: Job | None = None, *, trains: bool = False) -> Job:
+    return Job(name, [sys.executable, "-c", code], folder / name, after, trains=trains)
 
 
 def test_a_job_runs_after_the_one_before_it_and_takes_its_models(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_job_runs_after_the_one_before_it_and_takes_its_models(tmp_path: Path)
 def test_a_failed_training_fails_the_jobs_after_it_and_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = job(tmp_path, "first", "raise SystemExit(3)")
+    first = job(tmp_path, "first", "raise SystemExit(3)", trains=True)
     alone = job(tmp_path, "alone", "pass")
     assert run([first, job(tmp_path, "second", "pass", first), alone], 2) == 2
     said = capsys.readouterr().out
@@ -43,8 +43,15 @@ def test_a_failed_training_fails_the_jobs_after_it_and_no_other(
     assert alone.failed is False
 
 
+def test_a_training_is_tried_even_if_the_one_that_reads_for_it_failed(tmp_path: Path) -> None:
+    first = job(tmp_path, "first", "raise SystemExit(3)", trains=True)
+    second = job(tmp_path, "second", "pass", first, trains=True)
+    assert run([first, second], 2) == 1
+    assert second.failed is False
+
+
 def test_a_failed_run_stops_no_other(tmp_path: Path) -> None:
-    training = job(tmp_path, "training", "pass")
+    training = job(tmp_path, "training", "pass", trains=True)
     raw = job(tmp_path, "raw", "raise SystemExit(3)", training)
     last = job(tmp_path, "last", "pass", raw)
     assert run([training, raw, last], 1) == 1
@@ -71,16 +78,34 @@ def test_an_error_leaves_no_run_behind(tmp_path: Path) -> None:
     assert endless.process.poll() is not None
 
 
-def test_runs_without_tempering_come_before_all_rehearsals(tmp_path: Path) -> None:
-    jobs = all_jobs(SUBJECTS, tmp_path, tmp_path, ["source", "norm"])
+def test_a_job_of_many_processes_waits_for_them(tmp_path: Path) -> None:
+    wide = Job("wide", [sys.executable, "-c", "pass"], tmp_path / "wide", workers=4)
+    assert run_all._fits(wide, [], 2)  # alone it is run on any number
+    other = job(tmp_path, "other", "pass")
+    assert not run_all._fits(wide, [other], 4)
+    assert run_all._fits(wide, [other], 5)
+    assert not run_all._fits(Job("same", [], tmp_path / "other"), [other], 5)
+
+
+def test_trainings_come_first_and_memo_last(tmp_path: Path) -> None:
+    jobs = all_jobs(SUBJECTS, tmp_path, tmp_path, ["source", "norm", "memo"])
     kinds = [one.name.partition("-")[0] for one in jobs]
-    assert kinds == sorted(kinds, key=["train", "raw", "rehearsed"].index)
+    assert kinds == sorted(kinds, key=["train", "run", "memo"].index)
     assert len({one.name for one in jobs}) == len(jobs)
-    for one in jobs:
-        if one.name.startswith("rehearsed") and "continual" not in one.name:
-            assert one.after is not None
-            assert one.after.name.startswith("rehearsed")
-            assert one.after.name.endswith("continual")
+    asked = {one.name: one for one in jobs}
+    assert "source,norm" in asked["run-pacs-1-photo-noisy"].command
+    assert "none" in asked["run-pacs-1-photo-noisy"].command
+    assert "none,rehearsed" in asked["run-pacs-0-photo-noisy"].command
+    for name, after in {
+        "train-pacs-2-photo-continual": "train-pacs-0-photo-continual",
+        "run-pacs-2-photo-continual": "train-pacs-2-photo-continual",
+        "run-pacs-2-photo-noisy": "train-pacs-2-photo-continual",
+        "run-pacs-0-photo-noisy": "run-pacs-0-photo-continual",
+        "memo-pacs-2-photo-continual": "train-pacs-2-photo-continual",
+    }.items():
+        before = asked[name].after
+        assert before is not None
+        assert before.name == after
 
 
 def test_recipes_have_all_the_methods() -> None:

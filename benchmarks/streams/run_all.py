@@ -2,7 +2,7 @@
 
     python benchmarks/streams/run_all.py DATA OUT --processes 14
 
-trains the source models, then runs each method without tempering over every stream, then rehearses. Each
+trains the source models, then runs each method over every stream, with its rehearsal, and memo last. Each
 target, seed and stream has a folder of its own in OUT, which `pack_streams.py OUT/*/` reads, and a log. Run
 the same command again after Ctrl-C: it does only what is missing. `--data-sets demo --methods source norm` is
 a small trial without downloads.
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -29,14 +29,19 @@ OFTEN = 0.2
 METHODS = (
     *("source", "norm", "poise", "tent", "t3a", "lame", "bn_alpha", "bn_ema", "foa_shift", "eta", "rdumb"),
     *("roid", "roid-prior", "cmf", "sar", "deyo", "poem", "pseudo_label", "shot_im", "dec", "tent-come"),
-    *("eata", "sar-come", "sotta", "rotta", "petta", "cotta"),
+    *("eata", "sar-come", "sotta", "rotta", "petta", "cotta", "memo"),
 )
-"""All but memo, which takes one image at a time; the cheap ones first."""
+"""The cheap ones first."""
+ALONE = "memo"
+"""It answers each image by itself, so that no order matters to it, and takes minutes for a stream."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A data set with a network: its models, and the images of each domain in every kind of stream."""
+    """A data set with a network: its models, and the images of each domain in every kind of stream.
+
+    `workers` are the processes of one run.
+    """
 
     name: str
     on: str
@@ -45,6 +50,7 @@ class Subject:
     targets: Sequence[str]
     images: Mapping[str, int]
     rehearsed_seeds: Sequence[int] = (0, 1, 2)
+    workers: int = 1
     more: Sequence[str] = ()
 
 
@@ -55,7 +61,8 @@ SUBJECTS = (
         "mobilenet_v1",
         seeds=(0,),
         targets=("",),
-        images={"continual": 500, "noisy": 500, "correlated": 1000, "recurring": 50},
+        images={"continual": 300, "noisy": 300, "correlated": 600, "recurring": 32},
+        workers=4,
         more=("--tiers", "3", "5"),
     ),
     Subject(
@@ -64,15 +71,15 @@ SUBJECTS = (
         "smallcnn",
         seeds=(0, 1, 2),
         targets=("mnist", "usps", "svhn"),
-        images={"continual": 500, "noisy": 500, "correlated": 500, "recurring": 64},
+        images={"continual": 500, "noisy": 500, "correlated": 500, "recurring": 32},
     ),
     Subject(
         "pacs",
-        "pacs",
+        str(HERE / "recipes" / "pacs.yaml"),
         "mobilenet_v1",
         seeds=(0, 1, 2),
         targets=("art_painting", "cartoon", "photo", "sketch"),
-        images={"continual": 64, "noisy": 64, "correlated": 192, "recurring": 16},
+        images={"continual": 128, "noisy": 128, "correlated": 192, "recurring": 16},
         rehearsed_seeds=(0,),
     ),
     Subject(
@@ -89,12 +96,17 @@ SUBJECTS = (
 
 @dataclass(eq=False)
 class Job:
-    """A run of `equipoise`, and the job that must end before it, whose models and images it takes."""
+    """A run of `equipoise`, and the job that must end before it, whose models and images it takes.
+
+    `workers` are its processes; `trains` says that it trains a model, without which no other job can be run.
+    """
 
     name: str
     command: Sequence[str]
     folder: Path
     after: "Job | None" = None
+    workers: int = 1
+    trains: bool = False
     failed: bool | None = None
     """None before its end."""
 
@@ -121,26 +133,31 @@ def link(source: Path, folder: Path) -> None:
 
 
 def all_jobs(subjects: Sequence[Subject], data: Path, out: Path, methods: Sequence[str]) -> list[Job]:
-    """All trainings, then the runs without tempering, then the rehearsed ones, in the order of subjects."""
+    """All trainings, then the runs over streams, seed after seed, then those of memo."""
     trainings: list[Job] = []
-    raw: list[Job] = []
-    rehearsed: list[Job] = []
+    runs: list[Job] = []
+    last: list[Job] = []
+    together = [method for method in methods if method != ALONE]
     for subject in subjects:
+        readers: dict[str, Job] = {}  # the first training of a target reads the images for the others
         for seed, target in product(subject.seeds, subject.targets):
-            command = partial(_command, subject, seed, target, data, out)
-            training = command("train", "continual", ["source"], RAW, None)
+            job = partial(_job, subject, seed, target, data, out)
+            training = job("train", "continual", ["source"], [RAW], readers.get(target), trains=True)
+            readers.setdefault(target, training)
             trainings.append(training)
-            own = {stream: command("raw", stream, methods, RAW, training) for stream in subject.images}
-            raw += own.values()
-            if seed in subject.rehearsed_seeds:
-                first = command("rehearsed", "continual", methods, REHEARSED, own["continual"])
-                others = [stream for stream in subject.images if stream != "continual"]
-                # The first makes the rehearsals, the others take them.
-                rehearsed += [first, *(command("rehearsed", s, methods, REHEARSED, first) for s in others)]
-    return [*trainings, *raw, *rehearsed]
+            rehearsed = seed in subject.rehearsed_seeds
+            temperings = [RAW, REHEARSED] if rehearsed else [RAW]
+            first = job("run", "continual", together, temperings, training)
+            # The first makes the rehearsals, the others take them.
+            before = first if rehearsed else training
+            others = [stream for stream in subject.images if stream != "continual"]
+            runs += [first, *(job("run", stream, together, temperings, before) for stream in others)]
+            if ALONE in methods:
+                last.append(job(ALONE, "continual", [ALONE], [RAW], training))
+    return [*trainings, *runs, *last]
 
 
-def _command(
+def _job(
     subject: Subject,
     seed: int,
     target: str,
@@ -149,33 +166,36 @@ def _command(
     kind: str,
     stream: str,
     methods: Sequence[str],
-    tempering: str,
+    temperings: Sequence[str],
     after: Job | None,
+    *,
+    trains: bool = False,
 ) -> Job:
     place = "-".join(filter(None, (subject.name, str(seed), target, stream)))
     command = [
         *(sys.executable, "-m", "equipoise", "run", stream, "--on", subject.on, "--data", str(data)),
         *("--out", str(out / place), "--backbones", subject.backbone, "--seeds", str(seed)),
-        *("--domain-images", str(subject.images[stream]), "--tempering", tempering, "--workers", "1"),
-        *("--methods", ",".join(methods), *subject.more, *(("--targets", target) if target else ())),
+        *("--domain-images", str(subject.images[stream]), "--workers", str(subject.workers)),
+        *("--tempering", ",".join(temperings), "--methods", ",".join(methods)),
+        *(*subject.more, *(("--targets", target) if target else ())),
     ]
-    return Job(f"{kind}-{place}", command, out / place, after)
+    return Job(f"{kind}-{place}", command, out / place, after, subject.workers, trains)
 
 
 def run(jobs: Sequence[Job], processes: int) -> int:
-    """Run jobs in their order, so many at a time, each after the one before it; returns the failed ones.
+    """Run jobs in their order, on so many processes, each after the one before it; returns the failed ones.
 
-    A job after a failed training fails, too: it would train the same model, as would its neighbours.
+    A run after a failed training fails, too: it would train the same model, as would its neighbours.
     """
     waiting, running = list(jobs), dict[Job, "subprocess.Popen[bytes]"]()
     try:
         while waiting or running:
             for job in [job for job in waiting if job.after is None or job.after.failed is not None]:
-                if job.after is not None and job.after.failed and job.after.after is None:
+                if job.after is not None and job.after.failed and job.after.trains and not job.trains:
                     waiting.remove(job)
                     job.failed = True
                     print(f"{job.name}: not run, as {job.after.name} failed", flush=True)
-                elif len(running) < processes and all(job.folder != other.folder for other in running):
+                elif _fits(job, running, processes):
                     waiting.remove(job)
                     running[job] = job.start()
             time.sleep(OFTEN)
@@ -193,6 +213,13 @@ def run(jobs: Sequence[Job], processes: int) -> int:
     return sum(job.failed is True for job in jobs)
 
 
+def _fits(job: Job, running: Iterable[Job], processes: int) -> bool:
+    """Whether there are processes left for a job, and nothing else writes into its folder."""
+    others = list(running)
+    busy = sum(other.workers for other in others)
+    return (not others or busy + job.workers <= processes) and all(o.folder != job.folder for o in others)
+
+
 def main() -> None:
     """Run the jobs of the command line."""
     parser = argparse.ArgumentParser(
@@ -200,7 +227,7 @@ def main() -> None:
     )
     parser.add_argument("data", type=Path, help="the folder with the data sets")
     parser.add_argument("out", type=Path, help="the folder for all runs")
-    parser.add_argument("--processes", type=int, default=14, help="runs at a time")
+    parser.add_argument("--processes", type=int, default=14, help="at a time")
     names = [subject.name for subject in SUBJECTS]
     parser.add_argument("--data-sets", nargs="*", choices=names, default=[n for n in names if n != "demo"])
     parser.add_argument("--methods", nargs="*", default=METHODS)

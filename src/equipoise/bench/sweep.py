@@ -16,7 +16,7 @@ from equipoise.bench.schema import REHEARSED, CellResult, StreamSummary
 from equipoise.bench.store import Store
 from equipoise.bench.stream_plan import joined_shifts
 from equipoise.bench.training import train_source_model
-from equipoise.bench.workers import Workers
+from equipoise.bench.workers import Workers, no_memory_kept
 from equipoise.data import Cache, DataSet, Reader, Shift, Stored, open_data_set
 from equipoise.errors import DataError, RecipeError
 from equipoise.models.backbones import SMALL_CNN, InitialWeights, check_backbone
@@ -262,7 +262,8 @@ def _train_task(folder: Path, plan: ModelPlan) -> str:
 
 def _rehearse_task(modules: tuple[str, ...], models: Path, run: RunPlan) -> str:
     load_modules(modules)
-    return store_rehearsal(run, models)
+    with no_memory_kept():
+        return store_rehearsal(run, models)
 
 
 def _adapt_task(
@@ -270,7 +271,8 @@ def _adapt_task(
 ) -> tuple[StreamSummary | None, list[CellResult]]:
     load_modules(modules)
     run, summarise = task
-    return run_cells(run, models, summarise=summarise)
+    with no_memory_kept():
+        return run_cells(run, models, summarise=summarise)
 
 
 def _with_summaries(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPlan, bool]]:

@@ -1,5 +1,6 @@
 """Workers for tasks: this process, or several; a failed task or a dead worker stops no other task."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -153,3 +154,14 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def no_memory_kept() -> Iterator[None]:
+    """Return the GPU memory of a task at its end: other workers, or other programs, may need it."""
+    try:
+        yield
+    finally:
+        if torch.cuda.is_initialized():
+            gc.collect()  # adapters with hooks are in reference cycles
+            torch.cuda.empty_cache()
