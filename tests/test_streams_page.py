@@ -171,8 +171,11 @@ def test_gains_are_over_no_adaptation_on_the_same_streams(cells: pd.DataFrame) -
     assert stream_cells.mean_of(gains, "source", "noisy") == 0
 
 
-def test_a_fall_over_the_passes_is_a_collapse(cells: pd.DataFrame) -> None:
-    assert stream_findings.collapsed(cells) == {"Digits": ["tent"], "PACS": ["tent"]}
+def test_the_last_passes_are_held_against_the_first(cells: pd.DataFrame) -> None:
+    found = stream_findings.over_passes(cells)
+    assert list(found) == ["Digits", "PACS"]
+    # .25, .15 and .05 in three passes: the mean of the last two less that of the first two
+    assert found["PACS"] == pytest.approx({"source": 0, "norm": 0, "tent": -0.1, "poise": 0})
 
 
 def test_a_table_marks_the_best_of_each_column(cells: pd.DataFrame) -> None:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from equipoise.recommending.candidates import DEFAULT
 from equipoise.recommending.choosing import Form, chosen_form, joint_level
 from equipoise.recommending.scoring import CLEAR_LEVEL
 
@@ -96,8 +97,21 @@ def surest_gain(forms: Sequence[Form]) -> Form:
     return best_by(low_end(joint_level(len(forms) - 1)))(forms)
 
 
+def no_adaptation_at_any_loss(forms: Sequence[Form]) -> Form:
+    """`recommend` with another default: no adaptation where poise is less accurate at all."""
+    base = source_of(forms)
+    poise = next((form for form in forms if form.candidate.name == DEFAULT), base)
+    default = poise if poise.gain(base).value >= 0 else base
+    others = [form for form in forms if form is not default]
+    level = joint_level(len(others))
+    best = max(others, key=lambda form: form.gain(default, level).low, default=default)
+    return best if best.gain(default, level).clear else default
+
+
+ANY_LOSS = "no adaptation where poise loses at all"
 RULES: dict[str, Rule] = {
     "recommend()": chosen_form,
+    ANY_LOSS: no_adaptation_at_any_loss,
     "largest lower end, 90 % each": best_by(low_end(CLEAR_LEVEL)),
     "largest lower end, 50 % each": best_by(low_end(0.5)),
     "most accurate": best_by(mean_gain),

@@ -62,7 +62,7 @@ def _group(axes: Axes, columns: list[Place]) -> None:
 def passes_figure(cells: pd.DataFrame) -> Figure:
     """A panel for each place: the accuracy of raw answers in each pass of the recurring stream."""
     met = [place for place in places(cells) if len(at(cells, Setting(place, "recurring")))]
-    figure, axes = panels(WIDTH, 3.0, columns=len(met))
+    figure, axes = panels(WIDTH, 3.3, columns=len(met))
     for axis, place in zip(axes, met, strict=True):
         _passes(axis, by_pass(cells, place))
         axis.set_title(place.short)
@@ -83,4 +83,4 @@ def _passes(axis: Axes, accuracies: dict[str, list[float]]) -> None:
     for name, colour in chosen.items():
         values, words = accuracies[name], "no adaptation" if name == SOURCE else name
         axis.plot(range(1, len(values) + 1), values, color=colour.light, linewidth=1.8, label=words)
-    axis.legend(fontsize=7.5, loc="best", handlelength=1.2)
+    axis.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, handlelength=1.2)

@@ -5,17 +5,17 @@ PYTHONPATH=benchmarks/results:benchmarks/recommending python benchmarks/streams/
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 from figures import standalone
-from regret_table import ALWAYS, accuracies_of, chosen_labels, deployed
+from regret_table import ALWAYS, accuracies_of, chosen_labels, deployed, short_list
 from regret_table import table as regret_table
+from rules import ANY_LOSS
 from stream_cells import (
-    DATA,
     RAW,
     REHEARSED,
     SOURCE,
@@ -29,7 +29,7 @@ from stream_cells import (
     read,
     with_rehearsal,
 )
-from stream_findings import HARM, best_table, collapsed, extent_table, source_by_target, summary_table
+from stream_findings import HARM, best_table, extent_table, over_passes, source_by_target, summary_table
 from stream_pictures import gains_figure, passes_figure
 from stream_tables import comparison_tables
 from wording import filled, folded, signed, told
@@ -37,6 +37,8 @@ from wording import filled, folded, signed, told
 from equipoise.files import whole_file
 
 HERE = Path(__file__).parent
+RULE_CHOSEN_ON = "digits-c"
+"""The data set on whose runs the rule of `recommend` was preferred to others."""
 PICTURES = {
     "streams-gains": "The gain of each method over no adaptation in every setting",
     "streams-passes": "The accuracy of each method in each pass of the recurring streams",
@@ -72,8 +74,9 @@ def content(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any
         "harmless": listed(harmless) if harmless else "none",
         "harmed_count": len(order) - len(harmless),
         "correlated": with_gains(gain, bursts[:5], "correlated"),
-        "norm_correlated": signed(mean_of(gain, "norm", "correlated")),
-        "collapsed": lost(collapsed(cells)),
+        "norm_correlated": by_setting(gain, "norm", "correlated"),
+        "lost_over_passes": ends_of(over_passes(cells), min),
+        "gained_over_passes": ends_of(over_passes(cells), max),
         "lower_share": f"{100 * fmean(after < before for before, after in pairs):.0f} %",
         "ece_raw": told(fmean(before for before, _ in pairs)),
         "ece_rehearsed": told(fmean(after for _, after in pairs)),
@@ -94,16 +97,29 @@ def content(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any
 
 
 def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]:
-    """The regret of the recommendation, and of always taking one method."""
-    results = deployed(cells.rename(columns={"name": "label"}))
-    accuracies = accuracies_of(chosen_labels(recommendations, results, short=True), results)
-    shown = accuracies[["recommend()", *ALWAYS.values()]]
+    """The regret of the recommendation, and of always taking one method.
+
+    The best in hindsight is one of the methods that were run in all streams.
+    """
+    everywhere = complete(matrix(cells, "accuracy", RAW))
+    results = deployed(cells.rename(columns={"name": "label"}))[everywhere]
+    chosen = chosen_labels(recommendations, results, short=True)
+    with_others = accuracies_of(chosen, results)
+    accuracies = with_others[["recommend()", *ALWAYS.values()]]
+    seen = accuracies.index.get_level_values("data") == RULE_CHOSEN_ON
+    best = results.loc[accuracies.index].idxmax(axis=1).astype(str)
+    before = results.loc[accuracies.index].max(axis=1) - with_others[ANY_LOSS]
+    streams = best.index.get_level_values("stream")
+    listed_best = [str(name) in short_list(stream) for stream, name in zip(streams, best, strict=True)]
     return {
-        "regret": regret_table(shown, results, results.columns.tolist()),
-        "regret_runs": len(accuracies),
-        "regret_data": ", ".join(
-            DATA[str(data)] for data in dict.fromkeys(accuracies.index.get_level_values("data"))
-        ),
+        "regret_seen": regret_table(accuracies[seen], results, everywhere),
+        "regret_seen_runs": int(seen.sum()),
+        "regret_unseen": regret_table(accuracies[~seen], results, everywhere) if not seen.all() else "",
+        "regret_unseen_runs": int((~seen).sum()),
+        "regret_before": " and ".join(told(before[part].mean()) for part in (seen, ~seen) if part.any()),
+        "regret_methods": len(everywhere),
+        "best_not_listed": f"{100 - 100 * fmean(listed_best):.0f} %",
+        "best_not_listed_names": listed(best[[not each for each in listed_best]].value_counts().index[:3]),
     }
 
 
@@ -117,9 +133,18 @@ def with_gains(gain: Matrix, names: Sequence[str], stream: str | None = None) ->
     return ", ".join(f"`{name}` ({signed(mean_of(gain, name, stream))})" for name in names)
 
 
-def lost(by_place: dict[str, list[str]]) -> str:
-    """The methods that lose accuracy over the passes, place by place."""
-    return "; ".join(f"{place}: {listed(names) if names else 'none'}" for place, names in by_place.items())
+def by_setting(gain: Matrix, name: str, stream: str) -> str:
+    """The gain of a method in a kind of stream, data set by data set."""
+    met = {
+        setting.place.short: by_name[name] for setting, by_name in gain.items() if setting.stream == stream
+    }
+    return ", ".join(f"{place} {signed(value)}" for place, value in met.items())
+
+
+def ends_of(by_place: Mapping[str, Mapping[str, float]], end: Callable[..., str]) -> str:
+    """The method with the largest or the smallest number of each place."""
+    found = {place: (end(values, key=values.__getitem__), values) for place, values in by_place.items()}
+    return ", ".join(f"{place} `{name}` ({signed(values[name])})" for place, (name, values) in found.items())
 
 
 def listed(names: Iterable[str]) -> str:

@@ -49,7 +49,7 @@ def recommend(
     Labelled samples under made-up shifts (those of `rehearse`, none of them one of the 15 corruptions) are
     put into the order of the stream, each shift a domain of it. Every method adapts to that stream and is
     scored as it answers.
-    The default is "poise", or no adaptation where "poise" loses accuracy or is not among the methods. Another
+    The default is "poise", or no adaptation where "poise" clearly loses or is not among the methods. Another
     method is recommended if its gain over the default is clear: the one with the largest lower end. Gains are
     paired over shifts, and their bootstrap intervals hold for all methods at once with 90 %. The method is
     rehearsed, on other shifts, and tempered if that lowers its negative log-likelihood; "poise" is before, as
