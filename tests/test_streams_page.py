@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import stream_cells
 import stream_findings
+import stream_runs
 import stream_tables
 from pack_streams import packed
 from stream_cells import Place, Setting
@@ -176,6 +177,60 @@ def test_the_last_passes_are_held_against_the_first(cells: pd.DataFrame) -> None
     assert list(found) == ["Digits", "PACS"]
     # .25, .15 and .05 in three passes: the mean of the last two less that of the first two
     assert found["PACS"] == pytest.approx({"source": 0, "norm": 0, "tent": -0.1, "poise": 0})
+
+
+def test_harm_is_counted_in_single_runs_and_not_in_means(cells: pd.DataFrame) -> None:
+    """One of 16 runs of a method that gains .1 in all others loses .3: no mean over targets shows it."""
+    one = (cells["name"] == "norm") & (cells["data"] == "pacs-c") & (cells["stream"] == "noisy")
+    one &= (cells["target"] == "svhn") & (cells["seed"] == 0) & (cells["tempering"] == "none")
+    harmed = cells.assign(accuracy=cells["accuracy"].where(~one, cells["accuracy"] - 0.4))
+    runs = stream_runs.run_gains(harmed, "none")
+    assert len(runs) == 2 * 2 * 2 * len(stream_cells.STREAMS)
+    assert stream_runs.harm(runs, "norm") == ["3 %", "-.300"]
+    assert stream_runs.worst_run(harmed, "norm") == {
+        "worst_run": "PACS svhn, `noisy`, seed 0",
+        "worst_run_raw": "-.300",
+        "worst_run_rehearsed": "+.100",
+    }
+    assert "| `norm` |" in stream_runs.overview_table(harmed)
+
+
+def test_a_rehearsal_that_raises_the_error_of_a_run_is_counted(cells: pd.DataFrame) -> None:
+    worse = (cells["target"] == "usps") & (cells["seed"] == 1) & (cells["name"] == "tent")
+    worse &= (cells["tempering"] == "rehearsed") & (cells["data"] == "digits-c")
+    found = stream_runs.rehearsed_by_run(cells.assign(ece=cells["ece"].where(~worse, 0.9)))
+    assert found == {
+        "lower_share_by_run": "97 %",  # 4 of 128 are not
+        "rehearsed_runs": "128",
+        "not_lower": "4 of Digits usps",
+    }
+
+
+def test_methods_that_are_alike_everywhere_are_named(cells: pd.DataFrame) -> None:
+    gain = stream_cells.gains(cells)
+    same = {
+        setting: by_name | {"poise": by_name["norm"] + 0.004, "tent": by_name["norm"] - 0.006}
+        for setting, by_name in gain.items()
+    }
+    found = stream_runs.alike_norm(same, "mobilenet_v1")
+    assert (found["alike"], found["alike_most"], found["alike_settings"]) == ("`poise`", ".004", 4)
+
+
+def test_gains_have_their_spread_over_seeds_and_columns_say_which_are_rehearsed(cells: pd.DataFrame) -> None:
+    place = Place("pacs-c", "mobilenet_v1", 5)
+    lucky = (cells["name"] == "norm") & (cells["seed"] == 1) & (cells["data"] == "pacs-c")
+    luckier = cells.assign(accuracy=cells["accuracy"].where(~lucky, cells["accuracy"] + 0.1))
+    assert stream_findings.seed_spread(luckier, place)["norm"] == " ± .071"  # of .1 and .2
+    assert stream_findings.seed_spread(luckier[luckier["seed"] == 0], place) == {}
+    assert stream_findings.fewer_seeds(cells, place) == ""
+    some = cells[(cells["tempering"] == "none") | (cells["seed"] == 0)]
+    assert stream_findings.fewer_seeds(some, place) == ", seed 0"
+
+
+def test_the_classes_in_a_row_come_from_the_description_of_the_stream() -> None:
+    described = {"described": "… 64 images in a row are of 5.1 of 10 classes on average (seed 0)."}
+    assert pack_streams.row_of(line("norm") | described)["classes_in_a_row"] == 5.1
+    assert pack_streams.row_of(line("norm"))["classes_in_a_row"] is None
 
 
 def test_a_table_marks_the_best_of_each_column(cells: pd.DataFrame) -> None:

@@ -25,7 +25,14 @@ from equipoise.recommending.scoring import ShiftSums
 RUN = ["data", "backbone", "target", "seed", "stream"]
 RUN_AND_TIER = [*RUN, "tier"]
 """The columns that name a stream of the comparison: a recommendation is for all tiers."""
-ALWAYS = {"tent": "always `tent`", "poise": "always `poise`", "source": "never adapting"}
+ALWAYS = {
+    "tent": "always `tent`",
+    "cotta": "always `cotta`",
+    "bn_alpha": "always `bn_alpha`",
+    "poise": "always `poise`",
+    "source": "never adapting",
+}
+"""The methods that are held against the recommendation, those of them that were run."""
 LABELS = {"roid(prior_correction=True)": "roid-prior"}
 """Labels in recipes of methods of the short lists that have options."""
 NEAR = 0.01
@@ -122,7 +129,8 @@ def accuracies_of(chosen: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     for rule in chosen:
         found[rule] = [known[run][label] for run, label in chosen[rule].items()]
     for label, name in ALWAYS.items():
-        found[name] = results.loc[chosen.index, label]
+        if label in results:
+            found[name] = results.loc[chosen.index, label]
     return found
 
 

@@ -9,6 +9,7 @@ code or options, or of one stream with different models or images, are refused.
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,12 +96,14 @@ def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
         "nll_by_domain": written((nll * images).sum(0) / images.sum(0)),
         "accuracy_by_pass": written(correct.sum(1) / images.sum(1)) if passes > 1 else "",
     }
+    in_a_row = re.search(r"64 images in a row are of ([\d.]+) of", line.get("described", ""))
     return {
         **{name: cell[name] for name in CELL},
         "batch_size": cell["batch_size"],
         "domain_images": cell["domain_images"],
         "images": line["images"],
         "no_class": line.get("no_class", 0),
+        "classes_in_a_row": float(in_a_row[1]) if in_a_row else None,
         **{name: line["made"][name] for name in ("device", "torch")},
         **{name: None if value is None else round(value, 5) for name, value in scores.items()},
         **over_time,

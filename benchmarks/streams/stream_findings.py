@@ -64,18 +64,37 @@ def summary_table(cells: pd.DataFrame, place: Place) -> str:
     matched = both if len(of_place(matrix(both, "ece", RAW), place)) else cells
     scores = [of_place(matrix(matched, metric, kind), place) for metric, kind in SCORES]
     streams = [setting.stream for setting in gain]
+    over_seeds = seed_spread(cells, place)
+    some = fewer_seeds(cells, place)
     several = len(streams) > 1
     body = [
         [
             f"`{name}`",
-            *([gained(mean_of(gain, name))] if several else []),
+            *([gained(mean_of(gain, name)) + over_seeds.get(name, "")] if several else []),
             *(gained(mean_of(gain, name, stream)) for stream in streams),
             *(told(mean_of(each, name)) for each in scores),
         ]
         for name in by_mean(gain)
     ]
     head = ["", *(["all streams"] if several else []), *streams]
-    return table([*head, "ECE raw", "rehearsed", "NLL raw", "rehearsed", "estimate off by"], body)
+    columns = ("ECE raw", "rehearsed", "NLL raw", "rehearsed", "estimate off by")
+    return table([*head, *(f"{column}{some}" for column in columns)], body)
+
+
+def seed_spread(cells: pd.DataFrame, place: Place) -> dict[str, str]:
+    """The standard deviation over seeds of each method's mean gain; nothing where there is one seed."""
+    here = (cells["data"] == place.data) & (cells["backbone"] == place.backbone)
+    rows = cells[here & (cells["tier"] == place.tier) & (cells["tempering"] == RAW)]
+    wide = rows.pivot_table(index=["seed", "target", "stream"], columns="name", values="accuracy")
+    by_seed = wide.sub(wide[SOURCE], axis=0).groupby("seed").mean()
+    return {str(name): f" ± {told(by_seed[name].std())}" for name in by_seed} if len(by_seed) > 1 else {}
+
+
+def fewer_seeds(cells: pd.DataFrame, place: Place) -> str:
+    """A remark for columns of rehearsed runs, where only some of the seeds are rehearsed."""
+    rows = cells[(cells["data"] == place.data) & (cells["backbone"] == place.backbone)]
+    every, some = (rows.loc[rows["tempering"] == kind, "seed"].unique() for kind in (RAW, REHEARSED))
+    return "" if len(some) in (0, len(every)) else f", seed {', '.join(map(str, some))}"
 
 
 def gained(value: float) -> str:

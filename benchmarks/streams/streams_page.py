@@ -16,6 +16,7 @@ from regret_table import ALWAYS, accuracies_of, chosen_labels, deployed, short_l
 from regret_table import table as regret_table
 from rules import ANY_LOSS
 from stream_cells import (
+    DATA,
     RAW,
     REHEARSED,
     SOURCE,
@@ -31,6 +32,15 @@ from stream_cells import (
 )
 from stream_findings import HARM, best_table, extent_table, over_passes, source_by_target, summary_table
 from stream_pictures import gains_figure, passes_figure
+from stream_runs import (
+    alike_norm,
+    at_target,
+    overview_table,
+    rehearsed_by_run,
+    run_gains,
+    without_target,
+    worst_run,
+)
 from stream_tables import comparison_tables
 from wording import filled, folded, signed, told
 
@@ -74,6 +84,7 @@ def content(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any
         "harmless": listed(harmless) if harmless else "none",
         "harmed_count": len(order) - len(harmless),
         "correlated": with_gains(gain, bursts[:5], "correlated"),
+        "classes_in_a_row": in_a_row(cells),
         "norm_correlated": by_setting(gain, "norm", "correlated"),
         "lost_over_passes": ends_of(over_passes(cells), min),
         "gained_over_passes": ends_of(over_passes(cells), max),
@@ -85,7 +96,15 @@ def content(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any
         "rehearsed_settings": len(raw),
         "source_by_target": source_by_target(cells),
         "extent": folded("The extent of each run", extent_table(cells)),
+        "overview": overview_table(cells),
         "summary": summaries(cells),
+        "runs": len(run_gains(cells, RAW)),
+        "runs_rehearsed": len(run_gains(cells, REHEARSED)),
+        "mnist_ece": at_target(cells, "ece", "poise", "digits-c", "mnist"),
+        "without_svhn": without_target(cells, "digits-c", "svhn"),
+        **worst_run(cells, "poise"),
+        **rehearsed_by_run(cells),
+        **alike_norm(gain, "mobilenet_v1"),
         "best": best_table(cells),
         "tables": comparison_tables(cells),
         **regret(cells, recommendations),
@@ -105,9 +124,10 @@ def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]
     results = deployed(cells.rename(columns={"name": "label"}))[everywhere]
     chosen = chosen_labels(recommendations, results, short=True)
     with_others = accuracies_of(chosen, results)
-    accuracies = with_others[["recommend()", *ALWAYS.values()]]
+    accuracies = with_others[["recommend()", *(name for name in ALWAYS.values() if name in with_others)]]
     seen = accuracies.index.get_level_values("data") == RULE_CHOSEN_ON
     best = results.loc[accuracies.index].idxmax(axis=1).astype(str)
+    poise = accuracies["recommend()"] - accuracies[ALWAYS["poise"]]
     before = results.loc[accuracies.index].max(axis=1) - with_others[ANY_LOSS]
     streams = best.index.get_level_values("stream")
     listed_best = [str(name) in short_list(stream) for stream, name in zip(streams, best, strict=True)]
@@ -117,6 +137,9 @@ def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]
         "regret_unseen": regret_table(accuracies[~seen], results, everywhere) if not seen.all() else "",
         "regret_unseen_runs": int((~seen).sum()),
         "regret_before": " and ".join(told(before[part].mean()) for part in (seen, ~seen) if part.any()),
+        "recommended_poise": int((chosen["recommend()"] == "poise").sum()),
+        "recommended_runs": len(chosen),
+        "over_poise": f"{signed(float(poise.mean()))} ± {told(float(poise.sem()))}",
         "regret_methods": len(everywhere),
         "best_not_listed": f"{100 - 100 * fmean(listed_best):.0f} %",
         "best_not_listed_names": listed(best[[not each for each in listed_best]].value_counts().index[:3]),
@@ -124,8 +147,14 @@ def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]
 
 
 def summaries(cells: pd.DataFrame) -> str:
-    """The summary of each place, under its name."""
-    return "\n\n".join(f"**{place}**\n\n{summary_table(cells, place)}" for place in places(cells))
+    """The summary of each place, folded under its name."""
+    return "\n\n".join(folded(str(place), summary_table(cells, place)) for place in places(cells))
+
+
+def in_a_row(cells: pd.DataFrame) -> str:
+    """The classes of 64 images in a row of correlated streams, data set by data set."""
+    means = cells.groupby("data", sort=False)["classes_in_a_row"].mean()
+    return ", ".join(f"{DATA[str(data)]} {value:.0f}" for data, value in means.items())
 
 
 def with_gains(gain: Matrix, names: Sequence[str], stream: str | None = None) -> str:
