@@ -209,7 +209,7 @@ def test_a_rehearsal_that_raises_the_error_of_a_run_is_counted(cells: pd.DataFra
 def test_methods_that_are_alike_everywhere_are_named(cells: pd.DataFrame) -> None:
     gain = stream_cells.gains(cells)
     same = {
-        setting: by_name | {"poise": by_name["norm"] + 0.004, "tent": by_name["norm"] - 0.006}
+        setting: {**by_name, "poise": by_name["norm"] + 0.004, "tent": by_name["norm"] - 0.006}
         for setting, by_name in gain.items()
     }
     found = stream_runs.alike_norm(same, "mobilenet_v1")

@@ -75,12 +75,12 @@ def worst_run(cells: pd.DataFrame, name: str) -> dict[str, str]:
 def rehearsed_by_run(cells: pd.DataFrame) -> dict[str, Any]:
     """The share of runs and methods whose ECE a rehearsal lowers, and the targets of the others."""
     both = with_rehearsal(cells)
-    raw, rehearsed = (_by_run(both, "ece", kind).stack() for kind in (RAW, REHEARSED))
-    higher = raw.index[rehearsed.loc[raw.index] >= raw]
-    where = Counter(f"{DATA[str(run[0])]} {plain(run[4])}" for run in higher)
+    errors = both.pivot_table(index=[*RUN, "name"], columns="tempering", values="ece").reset_index()
+    higher = errors[errors[REHEARSED] >= errors[RAW]]
+    where = Counter(f"{DATA[d]} {plain(t)}" for d, t in zip(higher["data"], higher["target"], strict=True))
     return {
-        "lower_share_by_run": f"{100 - 100 * len(higher) / len(raw):.0f} %",
-        "rehearsed_runs": f"{len(raw):,}",
+        "lower_share_by_run": f"{100 - 100 * len(higher) / len(errors):.0f} %",
+        "rehearsed_runs": f"{len(errors):,}",
         "not_lower": ", ".join(f"{count} of {target}" for target, count in where.most_common(3)),
     }
 

@@ -127,7 +127,7 @@ def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]
     accuracies = with_others[["recommend()", *(name for name in ALWAYS.values() if name in with_others)]]
     seen = accuracies.index.get_level_values("data") == RULE_CHOSEN_ON
     best = results.loc[accuracies.index].idxmax(axis=1).astype(str)
-    poise = accuracies["recommend()"] - accuracies[ALWAYS["poise"]]
+    more = (accuracies["recommend()"] - accuracies[ALWAYS["poise"]]).to_numpy(float)
     before = results.loc[accuracies.index].max(axis=1) - with_others[ANY_LOSS]
     streams = best.index.get_level_values("stream")
     listed_best = [str(name) in short_list(stream) for stream, name in zip(streams, best, strict=True)]
@@ -139,7 +139,7 @@ def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]
         "regret_before": " and ".join(told(before[part].mean()) for part in (seen, ~seen) if part.any()),
         "recommended_poise": int((chosen["recommend()"] == "poise").sum()),
         "recommended_runs": len(chosen),
-        "over_poise": f"{signed(float(poise.mean()))} ± {told(float(poise.sem()))}",
+        "over_poise": f"{signed(more.mean())} ± {told(more.std(ddof=1) / len(more) ** 0.5)}",
         "regret_methods": len(everywhere),
         "best_not_listed": f"{100 - 100 * fmean(listed_best):.0f} %",
         "best_not_listed_names": listed(best[[not each for each in listed_best]].value_counts().index[:3]),
