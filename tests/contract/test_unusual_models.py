@@ -253,3 +253,15 @@ def test_detached_modules_export_with_a_dynamic_batch(form: str, strict: bool) -
     assert torch.allclose(
         exported(drifted(7)) if args else exported(image=drifted(7)), adapter.predict(drifted(7)), atol=1e-5
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_half_precision_that_learn_are_warned_of(dtype: torch.dtype) -> None:
+    """30 batches moved no scale of a normalisation layer: steps of 1e-3 are below the resolution at 1."""
+    model, _ = make()
+    model.to(dtype)
+    with pytest.warns(UserWarning, match=rf'tent learns weights of {dtype}.*precision="bf16"') as caught:
+        eq.create("tent", model)
+    assert caught[0].filename == __file__
+    eq.create("norm", model)  # learns nothing
+    eq.create("tent", model.float())

@@ -161,6 +161,7 @@ def test_8_layers_are_found_whatever_their_names(method: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(expected, came, strict=True))
 
 
+@pytest.mark.filterwarnings("ignore:.*are lost")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("method", eq.list_methods())
 def test_9_large_logits_in_half_precision_stay_finite(method: str, dtype: torch.dtype) -> None:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, get_args
 
+import torch
 from torch import nn
 
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
@@ -61,7 +62,19 @@ def make_responder(
         source.check_fits(student.fingerprint)
     _check_features(method, source)
     method.check_model(student, source)
+    _warn_of_half_precision(method, student)
     return Responder(student, method, temper, State(student, method, source, temper.initial()), source)
+
+
+def _warn_of_half_precision(method: Method, student: Student) -> None:
+    """Warn where weights that learn have so few bits that most steps are rounded away."""
+    half = {weight.dtype for weight in student.learned.values()} & {torch.float16, torch.bfloat16}
+    if half:
+        warnings.warn(
+            f"{method.name} learns weights of {', '.join(map(str, half))}: most steps are smaller than their "
+            'resolution and are lost. Pass the model in float32, and precision="bf16" for the speed',
+            stacklevel=callers_level(),
+        )
 
 
 def _check_features(method: Method, source: SourceStatistics | None) -> None:
