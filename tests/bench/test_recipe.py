@@ -7,6 +7,10 @@ import pytest
 import yaml
 
 from equipoise.bench.recipe import list_recipes, load_recipe, recipe_text
+from equipoise.bench.stream_plan import joined_shifts, resolved_order_options
+from equipoise.bench.sweep import picked_shifts
+from equipoise.data import open_data_set
+from equipoise.data.streams.make import KINDS
 from equipoise.errors import RecipeError
 from equipoise.registry import list_methods, method_class
 
@@ -45,7 +49,8 @@ def test_recipes_have_the_papers_settings(name: str) -> None:
 
 
 SHIPPED = {name for name in list_methods() if method_class(name).__module__.startswith("equipoise.methods.")}
-STREAMS = ("changing", "continual", "correlated", "noisy", "recurring")
+STREAMS = sorted(KINDS.keys() - {"shuffled", "sorted", "recorded"})
+"""Every kind of stream in which the domain changes; each has a recipe of its name."""
 
 
 def test_shipped_recipes_are_listed_and_explain_themselves() -> None:
@@ -105,7 +110,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     path.write_text("a: !!python/object/apply:os.system [true]\n")
     with pytest.raises(RecipeError, match="not YAML"):
         load_recipe(str(path))
-    with pytest.raises(RecipeError, match="there are changing, continual, correlated, demo, digits"):
+    with pytest.raises(RecipeError, match="there are abrupt, changing, continual, correlated, demo, digits"):
         load_recipe("mnist")
 
 
@@ -192,6 +197,20 @@ def test_a_stream_runs_on_the_recipe_of_a_data_set() -> None:
     other = load_recipe("recurring", on="tiny-imagenet-c")
     assert (other.data, other.training) == ("tiny-imagenet-c", load_recipe("tiny-imagenet-c").training)
     assert load_recipe("noisy", on="pacs").data == "pacs-c"
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_recipe_of_a_stream_joins_its_domains_in_the_order_of_its_name(name: str) -> None:
+    recipe = load_recipe(name, on="demo")
+    options = resolved_order_options(recipe.order, recipe.order_options)
+    assert (recipe.order, recipe.data) == (name, "demo-c")
+    assert recipe.order_options.keys() >= {"stretch", "ratio"} & options.keys()  # so that a copy shows it
+    shifts = picked_shifts(open_data_set(recipe.data, Path()).shifts, (), recipe.tiers)
+    domains = [stream.domains for stream in joined_shifts(shifts, recipe.order, targets=3)]
+    if name == "gradual":
+        assert domains == [tuple(f"tier {tier}" for tier in range(1, 6))] * 45  # 3 targets, 15 corruptions
+    else:
+        assert [len(names) for names in domains] == [1 if name == "changing" else 16] * 3
 
 
 def write(folder: Path, name: str, **content: object) -> str:

@@ -26,7 +26,7 @@ def test_recipes_are_listed_and_printed_as_they_are() -> None:
     assert runner.invoke(app, ["recipes", "pacs"]).output == recipe_text("pacs")
     wrong = runner.invoke(app, ["recipes", "cifar"])
     assert wrong.exit_code == 1
-    assert "no recipe 'cifar'; there are changing, continual" in wrong.output
+    assert "no recipe 'cifar'; there are abrupt, changing, continual" in wrong.output
 
 
 def test_data_tells_where_to_get_each_and_what_is_here(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -294,6 +295,27 @@ def test_what_is_not_there_is_refused() -> None:
     for wrong in (torch.zeros(3), torch.zeros(0, dtype=torch.int64), torch.zeros(2, 2, dtype=torch.int64)):
         with pytest.raises(OptionError, match=r"int64 tensors \(N,\) of at least one image.* domain 2"):
             make_stream([LABELS[0], wrong], "mixed", 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "came"),
+    [
+        ([[0, 1, 0], [1, 1, 0]], r"list of length 3 for domain 1"),
+        ([LABELS[0], np.array([0, 1, 0, 1, 0])], r"ndarray of int64 \(5,\) for domain 2"),
+        ([LABELS[0], None], r"NoneType for domain 2"),
+        ([0, 1, 0], r"int for domain 1"),
+        (LABELS[0], rf"Tensor of torch\.int64 \({len(LABELS[0])},\)$"),
+        (np.zeros(5, np.int64), r"ndarray of int64 \(5,\)$"),
+        ({"one": LABELS[0]}, r"dict of length 1$"),
+        (None, r"NoneType$"),
+    ],
+)
+def test_labels_of_another_type_are_refused_with_their_type_and_shape(labels: Any, came: str) -> None:
+    expected = r"expected labels as a list of int64 tensors \(N,\) of at least one image, one for each domain"
+    kinds: tuple[KindName, ...] = ("mixed", "shuffled")  # of one domain: 100 labels are not 100 domains
+    for kind in kinds:
+        with pytest.raises(OptionError, match=rf"{expected}, got {came}"):
+            make_stream(labels, kind, 0)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("noisy", "changing")])

@@ -1,37 +1,10 @@
 """The rule of choice on scores made by hand: the default, clear gains over it, the most honest form."""
 
-from typing import Literal
-
 import torch
 
-from equipoise.recommending.candidates import Candidate
-from equipoise.recommending.choosing import Form, chosen_form, joint_level
-from equipoise.recommending.scoring import ShiftSums, interval, shift_sums
-
-SHIFTS, SAMPLES = 10, 100
-
-
-def form(
-    name: str,
-    accuracies: list[float],
-    nll: float,
-    seconds: float = 1.0,
-    tempering: Literal["none", "rehearsed"] = "none",
-) -> Form:
-    """A method with an accuracy on each shift, and about the same loss on all of them."""
-    hits = SAMPLES * torch.tensor(accuracies, dtype=torch.float64)
-    losses = SAMPLES * (nll + 0.01 * torch.arange(SHIFTS, dtype=torch.float64))
-    sums = ShiftSums(torch.full((SHIFTS,), float(SAMPLES), dtype=torch.float64), hits, losses, 0.1)
-    return Form(Candidate(name), tempering, sums, seconds)
-
-
-UNEVEN = [0.1 * place for place in range(SHIFTS)]
-SOURCE = form("source", UNEVEN, nll=1.0)
-
-
-def moved(by: list[float]) -> list[float]:
-    """The source model's accuracies, each moved."""
-    return [min(1.0, max(0.0, base + each)) for base, each in zip(UNEVEN, by, strict=True)]
+from equipoise.recommending.choosing import chosen_form, joint_level
+from equipoise.recommending.scoring import interval, shift_sums
+from tests.support.forms import SHIFTS, SOURCE, UNEVEN, form, moved
 
 
 def test_a_small_gain_on_every_shift_is_clear_although_shifts_differ_much() -> None:
@@ -97,6 +70,14 @@ def test_a_rehearsal_that_makes_answers_less_honest_is_left_out() -> None:
     plain = form("norm", moved([0.1] * SHIFTS), nll=0.5)
     tempered = form("norm", moved([0.1] * SHIFTS), nll=0.9, tempering="rehearsed")
     assert chosen_form([SOURCE, plain, tempered]) is plain
+
+
+def test_a_rehearsal_that_changes_nothing_is_kept_for_its_estimate_of_accuracy() -> None:
+    """At a temperature of 1 the answers, and so their likelihood, are the same with and without it."""
+    plain = form("norm", moved([0.1] * SHIFTS), nll=0.5)
+    tempered = form("norm", moved([0.1] * SHIFTS), nll=0.5, tempering="rehearsed")
+    assert chosen_form([SOURCE, plain, tempered]) is tempered
+    assert chosen_form([SOURCE, tempered, plain]) is tempered
 
 
 def test_time_decides_nothing() -> None:

@@ -161,6 +161,7 @@ def test_without_time_only_source_and_poise_are_tried() -> None:
         assert rows(found, name)[0]["problem"].startswith("no time: about")
     assert {row["tempering"] for row in found.table if not row["problem"]} == {"none"}
     assert found.call.startswith("eq.create(")
+    assert "no other method was tried to the end" in found.why
 
 
 def test_a_budget_says_what_there_is_no_time_for() -> None:
@@ -257,7 +258,7 @@ def test_others_than_the_recommended_are_counted_without_it(methods: list[str], 
 @pytest.mark.parametrize(
     ("methods", "others"),
     [
-        (["poise"], ""),
+        (["poise"], ", and no other method was tried"),
         (["poise", "t3a"], ", and the other method is not clearly more accurate"),
         (["poise", "t3a", "bn_alpha"], ", and none of 2 other methods is clearly more accurate"),
     ],
@@ -284,6 +285,10 @@ def test_the_example_of_the_documentation_runs() -> None:
 
 def test_text_and_frame_have_every_method() -> None:
     text, frame = str(two()), two().frame()
+    assert (
+        "\n(intervals: 90 % each, over shifts; wider ones, which hold for all methods at once, decide; "
+        in text
+    )
     assert isinstance(frame, pd.DataFrame)
     assert len(frame) == len(two().table)
     for part in ("poise", "tent(learning_rate=0.0001)", "gain over source", "ECE", two().call, "→"):
@@ -328,7 +333,8 @@ def test_short_lists_have_methods_that_exist_for_every_kind() -> None:
         ({"methods": [("tent", {"rate": 1})]}, UnknownOptionError, "no option rate"),
         ({"methods": [("tent", {"tempering": "mean"})]}, OptionError, "recommend\\(\\) sets it"),
         ({"methods": [3]}, OptionError, "as a name, or as \\(name, options\\)"),
-        ({"budget": -1}, OptionError, "budget >= 0"),
+        ({"budget": -1}, OptionError, "budget as a number of seconds, 0 or more, or None, got -1"),
+        ({"budget": "5m"}, OptionError, "budget as a number of seconds, 0 or more, or None, got '5m'"),
         ({"shifts": 3}, OptionError, "shifts >= 8"),
         ({"samples": 10}, OptionError, "samples >= 100"),
     ],

@@ -102,7 +102,10 @@ def run_command(
     ] = None,
     tiers: Annotated[
         list[int] | None,
-        typer.Option(help="Only these tiers of corruption, in place of the recipe's; each is a stream."),
+        typer.Option(
+            help="Only these tiers of corruption, in place of the recipe's; each is a stream, or part of a "
+            "gradual one."
+        ),
     ] = None,
     seeds: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
     tempering: Annotated[

@@ -52,8 +52,8 @@ def recommend(
     The default is "poise", or no adaptation where "poise" clearly loses or is not among the methods. Another
     method is recommended if its gain over the default is clear: the one with the largest lower end. Gains are
     paired over shifts, and their bootstrap intervals hold for all methods at once with 90 %. The method is
-    rehearsed, on other shifts, and tempered if that lowers its negative log-likelihood; "poise" is before, as
-    with a rehearsal the source model may answer.
+    rehearsed, on other shifts, and tempered unless that raises its negative log-likelihood; "poise" is
+    before, as with a rehearsal the source model may answer.
 
     A method that cannot work on the model, that fails or takes too long is in the table with the reason. The
     model and torch's global random state are left alone.
@@ -88,7 +88,7 @@ def recommend(
     >>> found.adapter(model)(torch.randn(50, 6)).shape
     torch.Size([50, 3])
     """
-    clock = Budget(None if budget is None else number("budget", budget, low=0))
+    clock = Budget(_checked_budget(budget))
     model = checked_module(model)
     kind, stream_options = _checked_stream(stream)
     tried = candidates(methods, kind)
@@ -128,6 +128,15 @@ def _stopping() -> Iterator[None]:
             "the recommendation was stopped: nothing was kept, the model is as it was; a smaller budget=, "
             "length= or methods= takes less time"
         ) from None
+
+
+def _checked_budget(budget: Any) -> float | None:
+    """The seconds that trying may take."""
+    try:
+        return None if budget is None else number("budget", budget, low=0)
+    except OptionError:
+        expected = "expected budget as a number of seconds, 0 or more, or None"
+        raise OptionError(f"{expected}, got {budget!r}") from None
 
 
 def _checked_stream(stream: Any) -> tuple[StreamKind, Mapping[str, Any]]:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_FOOTNOTE = (
+    "(intervals: 90 % each, over shifts; wider ones, which hold for all methods at once, decide; "
+    "seconds: of one pass)"
+)
+
+
 class RecommendationRow(TypedDict):
     """A method in the table; numbers are None where there are no answers, and `problem` has the reason.
 
@@ -105,7 +111,7 @@ class Recommendation:
             if row["problem"]:
                 reason = shorten(row["problem"].partition("; ")[0], 110, placeholder=" …")
                 lines.append(f"  {row_name(row):<{width}}  {row['tempering']:<9}  {reason}")
-        lines += ["(intervals: 90 %, over shifts; seconds: of one pass)", self.why, f"    {self.call}"]
+        lines += [_FOOTNOTE, self.why, f"    {self.call}"]
         return "\n".join(lines)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.recommending.candidates import keywords
-from equipoise.recommending.choosing import Form, chosen_form, default_form, joint_level, most_honest
+from equipoise.recommending.choosing import Form, chosen_form
+from equipoise.recommending.reason import reason
 from equipoise.recommending.recommendation import Recommendation, RecommendationRow, ShiftRow
 from equipoise.recommending.scoring import interval
 from equipoise.recommending.session import Omission, Session
@@ -19,6 +20,7 @@ def recommendation_of(session: Session, functions: Mapping[str, Any]) -> Recomme
     if method_class(name).default_tempering != best.tempering:
         options["tempering"] = best.tempering
     ranked = sorted(session.forms, key=lambda form: -float(form.sums.accuracies[0]))
+    left_out = sum(omission.tempering == "none" for omission in session.omissions)
     rows = [_scored(form, baseline, form is best) for form in ranked]
     return Recommendation(
         method=name,
@@ -28,7 +30,7 @@ def recommendation_of(session: Session, functions: Mapping[str, Any]) -> Recomme
         table=[*rows, *(_left_out(omission) for omission in session.omissions)],
         shifts=[row for form in ranked for row in _by_shift(form, list(session.setting.stream.shifts))],
         stream=session.setting.stream.about,
-        why=_why(session, best),
+        why=reason(session.forms, left_out),
         functions=functions,
     )
 
@@ -36,31 +38,6 @@ def recommendation_of(session: Session, functions: Mapping[str, Any]) -> Recomme
 def _call(name: str, options: Mapping[str, Any], functions: Mapping[str, Any]) -> str:
     given = [f'"{name}"', "model", "source", *([keywords(options)] if options else [])]
     return f"eq.create({', '.join([*given, *(f'{function}={function}' for function in functions)])})"
-
-
-def _why(session: Session, best: Form) -> str:
-    """The choice in words."""
-    methods = most_honest(session.forms)
-    default = default_form(methods)
-    others = sum(form.adapts for form in methods.values() if form is not best)
-    baseline = next(form for form in methods.values() if not form.adapts)
-    if best is not default:
-        gain = best.gain(default, joint_level(len(methods) - 1))
-        name = default.candidate.name if default.adapts else "no adaptation"
-        several = f"; none of {others} other methods has a larger lower end" if others > 1 else ""
-        return (
-            f"{best.candidate} is clearly more accurate than {name}, by {gain.value:.3f}, at least "
-            f"{gain.low:.3f}{several}."
-        )
-    if not best.adapts:
-        return "No method is clearly more accurate than the model as it is: do not adapt."
-    gain = best.gain(baseline)
-    none = "the other method is not" if others == 1 else f"none of {others} other methods is"
-    compared = f", and {none} clearly more accurate" if others else ""
-    return (
-        f"{best.candidate.name} is the default{compared}; "
-        f"over no adaptation it gains {gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f})."
-    )
 
 
 def _scored(form: Form, baseline: Form, recommended: bool) -> RecommendationRow:

@@ -76,18 +76,32 @@ def _configured(kind: KindName, options: Mapping[str, Any]) -> Kind:
 
 
 def _domains(labels: Sequence[Tensor], names: Sequence[str], kind: KindName) -> Domains:
+    _check_labels(labels)
     fewest, most = KINDS[kind].fewest, KINDS[kind].most
     if not fewest <= len(labels) <= most:
         number = "one domain" if most == 1 else f"at least {fewest} domain{'s' * (fewest > 1)}"
         hint = '; "mixed" and "continual" take several' if len(labels) > most else ""
         raise OptionError(f"expected {number} for the kind {kind!r}, got {len(labels)}{hint}")
-    for place, of_domain in enumerate(labels):
-        if of_domain.ndim != 1 or of_domain.dtype != torch.int64 or len(of_domain) == 0:
-            raise OptionError(
-                f"expected labels as int64 tensors (N,) of at least one image, got {of_domain.dtype} "
-                f"{tuple(of_domain.shape)} for domain {place + 1}"
-            )
     named = list(names) or [f"domain {place + 1}" for place in range(len(labels))]
     if len(named) != len(labels) or len(set(named)) < len(named):
         raise OptionError(f"expected {len(labels)} different names of domains, got {', '.join(named)}")
     return Domains(named, [of_domain.cpu() for of_domain in labels])
+
+
+def _check_labels(labels: Any) -> None:
+    """OptionError unless there is a list of int64 tensors (N,), none of them empty."""
+    expected = "expected labels as a list of int64 tensors (N,) of at least one image, one for each domain"
+    if not isinstance(labels, Sequence):
+        raise OptionError(f"{expected}, got {_in_words(labels)}")
+    for number, given in enumerate(labels, 1):
+        fits = isinstance(given, Tensor) and given.ndim == 1 and given.dtype == torch.int64 and len(given) > 0
+        if not fits:
+            raise OptionError(f"{expected}, got {_in_words(given)} for domain {number}")
+
+
+def _in_words(value: Any) -> str:
+    """The type of a value, with its data type and shape or its length where it has them."""
+    name = type(value).__name__
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{name} of {value.dtype} {tuple(value.shape)}"
+    return f"{name} of length {len(value)}" if hasattr(value, "__len__") else name
