@@ -158,7 +158,7 @@ def test_without_time_only_source_and_poise_are_tried() -> None:
     scored = {row["method"] for row in found.table if not row["problem"]}
     assert scored == {"source", "poise"}
     for name in ("norm", "t3a"):
-        assert rows(found, name)[0]["problem"].startswith("no time: about")
+        assert rows(found, name)[0]["problem"].startswith("no time: not tried at all, and 0 s")
     assert {row["tempering"] for row in found.table if not row["problem"]} == {"none"}
     assert found.call.startswith("eq.create(")
 

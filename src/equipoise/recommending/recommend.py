@@ -66,8 +66,8 @@ def recommend(
             ("correlated", {"concentration": 0.01}). "shuffled" and "sorted" are streams of one domain: every
             shift is met from a reset. "gradual" orders shifts by the source model's accuracy. In "noisy"
             streams each value of a sample of no class comes from another sample.
-        budget: the seconds that trying may take; None: no limit. A method that would take longer, by its
-            first batches, is not tried; "source" and "poise" always are.
+        budget: the seconds that trying may take; None: no limit. A method that would take longer, by a few
+            samples or its first batches, is not tried; "source" and "poise" always are.
         methods: names, or pairs (name, options); by default a short list for the kind of stream.
             "source", no adaptation, is always among them.
         shifts: how many of the built-in shifts, or shifts of your own, as in `rehearse`; None: all. Inputs as
