@@ -23,7 +23,7 @@ from equipoise.recommending.session import Session
 from equipoise.recommending.tempering import divided_shifts
 from equipoise.recommending.trying import Budget, Setting, attempt
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, take
-from equipoise.rehearsing.rehearse import check_known_labels, check_shifts, measured_on
+from equipoise.rehearsing.rehearse import check_given, check_known_labels, check_shifts, measured_on
 from equipoise.rehearsing.streams import Shifts
 
 
@@ -88,7 +88,7 @@ def recommend(
     >>> found.adapter(model)(torch.randn(50, 6)).shape
     torch.Size([50, 3])
     """
-    clock = Budget(None if budget is None else number("budget", budget, low=0))
+    clock = _checked_budget(budget)
     model = checked_module(model)
     kind, stream_options = _checked_stream(stream)
     tried = candidates(methods, kind)
@@ -98,11 +98,12 @@ def recommend(
     batch_size, length = integer("batch_size", batch_size, low=1), integer("length", length, low=1)
     seed = integer("seed", seed, low=0, high=2**62)
     check_stream(kind, stream_options, length=length, batch_size=batch_size)
+    check_given(source, model)
     with _stopping():
         labelled = take(held_out, samples, seed, progress, model, inputs)
         chosen, others = divided_shifts(shifts, labelled.inputs)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
-        statistics = source or measured_on(model, labelled, needs, batch_size, outputs)
+        statistics = measured_on(model, labelled, needs, batch_size, outputs) if source is None else source
         check_known_labels(labelled.labels, statistics.num_classes)
         bare = replace(statistics, rehearsals={})
         near = labelled.near(device_of(model))
@@ -128,6 +129,13 @@ def _stopping() -> Iterator[None]:
             "the recommendation was stopped: nothing was kept, the model is as it was; a smaller budget=, "
             "length= or methods= takes less time"
         ) from None
+
+
+def _checked_budget(budget: Any) -> Budget:
+    try:
+        return Budget(None if budget is None else number("budget", budget, low=0))
+    except OptionError as error:
+        raise OptionError(f"{error}; None means no limit") from None
 
 
 def _checked_stream(stream: Any) -> tuple[StreamKind, Mapping[str, Any]]:
