@@ -89,7 +89,7 @@ def test_first_batches_end_as_soon_as_there_is_no_time_for_another(
     found = tried(seconds, batch=1.0, whole=7.0)
     assert clock.sizes.count(50) == batches
     assert clock.now <= seconds
-    after = "a batch of 16 takes 8.0 s" if batches < 3 else "about 104 s"
+    after = "one of 16 batches takes 8.0 s" if batches < 3 else "about 104 s"
     assert found.problem.startswith(f"no time: {after}, and ")
 
 

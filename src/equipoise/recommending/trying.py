@@ -162,13 +162,14 @@ def _pass(adapter: Adapter, candidate: Candidate, stream: MadeUpStream, budget: 
 
 
 def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
-    return adapter(inputs).detach().float().cpu()
+    logits: Tensor = adapter(inputs)
+    return logits.detach().float().cpu()
 
 
 def _refusal_of_the_rest(times: Sequence[float], batches: int, budget: Budget) -> str:
     """The reason why a pass ends after some of its first batches: no time for one more, or for all others."""
     if len(times) < TIMED:
-        return budget.refusal(times[-1], f"a batch of {batches} takes {times[-1]:.1f} s")
+        return budget.refusal(times[-1], f"one of {batches} batches takes {times[-1]:.1f} s")
     if len(times) == TIMED:
         return budget.refusal(statistics.mean(times[1:]) * (batches - TIMED))
     return ""
