@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.core.method import Context, Method, Update
 from equipoise.data.streams import KindName
-from equipoise.errors import OptionError, RehearsalError, UnknownMethodError, UnknownOptionError
+from equipoise.errors import OptionError, RehearsalError, SourceError, UnknownMethodError, UnknownOptionError
 from equipoise.recommending import candidates as listed
 from equipoise.recommending import recommend as module
 from equipoise.recommending.candidates import StreamKind
@@ -158,7 +158,7 @@ def test_without_time_only_source_and_poise_are_tried() -> None:
     scored = {row["method"] for row in found.table if not row["problem"]}
     assert scored == {"source", "poise"}
     for name in ("norm", "t3a"):
-        assert rows(found, name)[0]["problem"].startswith("no time: about")
+        assert rows(found, name)[0]["problem"].startswith("no time: not tried at all, and 0 s")
     assert {row["tempering"] for row in found.table if not row["problem"]} == {"none"}
     assert found.call.startswith("eq.create(")
     assert "no other method was tried to the end" in found.why
@@ -333,8 +333,9 @@ def test_short_lists_have_methods_that_exist_for_every_kind() -> None:
         ({"methods": [("tent", {"rate": 1})]}, UnknownOptionError, "no option rate"),
         ({"methods": [("tent", {"tempering": "mean"})]}, OptionError, "recommend\\(\\) sets it"),
         ({"methods": [3]}, OptionError, "as a name, or as \\(name, options\\)"),
-        ({"budget": -1}, OptionError, "budget as a number of seconds, 0 or more, or None, got -1"),
-        ({"budget": "5m"}, OptionError, "budget as a number of seconds, 0 or more, or None, got '5m'"),
+        ({"budget": -1}, OptionError, "budget as a number of seconds, 0 or more, or None for no limit, got -1"),
+        ({"budget": "5m"}, OptionError, "budget as a number of seconds, 0 or more, or None for no limit, got '5m'"),
+        ({"budget": float("inf")}, OptionError, "None for no limit, got inf"),
         ({"shifts": 3}, OptionError, "shifts >= 8"),
         ({"samples": 10}, OptionError, "samples >= 100"),
     ],
@@ -353,12 +354,42 @@ def test_arguments_are_checked(given: dict[str, Any], error: type[Exception], ma
     ],
 )
 def test_options_of_the_stream_are_checked_before_anything_is_read(stream: Any, match: str) -> None:
-    def unread() -> Any:
-        raise AssertionError("held-out data were read")
-        yield
-
     with pytest.raises(OptionError, match=match):
-        eq.recommend(trained(), unread(), **SMALL, stream=stream)
+        eq.recommend(trained(), _unread(), **SMALL, stream=stream)
+
+
+def _unread() -> Any:
+    raise AssertionError("held-out data were read")
+    yield
+
+
+@pytest.mark.parametrize("source", [3, 0, {}, "source.safetensors"])
+def test_sources_that_are_no_statistics_are_refused_before_anything_is_read(source: Any) -> None:
+    with pytest.raises(SourceError, match="expected source as SourceStatistics, got"):
+        eq.recommend(trained(), _unread(), **SMALL, source=source)
+
+
+def test_statistics_of_another_model_are_refused_as_create_does_before_anything_is_read() -> None:
+    other = eq.SourceStatistics.measure(plain_model(), [rows_of_features()[0]], progress=False)
+    with pytest.raises(SourceError, match="measured on another model") as expected:
+        eq.create("tent", trained(), other)
+    with pytest.raises(SourceError) as found:
+        eq.recommend(trained(), _unread(), **SMALL, source=other)
+    assert str(found.value) == str(expected.value)
+
+
+def test_inputs_without_built_in_shifts_need_shifts_of_ones_own_in_the_same_call() -> None:
+    tokens, model = torch.randint(9, (120, 5)), nn.Sequential(nn.Embedding(9, 4), nn.Flatten())
+    for call in (eq.recommend, eq.rehearse):
+        with pytest.raises(OptionError, match=rf"pass your own, {call.__name__}\(\.\.\., shifts="):
+            call(model, [(tokens, torch.arange(120) % 3)], progress=False)
+
+
+def test_batches_without_samples_are_left_out() -> None:
+    x, y = samples(1)
+    found = eq.recommend(trained(), [(x[:0], y[:0]), *held_out()], **SMALL, methods=[])
+    expected = recommended(methods=[])
+    assert [row["accuracy"] for row in found.table] == [row["accuracy"] for row in expected.table]
 
 
 def test_kinds_are_those_of_streams_that_need_no_order_in_time() -> None:

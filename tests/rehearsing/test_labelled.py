@@ -52,6 +52,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "inputs of two shapes": ([(X, Y), (X[:, :5], Y)], "inputs of one shape"),
     "inputs of two kinds": ([(X, Y), ({"input": X}, Y)], "inputs of one shape"),
     "inputs of another name": ([({"x": X}, Y)], "model takes, .input., got the keywords x"),
+    "inputs without their labels": ([(X, Y), (X, Y[:0])], "a row of inputs for each of 0 labels"),
+    "labels without their inputs": ([(X, Y), (X[:0], Y)], "at least one sample, got an empty batch"),
+    "batches without samples": ([(X[:0], Y[:0])], "at least 100 labelled samples.* got 0"),
     "nothing": ([], "got 0 .an iterator already used up"),
     "an iterator that is used up": (iter([]), "got 0 .an iterator already used up"),
 }
@@ -101,7 +104,18 @@ def test_what_is_no_model_is_refused() -> None:
 def test_statistics_of_another_model_are_refused() -> None:
     other = eq.SourceStatistics.measure(torch.nn.Linear(6, 3), [X], progress=False)
     with pytest.raises(eq.errors.SourceError, match="another model"):
-        eq.rehearse(plain_model(), [(X, Y)], source=other, shifts=8, progress=False)
+        eq.rehearse(plain_model(), _unread(), source=other, shifts=8, progress=False)
+
+
+@pytest.mark.parametrize("source", [3, 0, {}, "source.safetensors"])
+def test_sources_that_are_no_statistics_are_refused(source: Any) -> None:
+    with pytest.raises(eq.errors.SourceError, match="expected source as SourceStatistics, got"):
+        eq.rehearse(plain_model(), _unread(), source=source, shifts=8, progress=False)
+
+
+def _unread() -> Iterator[Any]:
+    raise AssertionError("labelled data were read")
+    yield
 
 
 class Endless(IterableDataset[Any]):
@@ -151,6 +165,37 @@ def test_every_sample_has_the_same_chance() -> None:
     assert float(counts.sum()) == 1000
     assert float(counts.min()) >= 15  # 33 are expected, with a standard deviation of 5
     assert float(counts.max()) <= 52
+
+
+@pytest.mark.parametrize(("count", "size"), [(100, 33), (150, 500), (499, 7)])
+def test_choices_are_those_of_algorithm_r_by_the_seed(count: int, size: int) -> None:
+    x, y = rows(500)
+    loader = DataLoader(TensorDataset(x, y), batch_size=size)
+    draw, chosen = torch.Generator().manual_seed(3), list(range(count))
+    for number in range(count + 1, 501):
+        place = int(torch.randint(number, (), generator=draw))
+        if place < count:
+            chosen[place] = number - 1
+    expected = [chosen[place] for place in torch.randperm(count, generator=draw).tolist()]
+    assert taken(loader, count, seed=3) == (expected, [int(y[row]) for row in expected])
+
+
+def test_memory_is_for_the_samples_that_came_and_not_for_those_that_may_come() -> None:
+    places, labels = taken(DataLoader(TensorDataset(*rows(200)), batch_size=30), 10**15)
+    assert sorted(places) == list(range(200))
+    assert labels == [place * 3 // 200 for place in places]
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("labels", [torch.zeros(0, dtype=torch.long), [], torch.zeros(0)])
+def test_batches_without_samples_are_left_out(place: int, labels: Any) -> None:
+    plain, model = [(X[:60], Y[:60]), (X[60:], Y[60:])], plain_model()
+    with_empty = [*plain[:place], (X[:0], labels), *plain[place:]]
+    expected, found = (take(loader, 110, 0, False, model) for loader in (plain, with_empty))
+    assert isinstance(expected.inputs, Tensor)
+    assert isinstance(found.inputs, Tensor)
+    assert torch.equal(found.inputs, expected.inputs)
+    assert torch.equal(found.labels, expected.labels)
 
 
 def test_a_small_loader_is_taken_whole_in_random_order() -> None:

@@ -23,7 +23,7 @@ from equipoise.recommending.session import Session
 from equipoise.recommending.tempering import divided_shifts
 from equipoise.recommending.trying import Budget, Setting, attempt
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, take
-from equipoise.rehearsing.rehearse import check_known_labels, check_shifts, measured_on
+from equipoise.rehearsing.rehearse import check_given, check_known_labels, check_shifts, measured_on
 from equipoise.rehearsing.streams import Shifts
 
 
@@ -66,8 +66,8 @@ def recommend(
             ("correlated", {"concentration": 0.01}). "shuffled" and "sorted" are streams of one domain: every
             shift is met from a reset. "gradual" orders shifts by the source model's accuracy. In "noisy"
             streams each value of a sample of no class comes from another sample.
-        budget: the seconds that trying may take; None: no limit. A method that would take longer, by its
-            first batches, is not tried; "source" and "poise" always are.
+        budget: the seconds that trying may take; None: no limit. A method that would take longer, by a few
+            samples or its first batches, is not tried; "source" and "poise" always are.
         methods: names, or pairs (name, options); by default a short list for the kind of stream.
             "source", no adaptation, is always among them.
         shifts: how many of the built-in shifts, or shifts of your own, as in `rehearse`; None: all. Inputs as
@@ -98,11 +98,12 @@ def recommend(
     batch_size, length = integer("batch_size", batch_size, low=1), integer("length", length, low=1)
     seed = integer("seed", seed, low=0, high=2**62)
     check_stream(kind, stream_options, length=length, batch_size=batch_size)
+    check_given(source, model)
     with _stopping():
         labelled = take(held_out, samples, seed, progress, model, inputs)
         chosen, others = divided_shifts(shifts, labelled.inputs)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
-        statistics = source or measured_on(model, labelled, needs, batch_size, outputs)
+        statistics = measured_on(model, labelled, needs, batch_size, outputs) if source is None else source
         check_known_labels(labelled.labels, statistics.num_classes)
         bare = replace(statistics, rehearsals={})
         near = labelled.near(device_of(model))
@@ -135,7 +136,7 @@ def _checked_budget(budget: Any) -> float | None:
     try:
         return None if budget is None else number("budget", budget, low=0)
     except OptionError:
-        expected = "expected budget as a number of seconds, 0 or more, or None"
+        expected = "expected budget as a number of seconds, 0 or more, or None for no limit"
         raise OptionError(f"{expected}, got {budget!r}") from None
 
 

@@ -25,7 +25,7 @@ def divided_shifts(shifts: int | Shifts | None, inputs: Inputs) -> tuple[Shifts,
     good. So no shift is in both, unless too few others are left; the one that changes nothing, which every
     rehearsal has, is not in the stream.
     """
-    known = chosen_shifts(shifts if isinstance(shifts, Mapping) else None, inputs)
+    known = chosen_shifts(shifts if isinstance(shifts, Mapping) else None, inputs, "recommend")
     every = {name: shift for name, shift in known.items() if name != NO_SHIFT}
     stream = dict(list(every.items())[:shifts]) if isinstance(shifts, int) else every
     others = {name: shift for name, shift in every.items() if name not in stream}

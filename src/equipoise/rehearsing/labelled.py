@@ -72,7 +72,7 @@ def take(
 
     A loader of known length is read to its end and every sample has the same chance (a data set may be sorted
     by class); one without is read until there are enough. A DataLoader that shuffles does so by the seed,
-    unless it has a generator of its own.
+    unless it has a generator of its own. Batches without samples are left out.
     """
     if isinstance(loader, (Tensor, Mapping)) or not isinstance(loader, Iterable):
         raise RehearsalError(
@@ -85,7 +85,10 @@ def take(
     with torch.random.fork_rng(devices=[]):  # torch's DataLoader draws from the global random state
         torch.manual_seed(seed)
         for item in bar:
-            part = _checked(item, model, inputs)
+            own, labels = _split(item)
+            if _is_empty(own, labels):
+                continue
+            part = _checked(own, labels, model, inputs)
             seen += len(part)
             taken.add(part, draw)
             if seen >= samples and not ends:
@@ -113,8 +116,16 @@ def _has_length(loader: Iterable[Any]) -> bool:
         return False
 
 
-def _checked(item: Any, model: nn.Module | None, function: InputsFunction | None) -> Labelled:
-    own, labels = _split(item)
+def _is_empty(own: Any, labels: Any) -> bool:
+    """Whether a batch has neither labels nor rows of inputs."""
+    try:
+        rows = [len(labels), *(len(leaf) for leaf in leaves(own).values() if isinstance(leaf, Tensor))]
+    except TypeError:  # no rows at all: refused with a reason later
+        return False
+    return not any(rows)
+
+
+def _checked(own: Any, labels: Any, model: nn.Module | None, function: InputsFunction | None) -> Labelled:
     inputs = _arguments(own, model, function)
     if not tensors_of(inputs) or not all(isinstance(tensor, Tensor) for tensor in tensors_of(inputs)):
         kind = type(own).__name__
@@ -178,25 +189,27 @@ def _arguments(own: Any, model: nn.Module | None, function: InputsFunction | Non
 
 
 class _Reservoir:
-    """A uniform choice of rows that come batch by batch (Vitter's algorithm R), in memory for just those."""
+    """A uniform choice of rows that come batch by batch (Vitter's algorithm R).
+
+    Memory grows with the rows that come, to twice as much each time, and never beyond `most`.
+    """
 
     def __init__(self, most: int) -> None:
         self._most, self._seen = most, 0
         self._like: Inputs = ()
         self._rows: dict[str, Tensor] = {}
-        self._labels = torch.zeros(most, dtype=torch.int64)
+        self._labels = torch.zeros(0, dtype=torch.int64)
 
     def add(self, part: Labelled, draw: torch.Generator) -> None:
         """Choose from a batch."""
         came = leaves(part.inputs)
         if not self._rows:
             self._like = part.inputs
-            self._rows = {
-                name: tensor.new_empty(self._most, *tensor.shape[1:]) for name, tensor in came.items()
-            }
+            self._rows = {name: tensor[:0] for name, tensor in came.items()}
         kinds = [{name: (t.shape[1:], t.dtype) for name, t in each.items()} for each in (self._rows, came)]
         if kinds[0] != kinds[1]:
             raise RehearsalError(f"expected inputs of one shape in all batches: {kinds[0]}, then {kinds[1]}")
+        self._make_room(self._seen + len(part))
         for row in range(len(part)):
             self._seen += 1
             place = self._seen - 1
@@ -207,8 +220,21 @@ class _Reservoir:
                 for name, tensor in came.items():
                     self._rows[name][place] = tensor[row]
 
+    def _make_room(self, rows: int) -> None:
+        if (needed := min(rows, self._most)) > len(self._labels):
+            room = min(max(needed, 2 * len(self._labels)), self._most)
+            self._labels = _enlarged(self._labels, room)
+            self._rows = {name: _enlarged(tensor, room) for name, tensor in self._rows.items()}
+
     def result(self) -> Labelled:
         """The rows that were chosen."""
         count = min(self._seen, self._most)
         inputs = map_leaves(self._like, lambda name, _: self._rows[name][:count])
         return Labelled(inputs, self._labels[:count])
+
+
+def _enlarged(tensor: Tensor, rows: int) -> Tensor:
+    """A tensor with more rows, the first of which are as they were."""
+    larger = tensor.new_empty(rows, *tensor.shape[1:])
+    larger[: len(tensor)] = tensor
+    return larger

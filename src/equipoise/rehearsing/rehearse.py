@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.calibration.shifts import NO_SHIFT, ShiftFunction, generic_shifts, image_shifts, scale_of
-from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.core.method import Method
 from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
 from equipoise.factory import create, make_method, options_of
 from equipoise.network.inputs import InputsFunction, check_functions
-from equipoise.network.modules import checked_module, device_of
+from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.network.nested import leaves, map_leaves
 from equipoise.network.outputs import OutputsFunction
 from equipoise.options import integer
@@ -88,11 +88,12 @@ def rehearse(
         integer("batch_size", batch_size, low=1),
     )
     seed = integer("seed", seed, low=0)
+    check_given(source, model)
     with _stopping():
         labelled = take(loader, samples, seed, progress, model, inputs)
         chosen = chosen_shifts(shifts, labelled.inputs)
         needs, _ = make_method(method, options)
-        measured = source or measured_on(model, labelled, [needs], batch_size, outputs)
+        measured = measured_on(model, labelled, [needs], batch_size, outputs) if source is None else source
         check_known_labels(labelled.labels, measured.num_classes)
         bare = replace(measured, rehearsals={})
         own = {"tempering": "none", "distributed": False, "inputs": as_it_is, "outputs": outputs}
@@ -140,6 +141,12 @@ def check_shifts(shifts: int | Shifts | None) -> None:
         integer("shifts", shifts, low=FEWEST_SHIFTS)
 
 
+def check_given(source: SourceStatistics | None, model: nn.Module) -> None:
+    """Refuse statistics that are given and are none, or those of another model; SourceError."""
+    if source is not None:
+        check_source(source).check_fits(fingerprint(model))
+
+
 def as_it_is(inputs: Inputs) -> Inputs:
     """The model's arguments as they were read from the loader."""
     return inputs
@@ -176,18 +183,18 @@ def check_known_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def chosen_shifts(shifts: int | Shifts | None, inputs: Inputs) -> Shifts:
-    """The shifts to rehearse, the one that changes nothing first."""
+def chosen_shifts(shifts: int | Shifts | None, inputs: Inputs, caller: str = "rehearse") -> Shifts:
+    """The shifts to rehearse, the one that changes nothing first; errors name the `caller`."""
     if isinstance(shifts, Mapping):
         found: Shifts = dict(shifts)
     else:
-        found = _built_in(inputs)
+        found = _built_in(inputs, caller)
         if shifts is not None:
             found = dict(list(found.items())[: int(shifts) - 1])
     return {NO_SHIFT: lambda x, _: x, **{name: shift for name, shift in found.items() if name != NO_SHIFT}}
 
 
-def _built_in(inputs: Inputs) -> Shifts:
+def _built_in(inputs: Inputs, caller: str) -> Shifts:
     floats = {
         name: tensor
         for name, tensor in leaves(inputs).items()
@@ -200,7 +207,7 @@ def _built_in(inputs: Inputs) -> Shifts:
         raise OptionError(
             f"there are no built-in shifts for these inputs ({got}), only for one tensor of images or one "
             "of other floats: pass your own, "
-            "rehearse(..., shifts={name: lambda inputs, generator: changed, ...})"
+            f"{caller}(..., shifts={{name: lambda inputs, generator: changed, ...}})"
         )
     ((key, tensor),) = floats.items()
     scale = scale_of(tensor)
