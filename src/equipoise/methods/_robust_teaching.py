@@ -46,8 +46,8 @@ class RobustMethod(TaughtMethod):
     counters = slots.STORING_COUNTERS
     arrives = (f"{SAMPLES}*",)
 
-    capacity: int = option(64, low=1)
-    every: int = option(64, low=1)
+    capacity: int = option(64, low=1, high=slots.MOST)
+    every: int = option(64, low=1, high=2**63 - 1)
     decay: float = option(0.999, low=0, high=1)
     mirrored: bool = flag(False)
     seed: int = option(0, low=0, high=2**63 - 1)
