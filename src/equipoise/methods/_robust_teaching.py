@@ -42,6 +42,7 @@ class RobustMethod(TaughtMethod):
         norm_momentum: the share that 64 samples of the memory have in the running statistics.
     """
 
+    needs_images = True
     stores_samples = True
     counters = slots.STORING_COUNTERS
     arrives = (f"{SAMPLES}*",)

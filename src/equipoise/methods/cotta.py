@@ -56,6 +56,7 @@ class Cotta(teachers.TaughtMethod):
     """
 
     name = "cotta"
+    needs_images = True
     default_teacher = "resident"
     default_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.01, "adam": 1e-3}
 

@@ -50,6 +50,7 @@ class Memo(Method):
     """
 
     name = "memo"
+    needs_images = True
 
     views: int = option(64, low=1, high=2**20)
     learning_rate: float = option(2.5e-4, low=0)
