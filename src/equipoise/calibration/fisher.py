@@ -42,8 +42,8 @@ class Fisher:
             found = slope(cross_entropy(at_least_single(logits), logits.argmax(1)), self._parameters)
         if found.failure:
             raise ModelError(
-                f"expected a model whose answers depend on the parameters that fisher= names, but {found.failure}"
-                ": a forward with torch.no_grad inside, or detached logits, cannot learn by gradients"
+                f"expected answers that depend on the parameters that fisher= chooses, but {found.failure}: "
+                "a model with torch.no_grad inside its forward, or detached logits, has no gradients"
             )
         for name, gradient in found.gradients.items():
             self._sums[name] += gradient.float() ** 2
