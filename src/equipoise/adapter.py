@@ -146,6 +146,7 @@ class Adapter(AdapterFacts):
     def _answer(self, batch: Batch) -> Tensor:
         """Answer a batch and learn from it."""
         respond = self._respond
+        respond.method.check_batch(batch)
         with torch.inference_mode(False), torch.enable_grad(), fresh_autocast_cache():
             batch = batch.learnable()
             for parameter in respond.student.learned.values():

@@ -1,10 +1,13 @@
 """Options: dataclass fields with a range, and errors that say what was expected and what came."""
 
 import math
+import operator
 from collections.abc import Callable, Collection
 from dataclasses import field, fields
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from equipoise.errors import OptionError
 
@@ -15,20 +18,37 @@ def number(name: str, value: Any, *, low: float = -math.inf, high: float = math.
     """A finite real number in [low, high] as a float; numpy and tensor scalars count as numbers."""
     try:
         real = math.nan if isinstance(value, (bool, str)) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         real = math.nan
     if not (math.isfinite(real) and low <= real <= high):
-        limits = [f">= {low:g}"] * (low > -math.inf) + [f"<= {high:g}"] * (high < math.inf)
-        raise OptionError(f"expected {name} {' and '.join(limits) or 'as a number'}, got {value!r}")
+        raise _out_of_range(name, value, low, high)
     return real
 
 
 def integer(name: str, value: Any, *, low: float, high: float = math.inf) -> int:
-    """A whole number in [low, high] as an int; 3.0 and numpy's integers count as whole."""
-    real = number(name, value, low=low, high=high)
-    if real != int(real):
-        raise OptionError(f"expected {name} as a whole number, got {value!r}")
-    return int(real)
+    """A whole number in [low, high] as an int, exact at any size; 3.0 and numpy's integers count as whole."""
+    try:
+        whole = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        whole = None
+    if whole is None:
+        real = number(name, value, low=low, high=high)
+        if real != int(real):
+            raise OptionError(f"expected {name} as a whole number, got {value!r}")
+        whole = int(real)
+    if not low <= whole <= high:
+        raise _out_of_range(name, value, low, high)
+    return whole
+
+
+def _out_of_range(name: str, value: Any, low: float, high: float) -> OptionError:
+    """The error of a number that is not in [low, high]; whole limits are shown in full."""
+    limits = [f">= {_shown(low)}"] * (low > -math.inf) + [f"<= {_shown(high)}"] * (high < math.inf)
+    return OptionError(f"expected {name} {' and '.join(limits) or 'as a number'}, got {value!r}")
+
+
+def _shown(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
 def one_of(name: str, value: Any, known: Collection[str]) -> str:
@@ -55,8 +75,8 @@ def choice(default: str, known: Collection[str]) -> Any:
 
 
 def flag(default: bool) -> Any:
-    """A dataclass field: true or false."""
-    return field(default=default, metadata={_CHECK: lambda _name, value: bool(value)})
+    """A dataclass field: true or false; the text "false", which is true to Python, is refused."""
+    return field(default=default, metadata={_CHECK: _true_or_false})
 
 
 def checked_by(check: Callable[[str, Any], Any], default: Any) -> Any:
@@ -73,3 +93,14 @@ def check_options(options: Any) -> None:
 
 def _or_none(check: Callable[[str, Any], Any], name: str, value: Any) -> Any:
     return None if value is None else check(name, value)
+
+
+def _true_or_false(name: str, value: Any) -> bool:
+    """A bool; numpy's counts as one, and so do the whole numbers 0 and 1."""
+    try:
+        index = int(value) if isinstance(value, np.bool_) else operator.index(value)
+    except TypeError:
+        index = -1
+    if index not in (0, 1):
+        raise OptionError(f"expected {name} as True or False, got {value!r}")
+    return bool(index)

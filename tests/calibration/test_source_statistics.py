@@ -189,3 +189,23 @@ def test_statistics_made_by_hand_are_taken_on_trust() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert adapter(images(4)).shape == (4, 5)
+
+
+class WithoutGradients(nn.Module):
+    """A model that was deployed with no_grad inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = make()[0]
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.inner(x)
+        return logits
+
+
+def test_the_fisher_diagonal_of_a_model_without_gradients_is_refused() -> None:
+    model = WithoutGradients()
+    assert eq.SourceStatistics.measure(model, [images(8)], progress=False).num_samples == 8
+    with pytest.raises(eq.errors.ModelError, match=r"the loss depends on no parameter.*no_grad"):
+        eq.SourceStatistics.measure(model, [images(8)], fisher=True, progress=False)

@@ -373,3 +373,9 @@ def test_images_of_another_data_set_are_refused_before_the_first_batch() -> None
         stream.batches([images[0], Images(images[1].pixels[:, :1], images[1].labels)], 5)
     with pytest.raises(OptionError, match="size >= 1"):
         stream.batches(images, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_seeds_are_kept_exactly(kind: KindName) -> None:
+    assert stream_of(kind, seed=2**53 + 1).seed == 2**53 + 1
+    assert stream_of(kind, seed=2**63 - 1).seed == 2**63 - 1

@@ -156,7 +156,7 @@ def test_a_nan_sample_neither_enters_nor_counts() -> None:
     assert same(snapshot(clean), snapshot(other))
 
 
-def test_inputs_that_are_no_images_are_refused_when_views_are_made() -> None:
+def test_inputs_that_are_no_images_are_refused() -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).eval()
     adapter = eq.create("rotta", model, every=4)
     before = snapshot(adapter)

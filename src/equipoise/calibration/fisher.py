@@ -4,10 +4,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from equipoise.errors import ModelError
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.network.modules import frozen_copy
 from equipoise.network.normalisation import batch_statistics
+from equipoise.network.optimizer import slope
 from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, select_parameters
 
@@ -37,11 +39,14 @@ class Fisher:
             with batch_statistics(self._model, 0.0, inputs.rows):
                 output = self._model(*inputs.args, **inputs.kwargs)
                 logits = checked_logits(output, inputs.rows, None, self._outputs)
-            loss = cross_entropy(at_least_single(logits), logits.argmax(1))
-            gradients = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
-        for name, gradient in zip(self._parameters, gradients, strict=True):
-            if gradient is not None:
-                self._sums[name] += gradient.float() ** 2
+            found = slope(cross_entropy(at_least_single(logits), logits.argmax(1)), self._parameters)
+        if found.failure:
+            raise ModelError(
+                f"expected answers that depend on the parameters that fisher= chooses, but {found.failure}: "
+                "a model with torch.no_grad inside its forward, or detached logits, has no gradients"
+            )
+        for name, gradient in found.gradients.items():
+            self._sums[name] += gradient.float() ** 2
         self._batches += 1
 
     def result(self) -> dict[str, Tensor]:

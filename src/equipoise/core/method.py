@@ -18,6 +18,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Tempering
 from equipoise.network.batch import Batch
 from equipoise.network.flags import Check
+from equipoise.network.images import images_among, not_one_image
 from equipoise.network.parameters import Parameters
 from equipoise.network.student import Student
 from equipoise.network.teacher import Residence
@@ -152,6 +153,7 @@ class Method(ABC):
         needs_source: whether the method needs source statistics, tempered or not.
         needs_fisher: whether the source statistics must hold the Fisher diagonal.
         needs_features: whether the source statistics must hold moments of the linear head's inputs.
+        needs_images: whether `step` makes views of images; a batch without any is refused (`check_batch`).
         asks_source: whether `step` needs the source model's answers to each batch.
         moves_statistics: whether running statistics of normalisation layers follow the stream.
         stores_samples: whether samples are kept as they came.
@@ -167,6 +169,7 @@ class Method(ABC):
     needs_source: ClassVar[bool] = False
     needs_fisher: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
+    needs_images: ClassVar[bool] = False
     asks_source: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
     stores_samples: ClassVar[bool] = False
@@ -207,6 +210,11 @@ class Method(ABC):
     def check_model(self, student: Student, source: SourceStatistics | None) -> None:
         """Raise ModelError, OptionError or SourceError if the method cannot adapt this model."""
         return
+
+    def check_batch(self, batch: Batch) -> None:
+        """Raise BatchError if `step` makes views of images, and not exactly one input is images."""
+        if self.needs_images and len(images_among(batch.samples())) != 1:
+            raise not_one_image(self.name, batch.samples())
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Raise StateError if the memory or the counters of a state do not fit the options or the model."""

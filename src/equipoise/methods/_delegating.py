@@ -7,12 +7,14 @@ from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Counts, Memory, Method, Plan, Update
+from equipoise.network.batch import Batch
 from equipoise.network.parameters import Parameters
 from equipoise.network.student import Student
 
 _FACTS = (
-    *("needs_source", "needs_fisher", "needs_features", "asks_source", "moves_statistics", "stores_samples"),
-    *("uses_prototypes", "counters", "arrives", "default_tempering", "default_teacher", "measuring"),
+    *("needs_source", "needs_fisher", "needs_features", "needs_images", "asks_source", "moves_statistics"),
+    *("stores_samples", "uses_prototypes", "counters", "arrives"),
+    *("default_tempering", "default_teacher", "measuring"),
 )
 
 
@@ -57,6 +59,10 @@ class DelegatingMethod(Method):
     def check_model(self, student: Student, source: SourceStatistics | None) -> None:
         """Refuse what the inner method refuses."""
         self.inner.check_model(student, source)
+
+    def check_batch(self, batch: Batch) -> None:
+        """Refuse what the inner method refuses."""
+        self.inner.check_batch(batch)
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse what the inner method refuses."""

@@ -42,12 +42,13 @@ class RobustMethod(TaughtMethod):
         norm_momentum: the share that 64 samples of the memory have in the running statistics.
     """
 
+    needs_images = True
     stores_samples = True
     counters = slots.STORING_COUNTERS
     arrives = (f"{SAMPLES}*",)
 
-    capacity: int = option(64, low=1)
-    every: int = option(64, low=1)
+    capacity: int = option(64, low=1, high=slots.MOST)
+    every: int = option(64, low=1, high=2**63 - 1)
     decay: float = option(0.999, low=0, high=1)
     mirrored: bool = flag(False)
     seed: int = option(0, low=0, high=2**63 - 1)

@@ -14,6 +14,9 @@ from equipoise.network.named_tensors import part
 SLOT_CLASSES = "classes"
 """The memory of the class in each slot, -1 where it is free."""
 
+MOST = 2**20
+"""The largest capacity of a memory: more samples would be no recent ones, and fit on no machine."""
+
 _WAITING, _FULL = "waiting", "full"
 
 STORING_COUNTERS = (_WAITING, _FULL)

@@ -49,7 +49,7 @@ def views_of(batch: Batch, draws: Tensor, view: Callable[[Tensor, Tensor], Tenso
     """A batch of several views of each image, those of an image in a row.
 
     Args:
-        batch: the batch, whose first tensor is the images.
+        batch: the batch, with images among its inputs (`Batch.change`).
         draws: uniform random numbers (N, views, K).
         view: makes a view of each image out of K random numbers, such as `weak_views`.
     """

@@ -56,10 +56,11 @@ class Cotta(teachers.TaughtMethod):
     """
 
     name = "cotta"
+    needs_images = True
     default_teacher = "resident"
     default_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.01, "adam": 1e-3}
 
-    views: int = option(32, low=1)
+    views: int = option(32, low=1, high=2**20)
     confidence: float | None = option(None, low=0, high=1)
     decay: float = option(0.999, low=0, high=1)
     restore: float | None = option(None, low=0, high=1)

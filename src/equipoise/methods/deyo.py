@@ -47,6 +47,7 @@ class Deyo(WindowedMethod):
     """
 
     name = "deyo"
+    needs_images = True
 
     margin: float = option(0.5, low=0)
     min_drop: float = option(0.2, low=-1, high=1)

@@ -50,8 +50,9 @@ class Memo(Method):
     """
 
     name = "memo"
+    needs_images = True
 
-    views: int = option(64, low=1)
+    views: int = option(64, low=1, high=2**20)
     learning_rate: float = option(2.5e-4, low=0)
     prior: float = option(16.0, low=0)
     parameters: Parameters = checked_by(checked_parameters, "all")

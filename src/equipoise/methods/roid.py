@@ -31,12 +31,11 @@ class Roid(WindowedMethod):
     """Robust test-time adaptation (Marsden, Döbler and Yang, WACV 2024), of models on images.
 
     With p̄ a moving average of the probabilities, w the weights of samples that are certain and unlike p̄
-    (`_roid_losses.sample_weights`), z the logits and z' those of a view of each image:
+    (`_roid_losses.sample_weights`), z the logits and z' those of a view of each image, by a second forward:
 
         L = Σ_i w_i · (SLR(z_i) + SCE(z_i, z'_i)) / N,   θ ← optimiser step,   θ ← .99 θ + .01 θ_source,
 
-    SLR the soft likelihood ratio, SCE the symmetric cross-entropy; p̄ ← .9 p̄ + .1 mean_i p_i from uniform. Two
-    forwards and a backward a batch.
+    SLR the soft likelihood ratio, SCE the symmetric cross-entropy; p̄ ← .9 p̄ + .1 mean_i p_i from uniform.
 
     Args:
         prior_correction: whether ln of the smoothed mean probability of the batch is added to the answers
@@ -46,12 +45,12 @@ class Roid(WindowedMethod):
         seed: of the random numbers.
 
     Deviations: those of TENT. The authors multiply the logits by the smoothed prior, which flips its effect
-    for negative logits and leaves probabilities without meaning. N is the real size of the batch. All images
-    are in the second forward, with weights of 0 where they are not kept: a selection would change the
-    statistics of batch norm. Of a single sample w = 1.
+    for negative logits. N is the real size of the batch. All images are in the second forward, with weights
+    of 0 where they are not kept: a selection would change batch norm's statistics. Of one sample w = 1.
     """
 
     name = "roid"
+    needs_images = True
     arrives = (f"{SAMPLES}*", AVERAGE_ANSWER)
 
     prior_correction: bool = flag(False)

@@ -50,10 +50,10 @@ class Sotta(GradientMethod):
     counters = slots.STORING_COUNTERS
     arrives = (f"{SAMPLES}*",)
 
-    capacity: int = option(64, low=1)
+    capacity: int = option(64, low=1, high=slots.MOST)
     confidence: float | None = option(None, low=0, high=1)
     rho: float = option(0.05, low=0)
-    every: int = option(64, low=1)
+    every: int = option(64, low=1, high=2**63 - 1)
     seed: int = option(0, low=0, high=2**63 - 1)
     optimizer: OptimizerName = choice("adam", OPTIMIZERS)
     norm_momentum: float = option(0.2, low=0, high=1)

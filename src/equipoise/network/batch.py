@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import BatchError, BatchTypeError
+from equipoise.network.images import images_among, not_one_image
 from equipoise.network.nested import leaves, map_leaves
 
 
@@ -53,9 +54,16 @@ class Batch:
         return self._each(lambda _, value: function(value) if isinstance(value, Tensor) else value)
 
     def change(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        """The same batch with a function applied to its first tensor, the input proper: an augmented view."""
-        first = next(name for name, value in self.named().items() if isinstance(value, Tensor))
-        return self._each(lambda name, value: function(value) if name == first else value)
+        """The same batch with a function applied to its images, or without any to its first input.
+
+        BatchError where several inputs can be the images (`images.images_among`).
+        """
+        samples = self.samples()
+        images = images_among(samples)
+        if len(images) > 1:
+            raise not_one_image("a view", samples)
+        changed = next(iter(images or samples))
+        return self._each(lambda name, value: function(value) if name == changed else value)
 
     def _per_sample(self, value: Tensor) -> bool:
         """A tensor with another leading size (position ids of shape (1, L), say) belongs to all samples."""

@@ -1,6 +1,6 @@
 """The parameters that learn: all, the encoder's, those of normalisation layers, or by name patterns."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -22,7 +22,10 @@ def checked_parameters(name: str, which: Any) -> str | list[str]:
     """A choice of parameters as a name or a list of patterns; OptionError for anything else."""
     if isinstance(which, str) and which in NAMED:
         return which
-    patterns = [] if isinstance(which, str) or not isinstance(which, Iterable) else list(which)
+    try:
+        patterns = [] if isinstance(which, str) else list(which)
+    except TypeError:  # a tensor of a single number has `__iter__` all the same
+        patterns = []
     if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         known = ", ".join(f'"{choice}"' for choice in NAMED)
         raise OptionError(f"expected {name}={known} or a list of name patterns, got {which!r}")
