@@ -333,8 +333,16 @@ def test_short_lists_have_methods_that_exist_for_every_kind() -> None:
         ({"methods": [("tent", {"rate": 1})]}, UnknownOptionError, "no option rate"),
         ({"methods": [("tent", {"tempering": "mean"})]}, OptionError, "recommend\\(\\) sets it"),
         ({"methods": [3]}, OptionError, "as a name, or as \\(name, options\\)"),
-        ({"budget": -1}, OptionError, "budget as a number of seconds, 0 or more, or None for no limit, got -1"),
-        ({"budget": "5m"}, OptionError, "budget as a number of seconds, 0 or more, or None for no limit, got '5m'"),
+        (
+            {"budget": -1},
+            OptionError,
+            "0 or more, or None for no limit, got -1",
+        ),
+        (
+            {"budget": "5m"},
+            OptionError,
+            "budget as a number of seconds, 0 or more.*got '5m'",
+        ),
         ({"budget": float("inf")}, OptionError, "None for no limit, got inf"),
         ({"shifts": 3}, OptionError, "shifts >= 8"),
         ({"samples": 10}, OptionError, "samples >= 100"),
