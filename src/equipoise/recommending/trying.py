@@ -24,7 +24,7 @@ from equipoise.rehearsing.rehearse import as_it_is
 TIMED = 3
 """Batches after which the time of a whole pass is estimated; the first is not timed, as it warms up."""
 
-FEW = 2
+FIRST_SAMPLES = 2
 """Samples that are timed first, where there is a limit: some methods take many forwards for each sample."""
 
 
@@ -126,7 +126,7 @@ def _refusal_of_a_batch(candidate: Candidate, setting: Setting, budget: Budget) 
         return problem
     if math.isinf(budget.left):
         return ""
-    adapter, size = _adapter(candidate, setting, engine="eager"), FEW
+    adapter, size = _adapter(candidate, setting, engine="eager"), FIRST_SAMPLES
     part, inputs = next(setting.stream.batches(adapter.device))
     while size < len(part.places):
         before = time.monotonic()
