@@ -170,7 +170,7 @@ def test_less_of_a_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing"], "no recipe 'nothing'; there are changing, continual, correlated"),
+        (["nothing"], "no recipe 'nothing'; there are abrupt, changing, continual, correlated"),
         (["demo", "--methods", "magic"], "no method 'magic'"),
         (["demo", "--targets", "moon"], "no target 'moon'; there are "),
         (["demo", "--backbones", "resnet5000"], "no network 'resnet5000'"),
