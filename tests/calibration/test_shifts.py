@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.calibration.shifts import ShiftFunction, generic_shifts, image_shifts, scale_of
+from equipoise.calibration.column_shifts import column_shifts
+from equipoise.calibration.columns import columns_of
+from equipoise.calibration.shifts import ShiftFunction, image_shifts, scale_of
 from equipoise.data.corruptions import CORRUPTIONS
 
 
@@ -52,7 +54,7 @@ def test_none_of_them_is_a_benchmark_corruption() -> None:
     def plain(name: str) -> str:
         return name.lower().replace("_", " ").strip(" .0123456789x")
 
-    ours = {*NAMES, *generic_shifts(scale_of(torch.randn(5, 4)), True)}
+    ours = {*NAMES, *column_shifts(columns_of(torch.randn(5, 3, 9), {}))}
     kept = {plain(name) for name in CORRUPTIONS}
     assert not {plain(name) for name in ours} & kept
     for word in ("blur", "fog", "frost", "snow", "contrast", "brightness", "jpeg", "pixel", "elastic"):
@@ -141,71 +143,10 @@ def test_constant_channels_and_values_beyond_the_scale() -> None:
             assert bool((found >= scale.low - 1e-5).all() & (found <= scale.high + 1e-5).all()), name
 
 
-def test_the_scale_of_images_and_of_features() -> None:
+def test_the_scale_of_images() -> None:
     x = KINDS["normalised"]
     scale = scale_of(x)
     for channel in range(3):
         values = x[:, channel].flatten().double()
         assert float(scale.low[0, channel, 0, 0]) == pytest.approx(float(values.min()))
         assert float(scale.high[0, channel, 0, 0]) == pytest.approx(float(values.max()))
-        assert float(scale.mean[0, channel, 0, 0]) == pytest.approx(float(values.mean()), abs=1e-6)
-        assert float(scale.spread[0, channel, 0, 0]) == pytest.approx(float(values.std(correction=0)))
-    steps = torch.randn(5, 7, 4, generator=seeded())
-    assert scale_of(steps).mean.shape == (1, 1, 4)
-    torch.testing.assert_close(scale_of(steps).mean.flatten(), steps.reshape(-1, 4).mean(0))
-
-
-FLOATS = {
-    "features": 5 * torch.randn(40, 9, generator=torch.Generator().manual_seed(0)) + 20,
-    "steps": 5 * torch.randn(20, 7, 9, generator=torch.Generator().manual_seed(0)) - 3,
-    "double": torch.randn(20, 9, generator=torch.Generator().manual_seed(0)).double(),
-}
-
-
-@pytest.mark.parametrize("kind", FLOATS)
-def test_generic_shifts(kind: str) -> None:
-    x = FLOATS[kind]
-    shifts = generic_shifts(scale_of(x), x.ndim > 2)
-    assert ("permute steps" in shifts) == (x.ndim > 2)
-    assert len(shifts) >= 8
-    before = x.clone()
-    for name, shift in shifts.items():
-        found = shift(x, seeded())
-        assert (found.shape, found.dtype) == (x.shape, x.dtype), name
-        assert bool(found.isfinite().all()), name
-        assert torch.equal(found, shift(x, seeded())), name
-        assert float((found - x).abs().mean()) > 0.01, name
-        one = shift(x[:1], seeded())
-        assert one.shape == x[:1].shape, name
-        assert bool(one.isfinite().all()), name
-        assert torch.equal(x, before), name
-
-
-def test_formulas_of_some_generic_shifts() -> None:
-    x = FLOATS["features"]
-    shifts = generic_shifts(scale_of(x), False)
-    mean, spread = x.double().mean(0), x.double().std(0, correction=0)
-    z = (x.double() - mean) / spread
-    expected = {"scale .5": 0.5 * z, "scale 2": 2 * z, "invert": -z, "saturate": z.clamp(-1, 1)}
-    for name, value in expected.items():
-        torch.testing.assert_close(
-            shifts[name](x, seeded()).double(), mean + value * spread, rtol=1e-4, atol=1e-3
-        )
-    dropped = shifts["drop .3"](x, seeded()).double()
-    away = (dropped - x).abs() > 1e-4
-    assert 0.2 < float(away.double().mean()) < 0.4
-    torch.testing.assert_close(dropped[away], mean.expand_as(x)[away], rtol=1e-4, atol=1e-3)
-    noise = (shifts["noise .5"](x, seeded()).double() - x) / spread
-    assert float(noise.std()) == pytest.approx(0.5, rel=0.15)
-    moved = (shifts["move 1"](x, seeded()).double() - x) / spread
-    assert float(moved.std(0).max()) < 1e-3  # the same for the whole batch
-    permuted = shifts["permute .3"](x, seeded()).double()
-    assert (
-        sum(not torch.allclose(a, b, atol=1e-3) for a, b in zip(permuted.T, x.double().T, strict=True)) == 3
-    )
-
-
-def test_single_features() -> None:
-    x = torch.randn(20, 1, generator=seeded())
-    for name, shift in generic_shifts(scale_of(x), False).items():
-        assert shift(x, seeded()).shape == x.shape, name

@@ -111,7 +111,6 @@ def test_shifts_of_ones_own_get_what_the_model_takes() -> None:
         ([{"values": X}], r"'labels'.*got a dict with values"),
         ([{"values": X, "labels": Y, "label": Y}], "one of 'labels' and 'label'"),
         ([(X, ONES, Y)], r"\(inputs, labels\), got 3 of them.*\(\(first, second\), labels\)"),
-        ([((X, X), Y)], "no built-in shifts"),
         ([((X, "words"), Y)], "got str"),
     ],
 )

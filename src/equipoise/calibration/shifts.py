@@ -1,4 +1,4 @@
-"""Made-up shifts of inputs that a model is rehearsed on; none is one of the 15 benchmark corruptions."""
+"""Made-up shifts of images that a model is rehearsed on; none is one of the 15 benchmark corruptions."""
 
 import math
 from collections.abc import Callable
@@ -19,41 +19,30 @@ NO_SHIFT = "none"
 
 
 class Scale(NamedTuple):
-    """The values of inputs, one of each for every channel or feature, shaped to broadcast over a batch.
+    """The range of images, one of each for every channel, shaped to broadcast over a batch.
 
     Attributes:
         low: smallest values.
         high: largest values.
-        mean: mean values.
-        spread: standard deviations.
     """
 
     low: Tensor
     high: Tensor
-    mean: Tensor
-    spread: Tensor
 
 
 def scale_of(inputs: Tensor) -> Scale:
-    """Measure (N, C, H, W) inputs channel by channel, all others feature by feature (their last dimension).
+    """Measure (N, C, H, W) images channel by channel.
 
     One common range serves channels that are constant, so that nothing is divided by zero.
     """
-    over = (0, 2, 3) if inputs.ndim == 4 else tuple(range(inputs.ndim - 1))
-    low = high = total = squares = torch.zeros((), dtype=torch.float64)
-    for place, rows in enumerate(inputs.split(_AT_ONCE)):  # all at once would be a copy of everything
-        part = rows.double()
-        least, most = part.amin(over, keepdim=True), part.amax(over, keepdim=True)
-        low, high = (least, most) if place == 0 else (low.minimum(least), high.maximum(most))
-        total = total + part.sum(over, keepdim=True)
-        squares = squares + part.square().sum(over, keepdim=True)
-    count = inputs.numel() / total.numel()
-    mean = total / count
-    spread = (squares / count - mean.square()).clamp(min=0).sqrt().clamp(min=1e-12)
+    over = (0, 2, 3)
+    parts = inputs.split(_AT_ONCE)  # all at once would be a copy of everything
+    low = torch.stack([part.amin(over, keepdim=True) for part in parts]).amin(0).double()
+    high = torch.stack([part.amax(over, keepdim=True) for part in parts]).amax(0).double()
     flat = high <= low
     low, high = torch.where(flat, low.min(), low), torch.where(flat, high.max(), high)
     high = torch.where(high <= low, low + 1, high)
-    return Scale(low.float(), high.float(), mean.float(), spread.float())
+    return Scale(low.float(), high.float())
 
 
 def image_shifts(scale: Scale, channels: int) -> dict[str, ShiftFunction]:
@@ -101,44 +90,6 @@ def image_shifts(scale: Scale, channels: int) -> dict[str, ShiftFunction]:
     return {name: partial(_in_unit_range, shift=shift, scale=scale) for name, shift in plain.items()}
 
 
-def generic_shifts(scale: Scale, steps: bool) -> dict[str, ShiftFunction]:
-    """Changes of any float inputs, (N, F) or (N, …, F): noise, mixing, dropping, scaling, moving, permuting.
-
-    They are measured in the spread of each feature, which `scale` has. `steps`: whether there are
-    dimensions between samples and features, such as time, that can be permuted.
-    """
-    plain: dict[str, ShiftFunction] = {
-        "noise .5": partial(_noise, strength=0.5),
-        "mix .2": partial(_mix, share=0.2),
-        "drop .1": partial(_drop, share=0.1),
-        "scale .5": lambda x, _: 0.5 * x,
-        "move .5": partial(_move, strength=0.5),
-        "permute .1": partial(_permute_features, share=0.1),
-        "round": lambda x, _: x.round(),
-        "noise 1": partial(_noise, strength=1.0),
-        "mix .35": partial(_mix, share=0.35),
-        "drop .3": partial(_drop, share=0.3),
-        "scale 2": lambda x, _: 2 * x,
-        "stretch .5": partial(_stretch, strength=0.5),
-        "saturate": lambda x, _: x.clamp(-1, 1),
-        "permute .3": partial(_permute_features, share=0.3),
-        "noise .25": partial(_noise, strength=0.25),
-        "drop .5": partial(_drop, share=0.5),
-        "move 1": partial(_move, strength=1.0),
-        "mix .45": partial(_mix, share=0.45),
-        "stretch 1": partial(_stretch, strength=1.0),
-        "invert": lambda x, _: -x,
-        "noise 2": partial(_noise, strength=2.0),
-        "drop .7": partial(_drop, share=0.7),
-        "move 2": partial(_move, strength=2.0),
-        "permute .6": partial(_permute_features, share=0.6),
-    }
-    if steps:
-        plain["reverse"] = lambda x, _: x.flip(1)
-        plain["permute steps"] = _permute_steps
-    return {name: partial(_in_units_of_spread, shift=shift, scale=scale) for name, shift in plain.items()}
-
-
 # ---------------------------------------------------------------------- units
 
 
@@ -147,13 +98,6 @@ def _in_unit_range(x: Tensor, generator: torch.Generator, *, shift: ShiftFunctio
     unit = ((x.float() - low) / (high - low)).clamp(0, 1)
     changed = low + shift(unit, generator).clamp(0, 1) * (high - low)
     return changed.to(x.dtype) if x.is_floating_point() else changed.round().to(x.dtype)
-
-
-def _in_units_of_spread(
-    x: Tensor, generator: torch.Generator, *, shift: ShiftFunction, scale: Scale
-) -> Tensor:
-    mean, spread = scale.mean.to(x.device), scale.spread.to(x.device)
-    return (mean + shift((x.float() - mean) / spread, generator) * spread).to(x.dtype)
 
 
 def _drawn(generator: torch.Generator, *shape: int, like: Tensor) -> Tensor:
@@ -256,38 +200,3 @@ def _grain(x: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
 
 def _permute_channels(x: Tensor, _: torch.Generator) -> Tensor:
     return x.roll(1, 1)
-
-
-# ---------------------------------------------------------------------- any floats, in units of their spread
-
-
-def _noise(x: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
-    return x + strength * torch.randn(x.shape, generator=generator).to(x.device)
-
-
-def _drop(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
-    """Set a share of the values to their mean."""
-    return torch.where(_drawn(generator, *x.shape, like=x) < share, 0.0, x)
-
-
-def _move(x: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
-    """Add an offset of its own to each feature, the same for the whole batch."""
-    return x + strength * torch.randn(x.shape[-1], generator=generator).to(x.device)
-
-
-def _stretch(x: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
-    """Multiply each feature by a factor of its own, the same for the whole batch."""
-    return x * (strength * torch.randn(x.shape[-1], generator=generator)).exp().to(x.device)
-
-
-def _permute_features(x: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
-    """Let a share of the features, at least two of them, change places."""
-    features = x.shape[-1]
-    some = torch.randperm(features, generator=generator)[: max(2, round(share * features))]
-    order = torch.arange(features)
-    order[some] = some.roll(1)
-    return x[..., order.to(x.device)]
-
-
-def _permute_steps(x: Tensor, generator: torch.Generator) -> Tensor:
-    return x[:, torch.randperm(x.shape[1], generator=generator).to(x.device)]

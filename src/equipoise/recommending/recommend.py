@@ -22,6 +22,7 @@ from equipoise.recommending.scoring import shift_sums
 from equipoise.recommending.session import Session
 from equipoise.recommending.tempering import divided_shifts
 from equipoise.recommending.trying import Budget, Setting, attempt
+from equipoise.rehearsing.built_in import ColumnKinds
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, take
 from equipoise.rehearsing.rehearse import check_given, check_known_labels, check_shifts, measured_on
 from equipoise.rehearsing.streams import Shifts
@@ -35,6 +36,7 @@ def recommend(
     budget: float | None = 300.0,
     methods: Sequence[MethodChoice] | None = None,
     shifts: int | Shifts | None = 16,
+    columns: ColumnKinds | None = None,
     length: int = 8000,
     source: SourceStatistics | None = None,
     inputs: InputsFunction | None = None,
@@ -72,6 +74,7 @@ def recommend(
             "source", no adaptation, is always among them.
         shifts: how many of the built-in shifts, or shifts of your own, as in `rehearse`; None: all. Inputs as
             they are, which a rehearsal has, are not in the stream.
+        columns: what columns of tables hold, as in `rehearse`.
         length: about how many samples the stream has.
         source: statistics of the model; by default measured on the same samples.
         inputs: turns a batch into the model's arguments, as in `equipoise.create`.
@@ -92,7 +95,7 @@ def recommend(
     model = checked_module(model)
     kind, stream_options = _checked_stream(stream)
     tried = candidates(methods, kind)
-    check_shifts(shifts)
+    check_shifts(shifts, columns)
     check_functions(inputs=inputs, outputs=outputs)
     samples = integer("samples", samples, low=FEWEST_SAMPLES)
     batch_size, length = integer("batch_size", batch_size, low=1), integer("length", length, low=1)
@@ -101,7 +104,7 @@ def recommend(
     check_given(source, model)
     with _stopping():
         labelled = take(held_out, samples, seed, progress, model, inputs)
-        chosen, others = divided_shifts(shifts, labelled.inputs)
+        chosen, others = divided_shifts(shifts, labelled.inputs, columns)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
         statistics = measured_on(model, labelled, needs, batch_size, outputs) if source is None else source
         check_known_labels(labelled.labels, statistics.num_classes)

@@ -10,6 +10,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.factory import create
 from equipoise.recommending.candidates import Candidate
 from equipoise.recommending.trying import Setting, Trial
+from equipoise.rehearsing.built_in import ColumnKinds
 from equipoise.rehearsing.labelled import Inputs
 from equipoise.rehearsing.rehearse import FEWEST_SHIFTS, as_it_is, chosen_shifts, rehearse
 from equipoise.rehearsing.streams import Shifts, batches_of
@@ -18,14 +19,17 @@ MOST_SHIFTS = 16
 """Shifts of a rehearsal; more are hardly better."""
 
 
-def divided_shifts(shifts: int | Shifts | None, inputs: Inputs) -> tuple[Shifts, Shifts]:
+def divided_shifts(
+    shifts: int | Shifts | None, inputs: Inputs, columns: ColumnKinds | None
+) -> tuple[Shifts, Shifts]:
     """The shifts of the stream, and up to 16 others for rehearsals.
 
     Tempered answers are scored on the stream: after a rehearsal on the same shifts their scores would be too
     good. So no shift is in both, unless too few others are left; the one that changes nothing, which every
     rehearsal has, is not in the stream.
     """
-    known = chosen_shifts(shifts if isinstance(shifts, Mapping) else None, inputs, "recommend")
+    own = shifts if isinstance(shifts, Mapping) else None
+    known = chosen_shifts(own, inputs, columns, "recommend")
     every = {name: shift for name, shift in known.items() if name != NO_SHIFT}
     stream = dict(list(every.items())[:shifts]) if isinstance(shifts, int) else every
     others = {name: shift for name, shift in every.items() if name not in stream}

@@ -3,23 +3,21 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from equipoise.calibration.shifts import NO_SHIFT, ShiftFunction, generic_shifts, image_shifts, scale_of
+from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.core.method import Method
 from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
 from equipoise.factory import create, make_method, options_of
 from equipoise.network.inputs import InputsFunction, check_functions
 from equipoise.network.modules import checked_module, device_of, fingerprint
-from equipoise.network.nested import leaves, map_leaves
 from equipoise.network.outputs import OutputsFunction
 from equipoise.options import integer
-from equipoise.rehearsing.labelled import FEWEST_SAMPLES, Inputs, Labelled, mapped, take, tensors_of
+from equipoise.rehearsing.built_in import ColumnKinds, built_in_shifts, check_columns
+from equipoise.rehearsing.labelled import FEWEST_SAMPLES, Inputs, Labelled, mapped, take
 from equipoise.rehearsing.learning import learned
 from equipoise.rehearsing.streams import RehearsalSetup, Shifts, batches_of, run_streams
 
@@ -33,6 +31,7 @@ def rehearse(
     *,
     method: str = "poise",
     shifts: int | Shifts | None = None,
+    columns: ColumnKinds | None = None,
     source: SourceStatistics | None = None,
     inputs: InputsFunction | None = None,
     outputs: OutputsFunction | None = None,
@@ -60,9 +59,16 @@ def rehearse(
         shifts: how many of the built-in shifts (at least 8; 16 are nearly as good as all), or shifts of your
             own, names to functions (inputs, generator) → inputs (on the model's device; the generator is on
             the CPU). By default all that fit the inputs: images (N, C, H, W) get geometric, occluding,
-            mixing, colour, texture and frequency changes, other floats noise, mixing, dropping, scaling,
-            moving and permuting; of several inputs the only image is changed, or the only floats. Other
-            inputs, such as tokens, need shifts of your own, which get all inputs of the model.
+            mixing, colour, texture and frequency changes; tables of floats (N, F) or (N, …, F) get noise,
+            offsets, factors, dropped and frozen columns and columns that change places, in all columns or
+            in a few. Of several inputs all images are changed or, without an image, all tables; integers
+            (N, F) beside floats are codes. A warning names the inputs that stay as they are. Other inputs,
+            such as tokens, need shifts of your own, which get all inputs of the model.
+        columns: what columns of tables hold, where a guess is wrong: a kind for each column, or a dict of
+            indices to kinds, of several inputs {(position or key, index): kind}. "continuous": numbers;
+            "flag": two values, which stay those two; "constant": one value, which gets offsets in some
+            shifts; "code": of a category, redrawn from the values of the column. Of floats, columns of one
+            value are taken as constant, of two as flags, all others as continuous; of integers as codes.
         source: statistics to add the rehearsal to; by default measured on the same samples.
         inputs: turns a batch into the model's arguments, as in `equipoise.create`.
         outputs: picks the logits out of the model's output, likewise.
@@ -81,7 +87,8 @@ def rehearse(
     torch.Size([50, 3])
     """
     model = checked_module(model)
-    _check_call(method, shifts, options)
+    _check_call(method, options)
+    check_shifts(shifts, columns)
     check_functions(inputs=inputs, outputs=outputs)
     samples, batch_size = (
         integer("samples", samples, low=FEWEST_SAMPLES),
@@ -91,7 +98,7 @@ def rehearse(
     check_given(source, model)
     with _stopping():
         labelled = take(loader, samples, seed, progress, model, inputs)
-        chosen = chosen_shifts(shifts, labelled.inputs)
+        chosen = chosen_shifts(shifts, labelled.inputs, columns)
         needs, _ = make_method(method, options)
         measured = measured_on(model, labelled, [needs], batch_size, outputs) if source is None else source
         check_known_labels(labelled.labels, measured.num_classes)
@@ -116,7 +123,7 @@ def _stopping() -> Iterator[None]:
         ) from None
 
 
-def _check_call(method: str, shifts: int | Shifts | None, options: Mapping[str, Any]) -> None:
+def _check_call(method: str, options: Mapping[str, Any]) -> None:
     """Check the arguments before anything is read."""
     known = options_of(method)
     for name in ("tempering", "engine", "distributed"):
@@ -124,11 +131,13 @@ def _check_call(method: str, shifts: int | Shifts | None, options: Mapping[str, 
             raise OptionError(f"{name} is not an option of a rehearsal: it chooses its own")
     if unknown := sorted(set(options) - set(known)):
         raise UnknownOptionError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}")
-    check_shifts(shifts)
 
 
-def check_shifts(shifts: int | Shifts | None) -> None:
-    """Refuse shifts that are no functions, or too few."""
+def check_shifts(shifts: int | Shifts | None, columns: ColumnKinds | None) -> None:
+    """Refuse shifts that are no functions, or too few, and columns that are of no kind."""
+    check_columns(columns)
+    if columns is not None and isinstance(shifts, Mapping):
+        raise OptionError("expected columns= for the built-in shifts alone, got it with shifts of your own")
     if isinstance(shifts, Mapping):
         if not all(callable(shift) for shift in shifts.values()):
             raise OptionError("expected shifts as names to functions (inputs, generator) -> inputs")
@@ -183,45 +192,17 @@ def check_known_labels(labels: Tensor, classes: int) -> None:
         )
 
 
-def chosen_shifts(shifts: int | Shifts | None, inputs: Inputs, caller: str = "rehearse") -> Shifts:
+def chosen_shifts(
+    shifts: int | Shifts | None,
+    inputs: Inputs,
+    columns: ColumnKinds | None = None,
+    caller: str = "rehearse",
+) -> Shifts:
     """The shifts to rehearse, the one that changes nothing first; errors name the `caller`."""
     if isinstance(shifts, Mapping):
         found: Shifts = dict(shifts)
     else:
-        found = _built_in(inputs, caller)
+        found = built_in_shifts(inputs, columns, caller)
         if shifts is not None:
             found = dict(list(found.items())[: int(shifts) - 1])
     return {NO_SHIFT: lambda x, _: x, **{name: shift for name, shift in found.items() if name != NO_SHIFT}}
-
-
-def _built_in(inputs: Inputs, caller: str) -> Shifts:
-    floats = {
-        name: tensor
-        for name, tensor in leaves(inputs).items()
-        if tensor.is_floating_point() or (tensor.dtype == torch.uint8 and tensor.ndim == 4)
-    }
-    images = {name: tensor for name, tensor in floats.items() if _is_image(tensor)}
-    floats = images if len(images) == 1 else floats
-    if len(floats) != 1 or next(iter(floats.values())).ndim < 2:
-        got = ", ".join(f"{t.dtype} {tuple(t.shape[1:])}" for t in tensors_of(inputs))
-        raise OptionError(
-            f"there are no built-in shifts for these inputs ({got}), only for one tensor of images or one "
-            "of other floats: pass your own, "
-            f"{caller}(..., shifts={{name: lambda inputs, generator: changed, ...}})"
-        )
-    ((key, tensor),) = floats.items()
-    scale = scale_of(tensor)
-    if _is_image(tensor):
-        plain = image_shifts(scale, tensor.shape[1])
-    else:
-        plain = generic_shifts(scale, tensor.ndim > 2)
-    return {name: partial(_of_entry, key=key, shift=shift) for name, shift in plain.items()}
-
-
-def _is_image(tensor: Tensor) -> bool:
-    return tensor.ndim == 4 and min(tensor.shape[2:]) >= 8
-
-
-def _of_entry(inputs: Inputs, generator: torch.Generator, *, key: str, shift: ShiftFunction) -> Inputs:
-    changed: Inputs = map_leaves(inputs, lambda name, t: shift(t, generator) if name == key else t)
-    return changed

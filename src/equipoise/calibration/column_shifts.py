@@ -1,0 +1,285 @@
+"""Made-up shifts of tables, which change each column by what it holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.columns import TableColumns
+from equipoise.calibration.shifts import ShiftFunction
+
+FEWEST_PERMUTED = 8
+"""The continuous columns below which none of them change places."""
+
+_Change: TypeAlias = Callable[[Tensor, Tensor, torch.Generator], Tensor]
+"""Changes (…, F) values in units of their spread, with F normal numbers that were drawn for the columns."""
+
+
+@dataclass(frozen=True)
+class _Shift:
+    """What a shift does to each kind of column.
+
+    Attributes:
+        change: what it does to continuous columns.
+        redrawn: the share of entries of flags and codes that come from other rows.
+        one_value: the share of rows that get one value of a flag or code, the same in the whole stream.
+        constants: the strength of offsets of constant columns.
+        share: of the columns that it changes, but for constant ones; at least one of them.
+    """
+
+    change: _Change
+    redrawn: float = 0.0
+    one_value: float = 0.0
+    constants: float = 0.0
+    share: float = 1.0
+
+
+def column_shifts(columns: TableColumns) -> dict[str, ShiftFunction]:
+    """Changes of a table, (N, F) or (N, …, F), in all columns or, as drift often is, in a share of them.
+
+    Continuous columns get noise, offsets and factors in units of their spread, are set to their mean, or
+    change places; whole numbers stay whole. Flags and codes keep to their own values: noise and dropping
+    redraw a share of their entries, moving, scaling and stretching set a share of the rows to one value.
+    Constant columns get offsets where all columns move, and alone. The first few shifts are a fair choice of
+    all. What is drawn for a column is the same for batches of any size.
+    """
+    made: dict[str, ShiftFunction] = {
+        name: partial(_shifted, columns=columns, shift=shift) for name, shift in _SHIFTS.items()
+    }
+    for name, share in {"freeze .1": 0.1, "freeze .3": 0.3}.items():
+        made[name] = partial(_freeze, columns=columns, share=share)
+    for name, share in {"drop columns .1": 0.1, "drop columns .3": 0.3}.items():
+        made[name] = partial(_drop_columns, columns=columns, share=share)
+    for name, share in {"permute .1": 0.1, "permute .3": 0.3}.items():
+        made[name] = partial(_permute, columns=columns, share=share)
+    made["reverse"], made["permute steps"] = _reverse, _permute_steps
+    left_out = _left_out(columns)
+    return {name: made[name] for name in _ORDER if name not in left_out}
+
+
+def _left_out(columns: TableColumns) -> set[str]:
+    """The shifts that change nothing in such columns, or the same as another."""
+    changing, continuous = int(columns.changing.sum()), int(columns.are("continuous").sum())
+    names: set[str] = set()
+    if changing < 2:
+        names |= {name for name, shift in _SHIFTS.items() if 0 < shift.share < 1}
+        names |= {"freeze .1", "drop columns .1"}
+    if _count(0.3, changing) == _count(0.1, changing):
+        names |= {"freeze .3", "drop columns .3"}
+    if continuous < FEWEST_PERMUTED:
+        names |= {"permute .1", "permute .3"}
+    if continuous == 0:
+        names |= {"saturate", "round"}
+    if not columns.are("constant").any():
+        names.add("move constants")
+    if not columns.steps:
+        names |= {"reverse", "permute steps"}
+    return names
+
+
+# ---------------------------------------------------------------------- all kinds of columns
+
+
+def _shifted(x: Tensor, generator: torch.Generator, *, columns: TableColumns, shift: _Shift) -> Tensor:
+    """Change each column by its kind; what is drawn for columns is drawn before what is drawn for rows."""
+    normal, uniform = torch.randn(len(columns), generator=generator), _uniform(columns, generator)
+    chosen = _chosen(columns, shift.share, generator)
+    changed = _continuous(x, columns, chosen, lambda z: shift.change(z, normal.to(z), generator))
+    if shift.constants:
+        offsets = (shift.constants * columns.spread * normal).where(columns.are("constant"), 0)
+        changed = _plus(changed, offsets.to(torch.float32).to(x.device).expand(x.shape))
+    places = (chosen & columns.are("flag", "code")).nonzero().flatten()
+    if len(places) and (shift.redrawn or shift.one_value):
+        part = changed[..., places.to(x.device)]
+        if shift.redrawn:
+            part = _redrawn(part, columns.rows[:, places], shift.redrawn, generator)
+        if shift.one_value:
+            counts = columns.counts[places]
+            value = columns.values[(uniform[places] * counts).long().minimum(counts - 1), places]
+            rows = (len(part), *(1 for _ in part.shape[1:-1]), len(places))
+            part = torch.where(_drawn(generator, rows, x) < shift.one_value, value.to(part), part)
+        changed = changed.index_copy(-1, places.to(x.device), part)
+    return changed
+
+
+def _freeze(x: Tensor, generator: torch.Generator, *, columns: TableColumns, share: float) -> Tensor:
+    """Hold a share of the columns at one of their values, as sensors that are stuck."""
+    rows = (_uniform(columns, generator) * len(columns.rows)).long().clamp(max=len(columns.rows) - 1)
+    value = columns.rows.gather(0, rows.unsqueeze(0)).squeeze(0)
+    return torch.where(_chosen(columns, share, generator).to(x.device), value.to(x), x)
+
+
+def _drop_columns(x: Tensor, generator: torch.Generator, *, columns: TableColumns, share: float) -> Tensor:
+    """Set a share of the columns to their mean, flags and codes to their most common value."""
+    chosen = _chosen(columns, share, generator)
+    changed = _continuous(x, columns, chosen, torch.zeros_like)
+    return torch.where((chosen & columns.are("flag", "code")).to(x.device), columns.usual.to(x), changed)
+
+
+def _reverse(x: Tensor, _: torch.Generator) -> Tensor:
+    return x.flip(1)
+
+
+def _permute_steps(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x[:, torch.randperm(x.shape[1], generator=generator).to(x.device)]
+
+
+def _chosen(columns: TableColumns, share: float, generator: torch.Generator) -> Tensor:
+    """Whether a column is of the share of those with more than one value that change, (F,)."""
+    order = torch.randperm(len(columns), generator=generator)
+    changing = order[columns.changing[order]]
+    found = torch.zeros(len(columns), dtype=torch.bool)
+    found[changing[: _count(share, len(changing))]] = True
+    return found
+
+
+def _count(share: float, columns: int) -> int:
+    return max(1, round(share * columns)) if share else 0
+
+
+def _uniform(columns: TableColumns, generator: torch.Generator) -> Tensor:
+    return torch.rand(len(columns), generator=generator)
+
+
+def _drawn(generator: torch.Generator, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    return torch.rand(shape, generator=generator).to(like.device)
+
+
+def _redrawn(x: Tensor, rows: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Take a share of the entries from other rows, each column from its own values."""
+    other = torch.randint(len(rows), x.shape, generator=generator)
+    values = rows.gather(0, other.flatten(0, -2)).reshape(x.shape)
+    return torch.where(_drawn(generator, x.shape, x) < share, values.to(x), x)
+
+
+# ---------------------------------------------------------------------- continuous columns
+
+
+def _continuous(
+    x: Tensor, columns: TableColumns, chosen: Tensor, change: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Change the chosen continuous columns in units of their spread; whole numbers stay whole."""
+    chosen = chosen & columns.are("continuous")
+    if not chosen.any():
+        return x
+    exact = torch.float64 if x.dtype == torch.float64 else torch.float32
+    mean, spread = (each.to(exact).to(x.device) for each in (columns.mean, columns.spread))
+    before = (x.to(exact) - mean) / spread
+    by = spread * (change(before) - before)
+    by = torch.where(columns.whole.to(x.device), by.round(), by)
+    return torch.where(chosen.to(x.device), _plus(x, by), x)
+
+
+def _plus(x: Tensor, by: Tensor) -> Tensor:
+    """The sum in the type of x; of whole numbers exact, and within the limits of their type."""
+    if x.is_floating_point():
+        return (x.to(by.dtype) + by).to(x.dtype)
+    limits = torch.iinfo(x.dtype)
+    return (x.long() + by.round().long()).clamp(limits.min, limits.max).to(x.dtype)
+
+
+def _noise(z: Tensor, _: Tensor, generator: torch.Generator, *, strength: float) -> Tensor:
+    return z + strength * torch.randn(z.shape, generator=generator).to(z)
+
+
+def _drop(z: Tensor, _: Tensor, generator: torch.Generator, *, share: float) -> Tensor:
+    """Set a share of the entries to the mean of their column."""
+    return torch.where(_drawn(generator, z.shape, z) < share, 0.0, z)
+
+
+def _scale(z: Tensor, _: Tensor, __: torch.Generator, *, factor: float) -> Tensor:
+    return factor * z
+
+
+def _saturate(z: Tensor, _: Tensor, __: torch.Generator) -> Tensor:
+    return z.clamp(-1, 1)
+
+
+def _round(z: Tensor, _: Tensor, __: torch.Generator) -> Tensor:
+    return z.round()
+
+
+def _move(z: Tensor, normal: Tensor, _: torch.Generator, *, strength: float) -> Tensor:
+    """Add an offset of its own to each column."""
+    return z + strength * normal
+
+
+def _stretch(z: Tensor, normal: Tensor, _: torch.Generator, *, strength: float) -> Tensor:
+    """Multiply each column by a factor of its own."""
+    return z * (strength * normal).exp()
+
+
+def _unchanged(z: Tensor, _: Tensor, __: torch.Generator) -> Tensor:
+    return z
+
+
+def _permute(x: Tensor, generator: torch.Generator, *, columns: TableColumns, share: float) -> Tensor:
+    """Let a share of the continuous columns, at least two of them, change places."""
+    places = columns.are("continuous").nonzero().flatten()
+    count = max(2, round(share * len(places)))
+    some = places[torch.randperm(len(places), generator=generator)[:count]]
+    order, chosen = torch.arange(len(columns)), torch.zeros(len(columns), dtype=torch.bool)
+    order[some], chosen[some] = some.roll(1), True
+    return _continuous(x, columns, chosen, lambda z: z[..., order.to(z.device)])
+
+
+_SHIFTS = {
+    "noise .25": _Shift(partial(_noise, strength=0.25), redrawn=0.05),
+    "noise .5": _Shift(partial(_noise, strength=0.5), redrawn=0.15),
+    "noise 1": _Shift(partial(_noise, strength=1), redrawn=0.25),
+    "noise 2": _Shift(partial(_noise, strength=2), redrawn=0.45),
+    "noise 1 in .3": _Shift(partial(_noise, strength=1), redrawn=0.5, share=0.3),
+    "noise 2 in .1": _Shift(partial(_noise, strength=2), redrawn=0.8, share=0.1),
+    "drop .1": _Shift(partial(_drop, share=0.1), redrawn=0.1),
+    "drop .3": _Shift(partial(_drop, share=0.3), redrawn=0.3),
+    "drop .6": _Shift(partial(_drop, share=0.6), redrawn=0.6),
+    "move .5": _Shift(partial(_move, strength=0.5), one_value=0.1, constants=0.5),
+    "move 1": _Shift(partial(_move, strength=1), one_value=0.25, constants=1),
+    "move 2": _Shift(partial(_move, strength=2), one_value=0.5, constants=2),
+    "move 1 in .3": _Shift(partial(_move, strength=1), one_value=0.25, share=0.3),
+    "move 2 in .1": _Shift(partial(_move, strength=2), one_value=0.5, share=0.1),
+    "move constants": _Shift(_unchanged, constants=1, share=0),
+    "scale .5": _Shift(partial(_scale, factor=0.5), one_value=0.2),
+    "scale 2": _Shift(partial(_scale, factor=2), one_value=0.35),
+    "stretch .5": _Shift(partial(_stretch, strength=0.5), one_value=0.15),
+    "stretch 1": _Shift(partial(_stretch, strength=1), one_value=0.3),
+    "stretch 1 in .3": _Shift(partial(_stretch, strength=1), one_value=0.4, share=0.3),
+    "saturate": _Shift(_saturate),
+    "round": _Shift(_round),
+}
+
+_ORDER = (
+    "noise .5",
+    "move .5",
+    "move 1 in .3",
+    "drop .3",
+    "scale .5",
+    "freeze .1",
+    "stretch .5",
+    "noise 1",
+    "move 1",
+    "drop columns .1",
+    "permute .3",
+    "noise 1 in .3",
+    "scale 2",
+    "move constants",
+    "saturate",
+    "freeze .3",
+    "drop .1",
+    "move 2 in .1",
+    "stretch 1 in .3",
+    "noise .25",
+    "round",
+    "stretch 1",
+    "permute .1",
+    "noise 2 in .1",
+    "drop columns .3",
+    "move 2",
+    "noise 2",
+    "drop .6",
+    "reverse",
+    "permute steps",
+)
