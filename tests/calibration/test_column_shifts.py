@@ -87,6 +87,8 @@ def test_large_numbers_are_measured_exactly() -> None:
     found = columns_of(x, {})
     assert float(found.mean - x.mean()) == pytest.approx(0, abs=1e-3)
     assert float(found.spread) == pytest.approx(float(x.std(correction=0)), rel=1e-3)
+    beside = torch.cat([x, torch.ones(500, 1)], 1)
+    assert torch.equal(of(beside)["move constants"](beside, seeded())[:, 0], x[:, 0])
     halved = of(x)["scale .5"](x, seeded())
     torch.testing.assert_close(halved, x.mean() + 0.5 * (x - x.mean()), rtol=0, atol=0.01)
 

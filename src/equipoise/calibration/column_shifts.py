@@ -88,9 +88,10 @@ def _shifted(x: Tensor, generator: torch.Generator, *, columns: TableColumns, sh
     normal, uniform = torch.randn(len(columns), generator=generator), _uniform(columns, generator)
     chosen = _chosen(columns, shift.share, generator)
     changed = _continuous(x, columns, chosen, lambda z: shift.change(z, normal.to(z), generator))
-    if shift.constants:
-        offsets = (shift.constants * columns.spread * normal).where(columns.are("constant"), 0)
-        changed = _plus(changed, offsets.to(torch.float32).to(x.device).expand(x.shape))
+    constant = columns.are("constant")
+    if shift.constants and bool(constant.any()):
+        offsets = (shift.constants * columns.spread * normal).to(_exact(x)).to(x.device)
+        changed = torch.where(constant.to(x.device), _plus(changed, offsets.expand(x.shape)), changed)
     places = (chosen & columns.are("flag", "code")).nonzero().flatten()
     if len(places) and (shift.redrawn or shift.one_value):
         part = changed[..., places.to(x.device)]
@@ -165,12 +166,16 @@ def _continuous(
     chosen = chosen & columns.are("continuous")
     if not chosen.any():
         return x
-    exact = torch.float64 if x.dtype == torch.float64 else torch.float32
-    mean, spread = (each.to(exact).to(x.device) for each in (columns.mean, columns.spread))
-    before = (x.to(exact) - mean) / spread
+    mean, spread = (each.to(_exact(x)).to(x.device) for each in (columns.mean, columns.spread))
+    before = (x.to(_exact(x)) - mean) / spread
     by = spread * (change(before) - before)
     by = torch.where(columns.whole.to(x.device), by.round(), by)
     return torch.where(chosen.to(x.device), _plus(x, by), x)
+
+
+def _exact(x: Tensor) -> torch.dtype:
+    """The type to calculate in; some devices lack doubles."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def _plus(x: Tensor, by: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""TableColumns of tables, by what they hold."""
+"""The columns of tables, by what they hold."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
