@@ -93,8 +93,9 @@ def test_a_tensor_data_set_is_taken_whole() -> None:
     assert isinstance(found.inputs, Tensor)
     rows = sorted(map(tuple, torch.cat([found.inputs, found.labels[:, None]], 1).tolist()))
     assert rows == sorted(map(tuple, torch.cat([X, Y[:, None]], 1).tolist()))
-    found = eq.rehearse(plain_model(), TensorDataset(X, Y), method="source", shifts=8, progress=False)
-    assert found.rehearsal.samples == 120
+    data = TensorDataset(X, Y)
+    source = eq.rehearse(plain_model(), data, method="source", shifts=8, progress=False)
+    assert source.rehearsal.samples == 120
 
 
 class Words(Rows):
