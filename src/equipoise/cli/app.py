@@ -293,8 +293,8 @@ def rehearse_command(
         typer.Argument(
             help="A folder with a folder of images for each class, of your source domain, that the model was "
             "NOT trained on. Sorted by name, the first is class 0; names that are all numbers are sorted as "
-            "numbers (torchvision's ImageFolder sorts them as text: put a letter before each if your model was "
-            "trained so). 1,000 to 2,000 images are enough."
+            "numbers (torchvision's ImageFolder sorts them as text: put a letter before each if your model "
+            "was trained so). 1,000 to 2,000 images are enough."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.source.safetensors"),
