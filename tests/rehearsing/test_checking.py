@@ -141,8 +141,14 @@ def test_samples_without_a_finite_answer_do_not_count() -> None:
 
 def test_a_relabelling_is_one_to_one() -> None:
     """A model that has collapsed to one class is not mended by calling all labels that class."""
-    labels = torch.arange(300) % 3
-    assert better_relabelling(torch.ones(300, dtype=torch.long), labels, 3) is None
+    answers = torch.ones(300, dtype=torch.long)
+    assert better_relabelling(answers, torch.arange(300) % 3, 3) is None
+    labels = torch.tensor([0, 1, 0, 2, 0, 3, 1, 0, 1, 0]).repeat(30)
+    found = better_relabelling(answers, labels, 4)
+    assert found is not None
+    assert found.accuracy == 0.5
+    assert found.classes[0] == 1
+    assert 1 not in found.classes[1:]
 
 
 def test_answers_are_those_of_the_model_in_eval_mode_which_is_left_as_it_was() -> None:
