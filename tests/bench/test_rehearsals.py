@@ -153,6 +153,7 @@ def test_a_rehearsal_is_of_the_held_out_images(
         "source": trained(run, folder).source,
         "samples": 2000,
         "shifts": None,
+        "check_held_out": False,
         "batch_size": 10,
         "seed": 3,
         "progress": False,

@@ -166,6 +166,14 @@ def test_the_table_has_a_row_for_each_stream() -> None:
         assert f"{error:.3f}" in lines[-2]
 
 
+def test_the_summary_says_whether_the_calibration_error_falls_or_rises() -> None:
+    near, far = (torch.tensor([[10.0], [10 * sure], [9.0]]).double().expand(3, 15) for sure in (0.9, 0.8))
+    better = rehearsal(ridge(STUDENT), bins=torch.stack([far, near]))
+    worse = rehearsal(ridge(STUDENT), bins=torch.stack([near, far]))
+    assert str(better).endswith("the calibration error over all of them falls from 0.100 to 0.000")
+    assert str(worse).endswith("the calibration error over all of them rises from 0.000 to 0.100")
+
+
 def test_the_calibration_error_of_bins() -> None:
     counts, sure, hits = [2.0, 0.0, 6.0], [0.5, 0.0, 5.0], [1.0, 0.0, 3.0]
     expected = (2 / 8) * abs(0.25 - 0.5) + (6 / 8) * abs(5 / 6 - 3 / 6)

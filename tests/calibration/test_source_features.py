@@ -130,7 +130,7 @@ def test_a_rehearsal_measures_the_features_that_its_method_needs() -> None:
     eq.register(Centred)
     model, _ = make()
     held_out = [(images(30, seed=s), torch.randint(5, (30,))) for s in range(4)]
-    given: dict[str, Any] = {"shifts": 8, "progress": False}
+    given: dict[str, Any] = {"shifts": 8, "check_held_out": False, "progress": False}
     assert eq.rehearse(model, held_out, method="centred", **given).features
     assert not eq.rehearse(model, held_out, method="source", **given).features
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import equipoise as eq
 from equipoise.cli.app import app
+from equipoise.cli.rehearse import class_lines, in_order
 
 MODEL = """
 import torch
@@ -70,7 +71,7 @@ def write(here: Path, request: pytest.FixtureRequest) -> Write:
 
 
 def rehearse(*arguments: object) -> Result:
-    quick = ("--shifts", 8, "--device", "cpu")
+    quick = ("--shifts", 8, "--device", "cpu", "--no-check-held-out")  # the model has learned nothing
     return CliRunner().invoke(app, ["rehearse", *map(str, (*quick, *arguments))])
 
 
@@ -93,6 +94,7 @@ def test_it_writes_what_an_adapter_is_made_with(here: Path, write: Write) -> Non
     assert (found.samples, found.batch_size, found.seed) == (110, 20, 4)
     assert len({run.shift for run in found.runs}) == 8
     assert str(found) in result.output
+    assert "    class 0: cat\n    class 1: dog\n" in result.output
     assert (here / "f.svg").is_file()
     last = result.stdout.splitlines()[-3:]
     assert str(out) in last[0]
@@ -127,6 +129,7 @@ def test_images_are_floats_up_to_one_and_classes_in_the_order_of_folders(
         "samples": 2000,
         "batch_size": 50,
         "seed": 0,
+        "check_held_out": False,
         "training": False,
     }
     rehearse(f"{name}:load", "held_out", "--size", 12)
@@ -193,6 +196,58 @@ def test_other_mistakes_are_told_in_a_line(here: Path, write: Write) -> None:
     assert CliRunner().invoke(app, ["rehearse", load, "held_out", "--shifts", "3"]).exit_code == 2
 
 
+RED = """
+import torch
+from torch import nn
+
+class Red(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(12, 12)
+        nn.init.eye_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x):
+        steps = x[:, :1].mean((2, 3)) * 255 / 20
+        return self.head(-((steps - torch.arange(12).to(x)) ** 2) * 3)
+
+def load():
+    return Red()
+"""
+
+
+@pytest.mark.parametrize("names", ["", "0", "class "])
+def test_folders_named_by_numbers_are_in_the_order_of_numbers(here: Path, names: str) -> None:
+    (here / "red.py").write_text(RED)
+    for number in range(12):
+        folder = here / "steps" / (f"{number:02}" if names == "0" else f"{names}{number}")
+        folder.mkdir(parents=True)
+        for image in range(10):
+            Image.new("RGB", (8, 8), (20 * number, image, 0)).save(folder / f"{image}.png")
+    result = rehearse("red:load", "steps", "--method", "source", "--check-held-out")
+    listed = [line.split(": ")[1] for line in result.output.splitlines() if line.startswith("    class ")]
+    assert [int(name.removeprefix(names or " ")) for name in listed][:3] == (
+        [0, 1, 10] if names == "class " else [0, 1, 2]
+    )
+    if names == "class ":
+        refused(result, "an accuracy of 0.167", "names sorted as text (0, 1, 10, 11, 2, …)")
+    else:
+        assert result.exit_code == 0, result.output
+
+
+def test_all_of_twenty_classes_are_listed_and_of_more_the_first_and_the_last() -> None:
+    few, many = (class_lines([f"c{place}" for place in range(count)]) for count in (20, 200))
+    assert few[0] == "the 20 folders are taken for these classes of the model:"
+    assert few[1:] == [f"    class {place}: c{place}" for place in range(20)]
+    assert many[1:] == [*few[1:13], "    …", "    class 199: c199"]
+
+
+def test_only_names_that_are_all_numbers_are_sorted_as_numbers() -> None:
+    mixed = [Path(name) for name in ("10", "2", "1a")]
+    assert [path.name for path in in_order(mixed)] == ["10", "1a", "2"]
+    assert [path.name for path in in_order(map(Path, ("10", "2", "01", "1")))] == ["01", "1", "2", "10"]
+
+
 def test_help_has_an_example() -> None:
     told = CliRunner().invoke(app, ["rehearse", "--help"]).output
     assert "equipoise rehearse mymodel:load held_out" in " ".join(told.split())
@@ -202,6 +257,7 @@ def test_help_has_an_example() -> None:
 def test_ctrl_c_says_so_and_writes_nothing(here: Path, write: Write) -> None:
     name = write()
     words = ["rehearse", f"{name}:load", "held_out", "--batch-size", "1", "--device", "cpu"]
+    words += ["--no-check-held-out"]
     command = [sys.executable, "-m", "equipoise", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=here)
     assert process.stderr is not None

@@ -226,7 +226,8 @@ def test_a_rehearsal_measures_what_the_base_needs() -> None:
     model, _ = make()
     held_out = [(drifted(20, seed), torch.arange(20) % 5) for seed in range(6)]
     given: dict[str, Any] = {"base": "eata", "every": 40, "options": {"learning_rate": 1e-3}}
-    source = eq.rehearse(model, held_out, method="rdumb", shifts=8, batch_size=20, progress=False, **given)
+    small: dict[str, Any] = {"shifts": 8, "batch_size": 20, "check_held_out": False, "progress": False}
+    source = eq.rehearse(model, held_out, method="rdumb", **small, **given)
     adapter = eq.create("rdumb", model, source, tempering="rehearsed", **given)
     adapter(drifted(20))
     assert adapter.accuracy is not None

@@ -230,8 +230,9 @@ def _noise(level: float) -> Any:
 
 
 def test_a_model_that_adaptation_cannot_help_is_left_as_it_is() -> None:
-    x, y = rows_of_features()  # labels of chance: nothing helps
-    found = eq.recommend(plain_model(), [(x, y)], **SMALL, methods=["t3a"])
+    x = torch.randn(120, 6, generator=torch.Generator().manual_seed(3))
+    y = torch.arange(120) % 3  # labels of chance: nothing helps
+    found = eq.recommend(plain_model(), [(x, y)], **SMALL, methods=["t3a"], check_held_out=False)
     assert found.method == "source"
     assert "do not adapt" in found.why
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,8 @@ def test_a_loader_that_shuffles_does_so_by_the_seed_and_leaves_the_random_state_
     found = []
     for _ in range(2):
         before = torch.get_rng_state()
-        made = eq.rehearse(model, loader, source=source, shifts=8, samples=100, progress=False)
+        given: dict[str, Any] = {"source": source, "check_held_out": False, "progress": False}
+        made = eq.rehearse(model, loader, shifts=8, samples=100, **given)
         assert torch.equal(torch.get_rng_state(), before)
         found.append(made.rehearsal.student.weights)
         torch.rand(3)
@@ -59,8 +61,9 @@ def test_mistakes_in_the_call_are_found_before_anything_is_read() -> None:
 @pytest.mark.slow
 def test_every_method_is_rehearsed_with_what_it_needs() -> None:
     model, _ = make()
+    given: dict[str, Any] = {"shifts": 8, "check_held_out": False, "progress": False}
     for name in eq.list_methods():
-        made = eq.rehearse(model, held_out(), method=name, shifts=8, progress=False)
+        made = eq.rehearse(model, held_out(), method=name, **given)
         assert eq.create(name, model, made, tempering="rehearsed")(drifted(8)).shape == (8, CLASSES)
 
 

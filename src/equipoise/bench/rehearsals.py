@@ -109,6 +109,7 @@ def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics
             shifts=size["shifts"],
             batch_size=cell["batch_size"],
             seed=plan.seed,
+            check_held_out=False,  # of the data set that the model was trained on, however small
             progress=False,
             **_rehearsed(cell["options"]),
         )

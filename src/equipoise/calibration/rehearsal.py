@@ -136,10 +136,11 @@ class Rehearsal:
             for run in sorted(self.runs, key=lambda run: -run.accuracy)
         ]
         before, after = (calibration_error(bins) for bins in self.bins)
+        moves = "rises" if after > before else "falls"
         ends = [
             f"{self.method}, {self.samples} samples, {len(self.runs)} streams: accuracy is known within "
             f"{self.error:.3f} on average for a shift that was left out,",
-            f"and the calibration error over all of them falls from {before:.3f} to {after:.3f}",
+            f"and the calibration error over all of them {moves} from {before:.3f} to {after:.3f}",
         ]
         return "\n".join([head, *rows, *ends])
 

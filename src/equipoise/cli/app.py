@@ -292,7 +292,9 @@ def rehearse_command(
         Path,
         typer.Argument(
             help="A folder with a folder of images for each class, of your source domain, that the model was "
-            "NOT trained on. Sorted by name, the first is class 0. 1,000 to 2,000 images are enough."
+            "NOT trained on. Sorted by name, the first is class 0; names that are all numbers are sorted as "
+            "numbers (torchvision's ImageFolder sorts them as text: put a letter before each if your model "
+            "was trained so). 1,000 to 2,000 images are enough."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.source.safetensors"),
@@ -315,11 +317,15 @@ def rehearse_command(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, …; a GPU if there is one.", show_default=False)
     ] = None,
+    check_held_out: Annotated[
+        bool, typer.Option(help="Refuse images whose classes do not fit the model's answers.")
+    ] = True,
 ) -> None:
     """Rehearse a method on made-up shifts of your images, so that its confidence matches its accuracy.
 
-    Prints the accuracy of the method on each shift beside the accuracy estimated without labels, and writes a
-    small file for `equipoise.SourceStatistics.load`. With this in mymodel.py
+    Prints the class of each folder, and the accuracy of the method on each shift beside the accuracy
+    estimated without labels, and writes a small file for `equipoise.SourceStatistics.load`. With this in
+    mymodel.py
 
         def load():
             model = ...  # a torch.nn.Module that returns logits
@@ -344,6 +350,7 @@ def rehearse_command(
             size=size,
             figure=figure,
             device=device,
+            check_held_out=check_held_out,
         )
         for line in lines:
             typer.echo(line)

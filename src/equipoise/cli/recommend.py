@@ -41,20 +41,25 @@ def recommend_command(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, …; a GPU if there is one.", show_default=False)
     ] = None,
+    check_held_out: Annotated[
+        bool, typer.Option(help="Refuse images whose classes do not fit the model's answers.")
+    ] = True,
 ) -> None:
     """Try methods on made-up shifts of your images, in the order of a stream, and recommend one.
 
-    Prints a table of the methods and the call that makes the recommended one, and writes the source
-    statistics that it needs. MODULE:FACTORY and the folder are those of `equipoise rehearse`:
+    Prints the class of each folder, a table of the methods and the call that makes the recommended one, and
+    writes the source statistics that it needs. MODULE:FACTORY and the folder are those of
+    `equipoise rehearse`:
 
         equipoise recommend mymodel:load held_out --stream correlated --budget 600
     """
     with plain_errors("Stopped; nothing was written."):
-        from equipoise.cli.rehearse import check_writable, model_and_images
+        from equipoise.cli.rehearse import check_writable, class_lines, model_and_images
         from equipoise.recommending.recommend import recommend
 
         check_writable(out)
         model, images = model_and_images(factory, data, size, device)
+        typer.echo("\n".join(class_lines(images.classes)))
         found = recommend(
             model,
             images,
@@ -63,6 +68,7 @@ def recommend_command(
             samples=samples,
             batch_size=batch_size,
             seed=seed,
+            check_held_out=check_held_out,
         )
         found.source.save(out)
         typer.echo(str(found))

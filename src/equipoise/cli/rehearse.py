@@ -1,6 +1,6 @@
 """`equipoise rehearse`: rehearse a model of the user on the images of a folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from equipoise.network.outputs import checked_logits
 from equipoise.rehearsing.rehearse import rehearse
 
 _READ_AT_ONCE = 64
+_MOST_SHOWN, _FIRST_SHOWN = 20, 12  # classes
 
 
 def rehearse_folder(
@@ -33,10 +34,12 @@ def rehearse_folder(
     size: int | None,
     figure: Path | None,
     device: str | None,
+    check_held_out: bool,
 ) -> Iterator[str]:
     """Rehearse, write the statistics, and yield the lines to print."""
     check_writable(out, figure)
     model, images = model_and_images(factory, data, size, device)
+    yield from class_lines(images.classes)
     source = rehearse(
         model,
         images,
@@ -45,6 +48,7 @@ def rehearse_folder(
         samples=samples,
         batch_size=batch_size,
         seed=seed,
+        check_held_out=check_held_out,
     )
     source.save(out)
     yield str(source.rehearsal_of(method))
@@ -74,6 +78,14 @@ def model_and_images(
     return model, images
 
 
+def class_lines(classes: Sequence[str]) -> list[str]:
+    """The class of each folder: all, or of many the first few and the last."""
+    lines = [f"    class {place}: {name}" for place, name in enumerate(classes)]
+    if len(lines) > _MOST_SHOWN:
+        lines = [*lines[:_FIRST_SHOWN], "    …", lines[-1]]
+    return [f"the {len(classes)} folders are taken for these classes of the model:", *lines]
+
+
 def how_to_use(out: Path, method: str) -> tuple[str, ...]:
     """The path of the statistics, and the lines of Python that use them."""
     return (
@@ -97,7 +109,8 @@ class ImageFolder:
     """The images of a folder of class folders in batches (inputs, labels), read anew each time.
 
     Args:
-        root: a folder with a folder for each class; sorted by name, the k-th is class k.
+        root: a folder with a folder for each class; sorted by name, the k-th is class k. Names that are all
+            numbers are sorted as numbers: 2 before 10.
         transform: an image, in RGB, to a tensor.
         batch_size: images read at once.
 
@@ -108,7 +121,7 @@ class ImageFolder:
     def __init__(self, root: Path, transform: Transform, batch_size: int) -> None:
         if not root.is_dir():
             raise DataError(f"{root}: expected a folder with a folder of images for each class, got none")
-        folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and entry.name[0] != ".")
+        folders = in_order(entry for entry in root.iterdir() if entry.is_dir() and entry.name[0] != ".")
         listing = list_classes(folders)
         if listing.problems or not folders:
             problems = "; ".join(map(str, listing.problems)) or "it has no folders"
@@ -145,6 +158,14 @@ class ImageFolder:
                 "return a transform as well"
             )
         return found
+
+
+def in_order(folders: Iterable[Path]) -> list[Path]:
+    """Folders sorted by name; as numbers if all names are numbers."""
+    by_name = sorted(folders)
+    if all(folder.name.isascii() and folder.name.isdigit() for folder in by_name):
+        return sorted(by_name, key=lambda folder: int(folder.name))
+    return by_name
 
 
 def _describe_shape(shape: tuple[int, ...]) -> str:

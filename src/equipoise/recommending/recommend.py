@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from torch import nn
+from torch.utils.data import Dataset
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import ModelError, OptionError
@@ -23,14 +24,15 @@ from equipoise.recommending.session import Session
 from equipoise.recommending.tempering import divided_shifts
 from equipoise.recommending.trying import Budget, Setting, attempt
 from equipoise.rehearsing.built_in import ColumnKinds
+from equipoise.rehearsing.checking import check_answers, check_known_labels
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, take
-from equipoise.rehearsing.rehearse import check_given, check_known_labels, check_shifts, measured_on
+from equipoise.rehearsing.rehearse import check_given, check_shifts, measured_on
 from equipoise.rehearsing.streams import Shifts
 
 
 def recommend(
     model: nn.Module,
-    held_out: Iterable[Any],
+    held_out: Iterable[Any] | Dataset[Any],
     *,
     stream: StreamKind | tuple[StreamKind, Mapping[str, Any]] = "continual",
     budget: float | None = 300.0,
@@ -44,6 +46,7 @@ def recommend(
     samples: int = 1000,
     batch_size: int = 50,
     seed: int = 0,
+    check_held_out: bool = True,
     progress: bool = True,
 ) -> Recommendation:
     """Recommend a method for a model and a kind of stream, by trying a short list of methods.
@@ -82,11 +85,13 @@ def recommend(
         samples: how many labelled samples to use at most, 100 or more; they are kept in memory.
         batch_size: of the stream.
         seed: of everything random.
+        check_held_out: whether to refuse samples whose labels do not fit the model, as in `rehearse`.
         progress: whether to show bars.
 
     >>> import equipoise as eq
-    >>> model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    >>> held_out = [(torch.randn(50, 6), torch.randint(3, (50,))) for _ in range(4)]
+    >>> model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
+    >>> x = torch.randn(1000, 6)
+    >>> held_out = (x, model(x).argmax(1))
     >>> found = eq.recommend(model, held_out, methods=["t3a"], shifts=8, length=800, progress=False)
     >>> found.adapter(model)(torch.randn(50, 6)).shape
     torch.Size([50, 3])
@@ -105,6 +110,8 @@ def recommend(
     with _stopping():
         labelled = take(held_out, samples, seed, progress, model, inputs)
         chosen, others = divided_shifts(shifts, labelled.inputs, columns)
+        if check_held_out:
+            check_answers(model, labelled, batch_size, outputs)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
         statistics = measured_on(model, labelled, needs, batch_size, outputs) if source is None else source
         check_known_labels(labelled.labels, statistics.num_classes)

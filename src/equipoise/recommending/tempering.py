@@ -58,6 +58,7 @@ def rehearsed_statistics(candidate: Candidate, setting: Setting, shifts: Shifts)
         samples=len(stream.labelled),
         batch_size=stream.batch_size,
         seed=stream.seed,
+        check_held_out=False,  # checked once, for all methods
         progress=False,
         **candidate.options,
     )

@@ -4,13 +4,16 @@ from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from equipoise.errors import BatchError, RehearsalError
 from equipoise.network.inputs import LABELS, InputsFunction, loaded_batch, without_labels
 from equipoise.network.nested import leaves, map_leaves
+from equipoise.rehearsing.batching import labelled_batches, tensor_cure
 
 FEWEST_SAMPLES = 100
 """Samples below which a rehearsal would learn noise."""
@@ -61,7 +64,7 @@ def tensors_of(inputs: Inputs) -> list[Tensor]:
 
 
 def take(
-    loader: Iterable[Any],
+    loader: Iterable[Any] | Dataset[Any],
     samples: int,
     seed: int,
     progress: bool,
@@ -70,15 +73,12 @@ def take(
 ) -> Labelled:
     """Up to `samples` labelled samples of a loader, in random order, as the arguments of a model.
 
+    A pair (x, y) is one batch; of a data set of known length, as many items as are needed are read.
     A loader of known length is read to its end and every sample has the same chance (a data set may be sorted
     by class); one without is read until there are enough. A DataLoader that shuffles does so by the seed,
     unless it has a generator of its own. Batches without samples are left out.
     """
-    if isinstance(loader, (Tensor, Mapping)) or not isinstance(loader, Iterable):
-        raise RehearsalError(
-            f"expected a loader of (inputs, labels), got {type(loader).__name__} (put a data set into a "
-            "DataLoader)"
-        )
+    loader = labelled_batches(loader, samples, seed)
     draw, taken, seen = torch.Generator().manual_seed(seed), _Reservoir(samples), 0
     ends = _has_length(loader)
     bar = tqdm(loader, desc="reading labelled samples", unit="batch", leave=False) if progress else loader
@@ -129,9 +129,11 @@ def _checked(own: Any, labels: Any, model: nn.Module | None, function: InputsFun
     inputs = _arguments(own, model, function)
     if not tensors_of(inputs) or not all(isinstance(tensor, Tensor) for tensor in tensors_of(inputs)):
         kind = type(own).__name__
-        raise RehearsalError(f"expected inputs as a tensor, or a tuple or dict of tensors, got {kind}")
+        raise RehearsalError(
+            f"expected inputs as a tensor, or a tuple or dict of tensors, got {kind}{_inputs_cure(own)}"
+        )
     try:
-        labels = torch.as_tensor(labels)
+        labels = torch.as_tensor(np.array(labels) if hasattr(labels, "to_numpy") else labels)
     except (RuntimeError, TypeError, ValueError) as error:
         raise RehearsalError(
             f"expected labels as whole numbers of shape (N,), got {type(labels).__name__}: {error}"
@@ -139,6 +141,7 @@ def _checked(own: Any, labels: Any, model: nn.Module | None, function: InputsFun
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise RehearsalError(
             f"expected labels as whole numbers of shape (N,), got {labels.dtype} {tuple(labels.shape)}"
+            f"{_labels_cure(labels)}"
         )
     for place, tensor in enumerate(tensors_of(inputs)):
         if tensor.ndim < 1 or len(tensor) != len(labels):
@@ -148,8 +151,38 @@ def _checked(own: Any, labels: Any, model: nn.Module | None, function: InputsFun
         # As in a batch for an adapter: attention masks, which come after the input proper, may have -inf.
         fine = tensor.isfinite() if place == 0 else tensor < torch.inf
         if tensor.is_floating_point() and not bool(fine.all()):
-            raise RehearsalError("expected finite inputs, got some that are NaN or infinite")
+            raise RehearsalError(
+                "expected finite inputs, got some that are NaN or infinite: fill in missing values as in "
+                "production, with the mean of the training data for example; an adapter sets rows with NaN "
+                "aside"
+            )
     return Labelled(mapped(inputs, lambda tensor: tensor.detach().cpu()), labels.long().cpu())
+
+
+def _labels_cure(labels: Tensor) -> str:
+    """What makes labels of shape (N,) of others, or that these are none of a classifier."""
+    whole = not labels.is_complex() and bool(
+        (labels == labels.round()).all() if labels.is_floating_point() else True
+    )
+    if labels.ndim == 0:
+        return "; a loader yields batches: put a data set into a DataLoader"
+    if labels.ndim == 1 and whole:
+        return ": labels.long() makes whole numbers of them"
+    if labels.ndim == 2 and labels.shape[1] == 1 and whole:
+        return ": labels.squeeze(1).long() makes such labels of them"
+    if (
+        labels.ndim == 2
+        and whole
+        and bool(((labels == 0) | (labels == 1)).all() & (labels.sum(1) == 1).all())
+    ):
+        return ": rows of one 1 are labels.argmax(1)"
+    return "; equipoise is for classifiers with one class for a sample, not for several labels or regression"
+
+
+def _inputs_cure(own: Any) -> str:
+    """What makes tensors of inputs that are arrays."""
+    found = leaves(tuple(own) if isinstance(own, list) else dict(own) if isinstance(own, Mapping) else own)
+    return next(filter(None, map(tensor_cure, found.values())), "")
 
 
 def _split(item: Any) -> tuple[Any, Any]:
@@ -167,6 +200,8 @@ def _split(item: Any) -> tuple[Any, Any]:
         several = isinstance(item, (tuple, list))
         came = f"{len(item)} of them" if several else type(item).__name__
         cure = "; several inputs as ((first, second), labels)" if several and len(item) > 2 else ""
+        if not several:
+            cure = "; all samples at once are (x, y), with a class for each row of x in y"
         raise RehearsalError(
             f"expected the loader to yield (inputs, labels), got {came}: a rehearsal needs labels{cure}"
         )
@@ -182,7 +217,7 @@ def _arguments(own: Any, model: nn.Module | None, function: InputsFunction | Non
     try:
         batch = loaded_batch(model, (own, None), function)
     except BatchError as error:
-        raise RehearsalError(str(error)) from error
+        raise RehearsalError(f"{error}{_inputs_cure(own) if function is None else ''}") from error
     if batch.kwargs:
         return batch.kwargs
     return batch.args[0] if len(batch.args) == 1 and isinstance(batch.args[0], Tensor) else batch.args

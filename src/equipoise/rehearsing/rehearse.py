@@ -6,17 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.core.method import Method
-from equipoise.errors import OptionError, RehearsalError, UnknownOptionError
+from equipoise.errors import OptionError, UnknownOptionError
 from equipoise.factory import create, make_method, options_of
 from equipoise.network.inputs import InputsFunction, check_functions
 from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.network.outputs import OutputsFunction
 from equipoise.options import integer
 from equipoise.rehearsing.built_in import ColumnKinds, built_in_shifts, check_columns
+from equipoise.rehearsing.checking import check_answers, check_known_labels
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES, Inputs, Labelled, mapped, take
 from equipoise.rehearsing.learning import learned
 from equipoise.rehearsing.streams import RehearsalSetup, Shifts, batches_of, run_streams
@@ -27,7 +29,7 @@ FEWEST_SHIFTS = 8
 
 def rehearse(
     model: nn.Module,
-    loader: Iterable[Any],
+    loader: Iterable[Any] | Dataset[Any],
     *,
     method: str = "poise",
     shifts: int | Shifts | None = None,
@@ -38,6 +40,7 @@ def rehearse(
     samples: int = 2000,
     batch_size: int = 50,
     seed: int = 0,
+    check_held_out: bool = True,
     progress: bool = True,
     **options: Any,
 ) -> SourceStatistics:
@@ -54,7 +57,8 @@ def rehearse(
         loader: yields (inputs, labels) of source data that the model was **not trained on**: on its training
             data a model is more accurate than it will ever be again. 1,000 to 2,000 samples are enough.
             Inputs are a tensor, a dict by keyword, or a tuple by position; a dict may hold the labels, under
-            "labels".
+            "labels". Instead of a loader, a pair (x, y) of all inputs and labels in memory, or a data set of
+            such items.
         method: the method to rehearse, one of `list_methods()`.
         shifts: how many of the built-in shifts (at least 8; 16 are nearly as good as all), or shifts of your
             own, names to functions (inputs, generator) → inputs (on the model's device; the generator is on
@@ -75,13 +79,17 @@ def rehearse(
         samples: how many samples to use at most, 100 or more; they are kept in memory.
         batch_size: of the streams.
         seed: of everything random.
+        check_held_out: whether to compare the samples with the model's own answers first. Labels that do not
+            fit the model (right by chance, in less than half of its mean confidence, or clearly more often
+            with other labels) and outputs that are probabilities are refused; fewer than 1,000 samples and
+            classes without any are warned of.
         progress: whether to show bars.
         options: the method's options, those that it will be deployed with.
 
     >>> import equipoise as eq
-    >>> model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    >>> held_out = [(torch.randn(50, 6), torch.randint(3, (50,))) for _ in range(4)]
-    >>> source = eq.rehearse(model, held_out, shifts=8, progress=False)
+    >>> model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
+    >>> x = torch.randn(1000, 6)
+    >>> source = eq.rehearse(model, (x, model(x).argmax(1)), shifts=8, progress=False)
     >>> adapter = eq.Poise(model, source)
     >>> adapter(torch.randn(50, 6)).shape
     torch.Size([50, 3])
@@ -99,6 +107,8 @@ def rehearse(
     with _stopping():
         labelled = take(loader, samples, seed, progress, model, inputs)
         chosen = chosen_shifts(shifts, labelled.inputs, columns)
+        if check_held_out:
+            check_answers(model, labelled, batch_size, outputs)
         needs, _ = make_method(method, options)
         measured = measured_on(model, labelled, [needs], batch_size, outputs) if source is None else source
         check_known_labels(labelled.labels, measured.num_classes)
@@ -181,15 +191,6 @@ def measured_on(
         outputs=outputs,
         progress=False,
     )
-
-
-def check_known_labels(labels: Tensor, classes: int) -> None:
-    """Refuse labels that are no classes of the model."""
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        raise RehearsalError(
-            f"expected labels from 0 to {classes - 1}, the model's classes, got {low} to {high}"
-        )
 
 
 def chosen_shifts(
