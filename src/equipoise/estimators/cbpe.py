@@ -10,6 +10,8 @@ from torch import Tensor
 from equipoise.estimators.inputs import Doubles, held_out, result, stream, wide
 from equipoise.metrics.keywords import by_name
 
+_DECIMALS = 12  # of a probability: the softmax of equal distances of logits differs beyond them
+
 
 class Isotonic(NamedTuple):
     """A rising function: straight between its points, constant outside of them.
@@ -24,7 +26,7 @@ class Isotonic(NamedTuple):
 
     def __call__(self, values: Doubles) -> Doubles:
         """The function at each of the values."""
-        return np.interp(values, self.inputs, self.outputs)
+        return np.interp(values.round(_DECIMALS), self.inputs, self.outputs)
 
 
 _SAME = Isotonic(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
@@ -82,10 +84,11 @@ class CBPE:
 def isotonic(inputs: Doubles, outputs: Doubles) -> Isotonic:
     """The rising function of the least squared error, by pooling adjacent violators.
 
-    Outputs of equal inputs are averaged first. Ayer et al., "An Empirical Distribution Function for Sampling
-    with Incomplete Information", Annals of Mathematical Statistics 1955.
+    Outputs of inputs that are equal to 12 decimals are averaged first. Ayer et al., "An Empirical
+    Distribution Function for Sampling with Incomplete Information", Annals of Mathematical Statistics 1955.
     """
-    points, place, weights = np.unique(inputs, return_inverse=True, return_counts=True)
+    rounded = inputs.round(_DECIMALS)
+    points, place, weights = np.unique(rounded, return_inverse=True, return_counts=True)
     means = np.bincount(place, weights=outputs) / weights
     blocks: list[tuple[float, int, int]] = []  # mean, weight and number of points of each
     for mean, weight in zip(means.tolist(), weights.tolist(), strict=True):
