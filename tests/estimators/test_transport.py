@@ -34,6 +34,13 @@ def test_matching_is_as_good_as_the_assignment_of_scipy(samples: int, classes: i
     )
 
 
+def test_matching_ends_where_most_differences_are_those_of_rounding() -> None:
+    logits, _ = reference.predictions(5, 1000, 200, scale=8.0)
+    logits[:, 0] += 30.0  # all other probabilities are tiny
+    places = whole_numbers(np.full(200, 1 / 200), 1000)
+    assert (np.bincount(matched(logits.softmax(1).numpy(), places), minlength=200) == places).all()
+
+
 def test_matching_of_equal_rows() -> None:
     probs = np.full((6, 3), 1 / 3)
     assert np.bincount(matched(probs, np.array([1, 2, 3])), minlength=3).tolist() == [1, 2, 3]

@@ -26,7 +26,7 @@ class Isotonic(NamedTuple):
 
     def __call__(self, values: Doubles) -> Doubles:
         """The function at each of the values."""
-        return np.interp(values.round(_DECIMALS), self.inputs, self.outputs)
+        return np.interp(values, self.inputs, self.outputs)
 
 
 _SAME = Isotonic(np.array([0.0, 1.0]), np.array([0.0, 1.0]))

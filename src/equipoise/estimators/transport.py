@@ -14,7 +14,7 @@ from equipoise.metrics.keywords import by_name
 
 _Integers = npt.NDArray[np.int64]
 
-_ROUNDING = 1e-12  # a path is cheaper only by more than sums of probabilities are off
+_GRID = 2.0**40  # steps in 1: sums and differences of numbers on it are exact in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,8 @@ class COT:
     Deviations: N π_c is rounded to whole numbers of samples that add up to N (largest remainders), where the
     authors draw labels from π; all samples are matched at once, where the authors take means over draws
     of 10,000. The matching is exact, with memory for N x C numbers, and its time grows with C² and with the
-    number of samples that do not get their predicted class: seconds for 10,000 samples of 200 classes.
+    number of samples that do not get their predicted class: ten seconds for 10,000 samples of 200 classes,
+    all predicted to be of one.
 
     Attributes:
         shares: of the classes, shape (C,), with sum 1.
@@ -83,37 +84,44 @@ def matched(values: Doubles, places: _Integers) -> _Integers:
     """The class of each row, class c taken places[c] times, of the largest sum of values[row, class].
 
     Successive shortest paths: rows start in their best class, and as long as a class has more rows than
-    places, one row leaves it by the cheapest chain of moves, class to class, to one with places left.
+    places, one row leaves it by the cheapest chain of moves, class to class, to one with places left. Values
+    are rounded to multiples of 2^-40: rounding in sums could close a chain of moves to a circle.
     """
+    values = np.rint(values * _GRID) / _GRID
     classes = values.shape[1]
     chosen: _Integers = values.argmax(1).astype(np.int64)
     excess = np.bincount(chosen, minlength=classes) - places
     loss = np.full((classes, classes), np.inf)  # [a, b]: of the row that moves from a to b at the lowest one
     mover = np.zeros((classes, classes), dtype=np.int64)
 
-    def look_at(start: int) -> None:
+    def look_at(start: int, ends: _Integers) -> None:
         rows = np.flatnonzero(chosen == start)
-        loss[start] = np.inf
+        loss[start, ends] = np.inf
         if len(rows):
-            losses = values[rows, start][:, None] - values[rows]
+            losses = values[rows, start][:, None] - values[np.ix_(rows, ends)]
             cheapest = losses.argmin(0)
-            loss[start], mover[start] = losses[cheapest, np.arange(classes)], rows[cheapest]
-            loss[start, start] = np.inf
+            loss[start, ends], mover[start, ends] = losses[cheapest, np.arange(len(ends))], rows[cheapest]
+        loss[start, start] = np.inf
 
     for start in range(classes):
-        look_at(start)
+        look_at(start, np.arange(classes))
     while (excess > 0).any():
         cost, before = _cheapest_paths(loss, excess > 0)
         end = int(np.where(excess < 0, cost, np.inf).argmin())
         excess[end] += 1
-        touched = {end}
+        moves = []
         while (start := int(before[end])) >= 0:
-            chosen[mover[start, end]] = end
+            moves.append((int(mover[start, end]), start, end))
             end = start
-            touched.add(end)
         excess[end] -= 1
-        for start in touched:
-            look_at(start)
+        for row, _, end in moves:
+            chosen[row] = end
+        for row, start, end in moves:
+            look_at(start, np.flatnonzero(mover[start] == row))
+            losses = values[row, end] - values[row]
+            lower = losses < loss[end]
+            lower[end] = False
+            loss[end, lower], mover[end, lower] = losses[lower], row
     return chosen
 
 
@@ -125,7 +133,7 @@ def _cheapest_paths(loss: Doubles, starts: npt.NDArray[np.bool_]) -> tuple[Doubl
         through = cost[:, None] + loss
         nearest = through.argmin(0)
         costs = through[nearest, np.arange(len(cost))]
-        cheaper = costs < cost - _ROUNDING
+        cheaper = costs < cost
         if not cheaper.any():
             break
         cost, before = np.where(cheaper, costs, cost), np.where(cheaper, nearest, before)
