@@ -20,7 +20,7 @@ ORDER = [
     {"distributed"},
     {"network"},
     {"calibration", "metrics", "models", "data"},
-    {"core"},
+    {"core", "estimators"},
     {"engine"},
     {"adapter", "registry"},
     {"methods", "factory", "tempered"},

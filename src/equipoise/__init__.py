@@ -1,6 +1,6 @@
 """equipoise keeps a deployed classifier accurate and honestly calibrated when its inputs drift."""
 
-from equipoise import errors, functional, methods, metrics, models
+from equipoise import errors, estimators, functional, methods, metrics, models
 from equipoise.adapter import Adapter
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics
@@ -39,6 +39,7 @@ __all__ = [
     "__version__",
     "create",
     "errors",
+    "estimators",
     "functional",
     "list_methods",
     "load",

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 import equipoise as eq
-from equipoise import data, metrics
+from equipoise import data, estimators, metrics
 from equipoise.registry import method_class
 from tests.docs.pages import DOCS
 
@@ -46,6 +46,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     apart = {"EquipoiseError": "errors"}  # on the page of its module
     assert {apart.get(name, name) for name in names} <= DOCUMENTED
     assert {f"metrics.{name}" for name in metrics.__all__ if name[0].isupper()} <= DOCUMENTED
+    assert {f"estimators.{name}" for name in estimators.__all__} <= DOCUMENTED
     for name in (name for name in metrics.__all__ if name[0].islower()):
         assert name in REFERENCE
     assert {f"data.{n}" for n in data.__all__ if not inspect.ismodule(getattr(data, n))} <= DOCUMENTED | {

@@ -23,9 +23,10 @@ def by_name(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
     @wraps(function)
     def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         if len(args) > positions:
+            predictions = " or ".join(f"{name}=" for name in ("probs", "logits") if name in keywords)
             target = ", and target=" if "target" in keywords else ""
             raise BatchTypeError(
-                f"{function.__name__}: expected predictions by name, probs= or logits={target}, got "
+                f"{function.__name__}: expected predictions by name, {predictions}{target}, got "
                 f"{len(args) - positions} of them by position"
             )
         if unknown := [name for name in kwargs if name not in keywords]:

@@ -1,0 +1,111 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.errors import OptionError
+from equipoise.estimators import ATC, TemperatureScaledConfidence, fit_temperature, mean_confidence
+from tests.estimators import reference
+
+SCORES = ["entropy", "confidence"]
+
+
+@pytest.mark.parametrize(("samples", "classes"), [(1, 2), (7, 3), (200, 10)])
+def test_mean_confidence_is_its_formula(samples: int, classes: int) -> None:
+    logits, _ = reference.predictions(0, samples, classes)
+    assert float(mean_confidence(logits=logits)) == pytest.approx(
+        reference.mean_confidence(logits), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.9, 2.0, 30.0])
+def test_the_temperature_has_the_lowest_nll(scale: float) -> None:
+    logits, labels = reference.predictions(1, 400, 5)
+    found = float(fit_temperature(logits=scale * logits, target=labels))
+    assert (found < 1) == (scale < 0.5)  # the labels were drawn at T = 2
+    best = reference.nll(scale * logits, labels, found)
+    for other in (0.9 * found, 0.999 * found, 1.001 * found, 1.1 * found):
+        assert reference.nll(scale * logits, labels, other) > best
+
+
+def test_the_temperature_follows_the_scale_of_the_logits() -> None:
+    logits, labels = reference.predictions(1, 400, 5)
+    once, twice = (float(fit_temperature(logits=k * logits, target=labels)) for k in (1, 2))
+    assert twice == pytest.approx(2 * once, rel=1e-9)
+
+
+def test_the_temperature_stays_in_its_range() -> None:
+    logits = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
+    assert float(fit_temperature(logits=logits, target=torch.tensor([0, 1]))) == pytest.approx(0.05)
+    assert float(fit_temperature(logits=logits, target=torch.tensor([1, 0]))) == pytest.approx(1e4)
+
+
+def test_classes_that_cannot_be_weigh_nothing_in_the_temperature() -> None:
+    logits, labels = reference.predictions(1, 50, 3)
+    wider = torch.cat([logits, torch.full((50, 1), -math.inf, dtype=torch.float64)], dim=1)
+    assert fit_temperature(logits=wider, target=labels) == fit_temperature(logits=logits, target=labels)
+    with pytest.raises(OptionError, match="-inf at 50 of 50"):
+        fit_temperature(logits=wider, target=torch.full((50,), 3))
+
+
+def test_temperature_scaled_confidence_is_its_formula() -> None:
+    logits, labels = reference.predictions(2, 100, 4)
+    later, _ = reference.predictions(3, 30, 4)
+    fitted = TemperatureScaledConfidence.fit(logits=logits, target=labels)
+    expected = reference.mean_confidence(later, fitted.temperature)
+    assert float(fitted.accuracy(logits=later)) == pytest.approx(expected, rel=1e-9)
+    assert fitted.temperature == float(fit_temperature(logits=logits, target=labels))
+    assert float(fitted.accuracy(logits=logits)) == pytest.approx(
+        float((logits.argmax(1) == labels).double().mean()), abs=0.05
+    )
+
+
+@pytest.mark.parametrize("temperature", [0, -1, math.nan, "2"])
+def test_a_temperature_is_a_positive_number(temperature: float) -> None:
+    with pytest.raises(OptionError, match="temperature"):
+        TemperatureScaledConfidence(temperature)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize(("samples", "classes"), [(1, 2), (9, 2), (150, 6)])
+def test_atc_is_its_formula(score: str, samples: int, classes: int) -> None:
+    logits, labels = reference.predictions(4, samples, classes)
+    later, _ = reference.predictions(5, 40, classes)
+    fitted = ATC.fit(logits=logits, target=labels, score=score)
+    wrong = sum(reference.class_of(row) != y for row, y in zip(logits.tolist(), labels.tolist(), strict=True))
+    below = sum(s < fitted.threshold - 1e-12 for s in reference.scores(logits, score))
+    assert below == wrong  # the definition of the threshold
+    share = sum(s >= fitted.threshold for s in reference.scores(later, score)) / 40
+    assert float(fitted.accuracy(logits=later)) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("right", [0.0, 1.0])
+def test_atc_of_held_out_data_that_are_all_right_or_all_wrong(score: str, right: float) -> None:
+    logits, _ = reference.predictions(6, 20, 3)
+    labels = logits.argmax(1) if right else logits.argmin(1)
+    fitted = ATC.fit(logits=logits, target=labels, score=score)
+    assert float(fitted.accuracy(logits=logits)) == right
+
+
+def test_atc_counts_equal_scores_on_one_side() -> None:
+    logits = torch.tensor([[2.0, 0.0]]).repeat(4, 1)
+    fitted = ATC.fit(logits=logits, target=torch.tensor([0, 0, 0, 1]))
+    assert float(fitted.accuracy(logits=logits)) == 1
+
+
+def test_atc_knows_two_scores() -> None:
+    with pytest.raises(OptionError, match="score as one of entropy, confidence"):
+        ATC(0.5, "margin")
+    logits, labels = reference.predictions(0, 5, 2)
+    with pytest.raises(OptionError, match="score as one of entropy, confidence"):
+        ATC.fit(logits=logits, target=labels, score="margin")
+
+
+def test_atc_of_sure_float32_answers_resolves_them() -> None:
+    # In float32 both have a confidence of 1.
+    logits = torch.tensor([[20.0, 0.0], [30.0, 0.0]])
+    fitted = ATC.fit(logits=logits, target=torch.tensor([1, 0]), score="confidence")
+    got: Tensor = fitted.accuracy(logits=logits)
+    assert float(got) == 0.5 and got.dtype == torch.float32
