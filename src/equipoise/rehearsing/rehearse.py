@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
 from equipoise.calibration.shifts import NO_SHIFT
