@@ -67,8 +67,9 @@ class Adapter(AdapterFacts):
         source: its statistics on the source domain, where the method or its tempering needs them.
         tempering: the divisor of the logits (`calibration.temper.Tempering`): "mean", "median", "sample",
             "agreement", "rehearsed" or "none"; None: the method's default.
-        t_min: lower end of the regulariser's range of t.
-        t_max: its upper end.
+        t_min: the lowest temperature of "rehearsed", None for the lowest that was right in rehearsal; of the
+            others, lower end of the regulariser's range of t, None for 1.
+        t_max: the highest temperature of "rehearsed"; of the others, upper end of the range, None for 3.
         teacher: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
             memory, only tensors that adapt); no difference where nothing adapts. None: the method's default.
         engine: "eager", "graph", "compile" or "auto" (`engine.choice.EngineName`); `execution` describes the
@@ -90,8 +91,8 @@ class Adapter(AdapterFacts):
         source: SourceStatistics | None = None,
         *,
         tempering: Tempering | None = None,
-        t_min: float = 1.0,
-        t_max: float = 3.0,
+        t_min: float | None = None,
+        t_max: float | None = None,
         teacher: Residence | None = None,
         engine: EngineName = "auto",
         precision: Precision = "fp32",
@@ -202,8 +203,10 @@ class Adapter(AdapterFacts):
     @property
     def rehearsed_options(self) -> dict[str, Any]:
         """The options that a rehearsal depends on."""
-        left_out = (*UNREHEARSED, *(() if self.method.asks_source else ("t_min", "t_max")))
-        return {name: value for name, value in self.options.items() if name not in left_out}
+        left_out = (*UNREHEARSED, "t_min", "t_max")
+        own = {name: value for name, value in self.options.items() if name not in left_out}
+        ends = {"t_min": self.temper.t_min, "t_max": self.temper.t_max}  # those that it learns with
+        return {**own, **ends} if self.method.asks_source else own
 
     @property
     @one_at_a_time

@@ -32,8 +32,9 @@ class Tempered(Adapter):
         source: the statistics of the model it was made from; SourceError without them.
         tempering: "median" of tau, "mean", "sample" or "agreement" (docs/methods.md has which was better for
             which network); or "rehearsed", where `source` holds a rehearsal of the adapter's method.
-        t_min: lower end of the regulariser's range of t; None: the adapter's own.
-        t_max: its upper end; likewise. DEC's range is that of its loss, and cannot be another here.
+        t_min: as in `equipoise.Adapter`; None: the adapter's own. DEC's range is that of its loss, and cannot
+            be another here.
+        t_max: as in `equipoise.Adapter`; None: the adapter's own.
 
     >>> import equipoise as eq
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
@@ -60,13 +61,13 @@ class Tempered(Adapter):
         source = check_source(source)
         source.check_fits(adapter.model_fingerprint)
         inner, own = adapter._respond, adapter._respond.temper
-        t_min, t_max = own.t_min if t_min is None else t_min, own.t_max if t_max is None else t_max
+        t_min, t_max = own.given[0] if t_min is None else t_min, own.given[1] if t_max is None else t_max
         rehearsal = source.rehearsal_of(adapter.name) if tempering == "rehearsed" else None
         temper = Temper(tempering, source, t_min, t_max, rehearsal, own.compares)
-        if inner.asks_source and (t_min, t_max) != (own.t_min, own.t_max):
+        if inner.asks_source and (temper.t_min, temper.t_max) != (own.t_min, own.t_max):
             raise OptionError(
                 f"expected t_min={own.t_min} and t_max={own.t_max}, with which {adapter.name} learns, got "
-                f"{t_min} and {t_max}; give them to {adapter.name} itself"
+                f"{temper.t_min} and {temper.t_max}; give them to {adapter.name} itself"
             )
         if inner.asks_source and not (inner.source and inner.source.agrees_with(source)):
             raise SourceError(f"expected the source statistics with which {adapter.name} learns, got others")

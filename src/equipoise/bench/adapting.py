@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise.bench.bins import bin_stream
 from equipoise.bench.estimates import stream_estimate
 from equipoise.bench.plan import RunPlan
+from equipoise.bench.provenance import untempered_options
 from equipoise.bench.rehearsals import rehearsed_temper
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.schema import (
@@ -164,7 +165,8 @@ def _adapt(
     """One pass of the method without tempering, its logits divided by one tempering of the run at a time."""
     cell, size = run.any_cell, run.any_cell["batch_size"]
     protocols = {cell["protocol"] for cell in run.cells.values()}
-    adapter = create(cell["method"], trained.model, trained.source, tempering="none", **cell["options"])
+    options = untempered_options(cell)
+    adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
     raw = {"online": [adapter(pixels).detach().cpu() for pixels in stream.batches(size)]}
     if "after-pass" in protocols:
         raw["after-pass"] = [adapter.predict(pixels).cpu() for pixels in stream.batches(size)]

@@ -7,6 +7,7 @@ import torch
 
 from equipoise.bench.keys import content_key
 from equipoise.bench.plan import ModelPlan, RunPlan
+from equipoise.bench.provenance import untempered_options
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.schema import Cell
 from equipoise.bench.source_model import (
@@ -21,7 +22,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper
 from equipoise.engine.choice import EXECUTION_OPTIONS
 from equipoise.errors import RehearsalError, StateError
-from equipoise.factory import create
+from equipoise.factory import make_method
 from equipoise.rehearsing.labelled import FEWEST_SAMPLES
 from equipoise.rehearsing.rehearse import rehearse
 
@@ -32,7 +33,11 @@ _NOT_REHEARSED = (*EXECUTION_OPTIONS, "seed")
 def rehearsed_temper(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> Temper:
     """The temper of an adapter of the cell's method with its rehearsal."""
     source = rehearsed_source(cell, plan, trained, models)
-    return create(cell["method"], trained.model, source, tempering="rehearsed", **cell["options"]).temper
+    method, _ = make_method(cell["method"], cell["options"])
+    # The range of t in a cell is the regulariser's: temperatures have the range of the rehearsal.
+    return Temper(
+        "rehearsed", source, rehearsal=source.rehearsal_of(cell["method"]), compares=method.compares
+    )
 
 
 def rehearsed_source(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> SourceStatistics:
@@ -50,7 +55,7 @@ def rehearsal_path(models: Path, cell: Cell) -> Path:
     content = {
         "method": cell["method"],
         "code": cell["code"],
-        "options": _rehearsed(cell["options"]),
+        "options": _rehearsed(cell),
         "batch_size": cell["batch_size"],
         **cell["rehearsal"],
     }
@@ -111,9 +116,10 @@ def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics
             seed=plan.seed,
             check_held_out=False,  # of the data set that the model was trained on, however small
             progress=False,
-            **_rehearsed(cell["options"]),
+            **_rehearsed(cell),
         )
 
 
-def _rehearsed(options: dict[str, Any]) -> dict[str, Any]:
+def _rehearsed(cell: Cell) -> dict[str, Any]:
+    options = untempered_options(cell)
     return {name: value for name, value in options.items() if name not in _NOT_REHEARSED}

@@ -23,8 +23,9 @@ def draw(rehearsal: Rehearsal, path: str | os.PathLike[str]) -> None:
         ) from error
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for order, marker in (("shuffled", "o"), ("sorted", "^")):
-        runs = [run for run in rehearsal.runs if run.order == order]
+    shuffled = [run for run in rehearsal.runs if run.order == "shuffled"]
+    others = [run for run in rehearsal.runs if run.order != "shuffled"]
+    for runs, marker, order in ((shuffled, "o", "shuffled"), (others, "^", "any other")):
         x, y = [run.accuracy for run in runs], [run.estimate for run in runs]
         left.scatter(x, y, marker=marker, s=26, color=_ACCENT, label=f"{order} stream", linewidths=0)
     left.set(xlabel="true accuracy", ylabel="estimate without labels")

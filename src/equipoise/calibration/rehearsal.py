@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
+from equipoise.calibration.process import Process
 from equipoise.calibration.ridge import Ridge
 from equipoise.errors import StateError
 
-FLOORS = torch.tensor([0.3, 0.03, 0.1, 0.04], dtype=torch.float64)
-"""The least spread of each feature of a window: smaller changes over the shifts are noise."""
-
+_VERSION = 2
 _LEAST = 1e-3
-_TENSORS = ("source_margin", "prior", "hottest", "bins")
+_TENSORS = ("prior", "coolest", "hottest", "bins")
+_PROCESSES = ("student", "compared", "source", "lead")
 
 
 def logit(share: Tensor) -> Tensor:
@@ -34,8 +34,8 @@ class Estimate:
         value: the estimate.
         low: lower end of a 90 % interval.
         high: its upper end.
-        inside: whether the window lies within the rehearsed range; if not, the interval is wider, and the
-            value is the nearest that was rehearsed.
+        inside: whether the window is as near to rehearsed ones as they are to those of other shifts; if not,
+            the interval is wider, and the value is no further than the most extreme that was rehearsed.
     """
 
     value: float
@@ -55,7 +55,7 @@ class Run:
 
     Attributes:
         shift: the name of the shift.
-        order: of the samples: "shuffled" or "sorted" by class.
+        order: of the samples: "shuffled", "sorted" by class, in "bursts" of two classes, … (docs/rehearsal.md).
         accuracy: of the answers.
         confidence: their mean confidence, untempered.
         estimate: the accuracy estimated by a regression that never saw this shift.
@@ -83,12 +83,18 @@ class Rehearsal:
         batch_size: of the streams.
         seed: of everything random.
         runs: the passes, with true and estimated accuracy.
-        student: from the features of a window of answers (`window.features`) to the logit of their accuracy.
-        gap: from the features of both models to the logit of the source model's accuracy less that of the
-            answers; None where the source model was not asked.
-        source_margin: the 90 % quantile of the errors of the source model's estimate, in logits.
+        student: from the features of a window of answers (`window.features`) to the logit of their accuracy,
+            without their disagreement with the source model's.
+        compared: the same with it; None where the source model was not asked.
+        source: the same of the source model, from its own answers alone; None where it was not asked.
+        lead: from the features of both models to the accuracy of the source model less that of the answers,
+            in units of `LEAD`; None where the source model was not asked.
+        gap: a linear regression of the difference of their logits on the same features; likewise.
+        disagreement: the largest share of answers of a window in which the adapted model names another class
+            than the source model, over rehearsed windows in which adapting lost nothing; likewise.
         prior: a window of answers without any shift, one sample's worth, for each model; (models, width).
-        hottest: the highest temperature that was right in rehearsal, for each model.
+        coolest: the lowest temperature that was right in rehearsal, for each model; at most 1.
+        hottest: the highest; at least 1.
         bins: 15 bins of confidence over all runs, (2, 3, 15): untempered and tempered; counts, confidences
             and hits.
     """
@@ -99,10 +105,14 @@ class Rehearsal:
     batch_size: int
     seed: int
     runs: tuple[Run, ...]
-    student: Ridge
+    student: Process
+    compared: Process | None
+    source: Process | None
+    lead: Process | None
     gap: Ridge | None
-    source_margin: Tensor
+    disagreement: float | None
     prior: Tensor
+    coolest: Tensor
     hottest: Tensor
     bins: Tensor = field(repr=False)
 
@@ -120,18 +130,20 @@ class Rehearsal:
         """The accuracy of the answers in windows (models, width), and of the source model if it has one."""
         seen = windows.detach().double().cpu()
         x, rows = window.features(seen), float(seen[0, window.COUNT])
-        value = self.student(x[0])
-        own = _estimate(value, self.student.margin, self.student, x[0], rows)
-        if self.gap is None or len(seen) < 2:
-            return own, None
-        both = torch.cat([x[0], x[1]])
-        return own, _estimate(value + self.gap(both), self.source_margin, self.gap, both, rows)
+        found = [_estimate(process, x[at], rows) for at, process in enumerate(self.processes(len(seen)))]
+        return found[0], found[1] if len(found) > 1 else None
+
+    def processes(self, models: int) -> tuple[Process, ...]:
+        """The regressions for windows of the answers alone, or of the source model's as well."""
+        if models < 2 or self.compared is None or self.source is None:
+            return (self.student,)
+        return self.compared, self.source
 
     def __str__(self) -> str:
         """A table of the shifts."""
-        head = f"{'shift':<22} {'order':<9} {'accuracy':>8} {'estimate':>8} {'error':>7} {'confidence':>10}"
+        head = f"{'shift':<24} {'order':<18} {'accuracy':>8} {'estimate':>8} {'error':>7} {'confidence':>10}"
         rows = [
-            f"{run.shift:<22} {run.order:<9} {run.accuracy:8.3f} {run.estimate:8.3f} "
+            f"{run.shift:<24} {run.order:<18} {run.accuracy:8.3f} {run.estimate:8.3f} "
             f"{run.estimate - run.accuracy:+7.3f} {run.confidence:10.3f}"
             for run in sorted(self.runs, key=lambda run: -run.accuracy)
         ]
@@ -152,18 +164,19 @@ class Rehearsal:
 
     def to_json(self) -> str:
         """Everything but the tensors, as text."""
-        known = ("method", "options", "samples", "batch_size", "seed")
-        return json.dumps(
-            {**{name: getattr(self, name) for name in known}, "runs": [asdict(run) for run in self.runs]}
-        )
+        known = ("method", "options", "samples", "batch_size", "seed", "disagreement")
+        own = {name: getattr(self, name) for name in known}
+        return json.dumps({"version": _VERSION, **own, "runs": [asdict(run) for run in self.runs]})
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
-        lines = {"student": self.student} if self.gap is None else {"student": self.student, "gap": self.gap}
+        fitted = {name: getattr(self, name) for name in (*_PROCESSES, "gap")}
         own = {name: getattr(self, name) for name in _TENSORS}
         return {
             **own,
-            **{f"{at}.{name}": t for at, line in lines.items() for name, t in line.tensors().items()},
+            **{
+                f"{at}.{name}": t for at, part in fitted.items() if part for name, t in part.tensors().items()
+            },
         }
 
     @classmethod
@@ -171,18 +184,19 @@ class Rehearsal:
         """The inverse of `to_json` and `tensors`; StateError where something is missing, misshapen or NaN."""
         try:
             parts = dict(json.loads(text))
-            runs = tuple(Run(**run) for run in parts.pop("runs"))
-            lines = {
-                at: Ridge(
-                    **{n.removeprefix(f"{at}."): t for n, t in tensors.items() if n.startswith(f"{at}.")}
+            if parts.pop("version", 1) != _VERSION:
+                raise StateError(
+                    f"the rehearsal of {parts.get('method')!r} is of another version of equipoise: make it "
+                    "again, source = equipoise.rehearse(model, held_out_loader, "
+                    f"method={parts.get('method')!r})"
                 )
-                for at in ("student", "gap")
-                if f"{at}.mean" in tensors
-            }
-            rest: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
-            made = cls(**parts, runs=runs, student=lines["student"], gap=lines.get("gap"), **rest)
+            runs = tuple(Run(**run) for run in parts.pop("runs"))
+            kinds: dict[str, type[Any]] = {**dict.fromkeys(_PROCESSES, Process), "gap": Ridge}
+            rest: dict[str, Any] = {at: _fitted(kind, at, tensors) for at, kind in kinds.items()}
+            rest |= {name: tensors[name] for name in _TENSORS}
+            made = cls(**parts, runs=runs, **rest)
             made._check_shapes()
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(f"not a rehearsal: {error!r}") from error
         if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise StateError("expected finite numbers in a rehearsal, got some that are not")
@@ -190,29 +204,42 @@ class Rehearsal:
 
     def _check_shapes(self) -> None:
         """ValueError where a tensor is not of the shape that the features and the models ask for."""
-        models, features = 1 if self.gap is None else 2, len(window.FEATURES)
-        own = {"source_margin": (), "hottest": (models,), "bins": (2, 3, 15)}
-        shapes: dict[str, tuple[int, ...]] = {**own, "prior": (models, *self.prior.shape[1:2])}
-        for at, width in (("student", features), ("gap", 2 * features)):
-            wide = {"mean": (width,), "spread": (width,), "weights": (width,), "inverse": (width, width)}
-            shapes.update({f"{at}.{name.name}": wide.get(name.name, ()) for name in fields(Ridge)})
+        models, features = 1 if self.source is None else 2, len(window.FEATURES)
+        rows = len(self.student.targets)
+        own: dict[str, tuple[int, ...]] = {"coolest": (models,), "hottest": (models,), "bins": (2, 3, 15)}
+        shapes = {**own, "prior": (models, *self.prior.shape[1:2])}
+        for at in _PROCESSES:
+            width = 2 * features if at == "lead" else features
+            of = {"rows": (rows, width), **dict.fromkeys(("mean", "scale", "origin"), (width,))}
+            of |= dict.fromkeys(("targets", "noise", "shifts"), (rows,))
+            shapes |= {f"{at}.{part.name}": of.get(part.name, ()) for part in fields(Process)}
+        wide = (2 * features,)
+        shapes |= {f"gap.{part.name}": () if part.name == "bias" else wide for part in fields(Ridge)}
         for name, tensor in self.tensors().items():
             if tensor.shape != shapes[name] or (name == "prior" and tensor.shape[1] < window.width(2)):
                 raise ValueError(f"{name}: expected the shape {shapes[name]}, got {tuple(tensor.shape)}")
+        both = (self.compared, self.source, self.lead, self.gap, self.disagreement)
+        if len({part is None for part in both}) > 1:
+            raise ValueError("expected all that compares two models, or nothing of it")
 
 
-def _estimate(value: Tensor, margin: Tensor, line: Ridge, x: Tensor, rows: float) -> Estimate:
+def _fitted(kind: type[Any], at: str, tensors: Mapping[str, Tensor]) -> Any:
+    """The regression of a name, made of its tensors; None where there are none."""
+    own = {name.removeprefix(f"{at}."): t for name, t in tensors.items() if name.startswith(f"{at}.")}
+    return kind(**own) if own else None
+
+
+def _estimate(process: Process, x: Tensor, rows: float) -> Estimate:
     """An estimate in logits with its interval.
 
-    The half width is √(margin² + z² / (n · a · (1 − a) + 1)) with z = 1.645, n the samples in the window and
-    a the estimate, times √(leverage / reach) where that is above 1.
+    The half width is √(h² + z² / (n · a · (1 − a) + 1)) with h that of the process, z = 1.645, n the samples
+    in the window and a the estimate.
     """
-    far = float(line.leverage(x) / line.reach.clamp(min=1e-12))
+    value = process(x)
     a = float(value.sigmoid())
-    noise = 1.645**2 / (rows * a * (1 - a) + 1)
-    half = math.sqrt(float(margin) ** 2 + noise) * math.sqrt(max(far, 1.0))
+    half = math.sqrt(float(process.half_width(x)) ** 2 + 1.645**2 / (rows * a * (1 - a) + 1))
     low, high = (float(torch.sigmoid(value + side * half)) for side in (-1, 1))
-    return Estimate(a, low, high, far <= 1)
+    return Estimate(a, low, high, bool(process.distance(x) <= 1))
 
 
 def calibration_error(bins: Tensor) -> float:

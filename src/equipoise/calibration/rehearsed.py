@@ -7,11 +7,15 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
+from equipoise.calibration.process import Posterior
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.ridge import Ridge
 
 PRIOR_SAMPLES = 50
 """The samples that the rehearsed "no shift" counts for before the first batch; 25 to 100 were tried."""
+
+LEAD = 0.2
+"""The unit of `Rehearsal.lead`, a difference of accuracies."""
 
 ENTER, LEAVE = 0.05, 0.02
 """The estimated leads in accuracy with which the source model starts to answer, and goes on answering."""
@@ -35,8 +39,11 @@ class Verdict(NamedTuple):
 
 
 class _Constants(NamedTuple):
-    student: Ridge
+    estimates: tuple[Posterior, ...]
+    lead: Posterior | None
     gap: Ridge | None
+    doubts: Tensor
+    coolest: Tensor
     hottest: Tensor
 
 
@@ -48,17 +55,28 @@ class RehearsedTemperature:
 
         sigmoid(c + (â − c) · (â − c)² / ((â − c)² + (doubt / 2)²)),
 
-    so that a difference smaller than the regression's own doubt changes little; from 1 (it never sharpens) to
-    the highest that was right in rehearsal. Every number stays on the device.
+    so that a difference smaller than the regression's own doubt changes little; from the lowest to the
+    highest that was right in rehearsal, or from t_min to t_max where they are given. Every number stays on
+    the device.
+
+    The source model answers where it is estimated to be more accurate by `ENTER` (and on until that falls
+    below `LEAVE`), by the regression of the difference that knows what was rehearsed nearby, and the linear
+    one says so as well, or the two models disagree more than in any rehearsed window without loss: then no
+    estimate may explain the disagreement away.
 
     Args:
         rehearsal: of the method on this model.
         compares: whether the source model's logits come with each batch, and it may answer.
+        t_min: the lowest temperature; None: the lowest that was right in rehearsal.
+        t_max: the highest; None: the highest that was right in rehearsal.
     """
 
-    def __init__(self, rehearsal: Rehearsal, compares: bool) -> None:
+    def __init__(
+        self, rehearsal: Rehearsal, compares: bool, t_min: float | None = None, t_max: float | None = None
+    ) -> None:
         self.rehearsal = rehearsal
-        self.compares = compares and rehearsal.gap is not None
+        self.compares = compares and rehearsal.source is not None
+        self._range = (t_min, t_max)
         self._constants: dict[torch.device, _Constants] = {}
 
     def initial(self) -> dict[str, Tensor]:
@@ -81,19 +99,20 @@ class RehearsedTemperature:
 
     def judge(self, slow: Tensor, trusted: Tensor) -> Verdict:
         """Temperatures of the models in windows (models, width), and whether the source model answers now."""
-        student, gap, hottest = self._on(slow.device)
+        known = self._on(slow.device)
         x = window.features(slow)
-        value = student(x[0])
-        values, trusts = value[None], torch.zeros_like(trusted)
-        if self.compares and gap is not None:
-            values = torch.stack([value, value + gap(torch.cat([x[0], x[1]]))])
-            ahead = values.sigmoid()
-            trusts = ahead[1] - ahead[0] > torch.where(trusted, LEAVE, ENTER)
-        apart = values - x[:, 0]
-        held = (SHARE_OF_DOUBT * student.doubt).square() + 1e-9
-        aim = (x[:, 0] + apart * apart.square() / (apart.square() + held)).sigmoid()
+        values = torch.stack([estimate(x[at]) for at, estimate in enumerate(known.estimates)])
+        trusts = torch.zeros_like(trusted)
+        if self.compares and known.lead is not None and known.gap is not None:
+            both = x.flatten()
+            ahead = LEAD * known.lead(both) > torch.where(trusted, LEAVE, ENTER)
+            apart = window.disagreement(slow[0]) > (self.rehearsal.disagreement or 0.0)
+            trusts = ahead & ((known.gap(both) > 0) | apart)
+        off = values - x[:, 0]
+        held = (SHARE_OF_DOUBT * known.doubts).square() + 1e-9
+        aim = (x[:, 0] + off * off.square() / (off.square() + held)).sigmoid()
         found = window.temperature_for(slow, aim)
-        return Verdict(found.clamp(min=1.0).minimum(hottest[: len(found)]), trusts)
+        return Verdict(found.maximum(known.coolest[: len(slow)]).minimum(known.hottest[: len(slow)]), trusts)
 
     def level(self, observed: Mapping[str, Tensor]) -> Tensor:
         """The temperature of the model that answers now."""
@@ -113,9 +132,18 @@ class RehearsedTemperature:
     def _on(self, device: torch.device) -> _Constants:
         """The regressions on a device; copied there once."""
         if device not in self._constants:
-            own = self.rehearsal
-            gap = None if own.gap is None else own.gap.to(device)
+            own, (t_min, t_max) = self.rehearsal, self._range
+            fitted = own.processes(2 if self.compares else 1)
+            coolest = own.coolest if t_min is None else torch.full_like(own.coolest, t_min)
+            hottest = own.hottest if t_max is None else torch.full_like(own.hottest, t_max)
+            # An end that is given holds: the other one gives way.
+            coolest = coolest if t_max is None else coolest.clamp(max=t_max)
+            hottest = hottest if t_min is None else hottest.clamp(min=t_min)
+            numbers = (torch.stack([part.doubt for part in fitted]), coolest, hottest)
             self._constants[device] = _Constants(
-                own.student.to(device), gap, own.hottest.to(device, torch.float32)
+                tuple(Posterior(part, device) for part in fitted),
+                None if own.lead is None else Posterior(own.lead, device),
+                None if own.gap is None else own.gap.to(device),
+                *(number.to(device, torch.float32) for number in numbers),
             )
         return self._constants[device]

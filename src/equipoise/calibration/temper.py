@@ -11,7 +11,8 @@ from equipoise.calibration.agreement import agreement_temperature, median
 from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.calibration.rehearsed import RehearsedTemperature
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.errors import SourceError
+from equipoise.calibration.window import GRID
+from equipoise.errors import OptionError, SourceError
 from equipoise.functional import certainty_regularizer, check_range
 from equipoise.options import number, one_of
 
@@ -147,8 +148,9 @@ class Temper:
     Args:
         kind: the kind of temperature.
         source: the statistics that tau is measured against; None where nothing is tempered.
-        t_min: lower end of the regulariser's range of t.
-        t_max: its upper end.
+        t_min: lower end of the regulariser's range of t, None for 1; for "rehearsed" the lowest temperature,
+            None for the lowest that was right in rehearsal.
+        t_max: upper end of the range, None for 3; for "rehearsed" the highest temperature.
         rehearsal: of the method, for "rehearsed".
         compares: whether the source model's logits come with each batch, so that it may answer.
     """
@@ -157,18 +159,23 @@ class Temper:
         self,
         kind: Tempering,
         source: SourceStatistics | None,
-        t_min: float,
-        t_max: float,
+        t_min: float | None = None,
+        t_max: float | None = None,
         rehearsal: Rehearsal | None = None,
         compares: bool = False,
     ) -> None:
         one_of("tempering", kind, get_args(Tempering))
         self.kind, self.source = kind, source
-        self.rehearsed = None if rehearsal is None else RehearsedTemperature(rehearsal, compares)
+        self.given = (_optional("t_min", t_min), _optional("t_max", t_max))
+        least, most = self.given
+        self.t_min, self.t_max = 1.0 if least is None else least, 3.0 if most is None else most
+        self._of_tau, self.rehearsed = TauTemperature(kind), None
+        if rehearsal is None:
+            check_range(self.t_min, self.t_max)
+        else:
+            _check_searched(least, most)
+            self.rehearsed = RehearsedTemperature(rehearsal, compares, least, most)
         self.compares = self.rehearsed is not None and self.rehearsed.compares
-        self._of_tau = TauTemperature(kind)
-        self.t_min, self.t_max = number("t_min", t_min), number("t_max", t_max)
-        check_range(self.t_min, self.t_max)
 
     def initial(self) -> dict[str, Tensor]:
         """The observations before the first batch."""
@@ -221,6 +228,20 @@ class Temper:
         if view is not None:
             logits = torch.where(verdict.trusts, view.logits.to(logits), logits)
         return TemperedAnswers(divide(logits, temperature), temperature, after)
+
+
+def _optional(name: str, value: float | None) -> float | None:
+    return None if value is None else number(name, value)
+
+
+def _check_searched(t_min: float | None, t_max: float | None) -> None:
+    """Refuse a range of rehearsed temperatures that is empty, or wider than the range that is searched."""
+    low, high = GRID[0] if t_min is None else t_min, GRID[-1] if t_max is None else t_max
+    if not GRID[0] <= low <= high <= GRID[-1]:
+        raise OptionError(
+            f"expected {GRID[0]:g} <= t_min <= t_max <= {GRID[-1]:g} for rehearsed temperatures, got "
+            f"t_min={t_min} and t_max={t_max}"
+        )
 
 
 def divide(logits: Tensor, temperature: Tensor | float) -> Tensor:

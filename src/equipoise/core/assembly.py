@@ -14,7 +14,7 @@ from equipoise.core.method import Method
 from equipoise.core.respond import Responder
 from equipoise.core.state import State
 from equipoise.distributed.group import Ranks
-from equipoise.errors import RehearsalWarning, SourceError, callers_level
+from equipoise.errors import OptionError, RehearsalWarning, SourceError, callers_level
 from equipoise.network.layout import Layout
 from equipoise.network.outputs import OutputsFunction
 from equipoise.network.student import Student
@@ -26,11 +26,16 @@ def make_temper(
     method: Method,
     source: SourceStatistics | None,
     tempering: Tempering | None,
-    t_min: float,
-    t_max: float,
+    t_min: float | None,
+    t_max: float | None,
 ) -> Temper:
     """The temper of a method; SourceError where it lacks source statistics or a rehearsal."""
     kind = _chosen_tempering(method, source, tempering)
+    if kind == "none" and not method.asks_source and (t_min, t_max) != (None, None):
+        raise OptionError(
+            f"t_min and t_max have no effect on {method.name} with tempering='none': leave them out, or "
+            "choose another tempering"
+        )
     rehearsal = source.rehearsal_of(method.name) if source and kind == "rehearsed" else None
     return Temper(kind, source, t_min, t_max, rehearsal, method.compares)
 

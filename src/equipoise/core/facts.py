@@ -98,7 +98,8 @@ class AdapterFacts(LearningModule):
         options = option_values(self.method)
         if options.get("head", "") is None:
             options["head"] = student.head  # as a forward has found it
-        tempered = {"tempering": temper.kind, "t_min": temper.t_min, "t_max": temper.t_max}
+        t_min, t_max = temper.given
+        tempered = {"tempering": temper.kind, "t_min": t_min, "t_max": t_max}
         return {**options, **tempered, **self._shared}
 
     @property

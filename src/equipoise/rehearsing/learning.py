@@ -1,47 +1,108 @@
 """The regressions of a rehearsal, fitted to its streams."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
-from equipoise.calibration.rehearsal import FLOORS, Rehearsal, Run, logit
-from equipoise.calibration.ridge import fit_ridge, left_out
+from equipoise.calibration.process import NOISE, Process, fit_process
+from equipoise.calibration.rehearsal import Rehearsal, Run, logit
+from equipoise.calibration.rehearsed import LEAD
+from equipoise.calibration.ridge import fit_ridge
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.rehearsing.streams import RehearsedStream
+
+FLOORS = torch.tensor([0.3, 0.03, 0.1, 0.04, 0.05, 0.3], dtype=torch.float64)
+"""The least spread of each feature of a window: smaller changes over the shifts are noise."""
+
+ALONE = FLOORS.index_fill(0, torch.tensor([window.FEATURES.index("disagreement")]), torch.inf)
+"""The same for a model by itself: the disagreement with another one has no part in its estimate."""
 
 
 def learned(
     adapter: Adapter, streams: list[RehearsedStream], samples: int, batch_size: int, seed: int
 ) -> Rehearsal:
-    """Fit the regressions to the streams, each with the same weight whatever its length."""
-    groups = [stream.shift for stream in streams for _ in stream.windows]
+    """Fit the regressions to the streams."""
     weight = torch.cat(
         [torch.full((len(s.windows),), 1 / len(s.windows), dtype=torch.float64) for s in streams]
     )
-    x = window.features(torch.cat([stream.windows for stream in streams]))  # n, models, features
-    y = logit(torch.cat([stream.hits for stream in streams]))
-    student = fit_ridge(x[:, 0], y[:, 0], weight, groups, FLOORS)
-    alone = left_out(x[:, 0], y[:, 0], weight, groups, FLOORS)
-    gap, margin = None, torch.zeros((), dtype=torch.float64)
+    snapshots = torch.cat([stream.windows for stream in streams])
+    x = window.features(snapshots)  # n, models, features
+    hits = torch.cat([stream.hits for stream in streams])
+    still = next(s for s in streams if s.shift == NO_SHIFT and s.order == "shuffled")
+    origin, at_rest = window.features(still.whole), _accuracies(still)
+    shifts = [name for stream in streams for name in stream.shifts]
+    fit = partial(fit_process, weight=weight, shifts=shifts, none=NO_SHIFT)
+    counts, whole = snapshots[..., window.COUNT], still.whole[..., window.COUNT]
+
+    def of_model(at: int, floors: Tensor) -> Process:
+        exact = torch.stack([logit(at_rest[at]), _sampling(at_rest[at], whole[at])])
+        noise = _sampling(hits[:, at], counts[:, at])
+        return fit(
+            x[:, at], logit(hits[:, at]), variance=noise, floors=floors, origin=origin[at], exact=exact
+        )
+
+    student = of_model(0, ALONE)
+    compared, source, lead, gap, disagreement = None, None, None, None, None
     if x.shape[1] == 2:
-        both, floors = x.flatten(1), torch.cat([FLOORS, FLOORS])
-        middle = y.mean(1).sigmoid()
-        heavier = weight * (middle * (1 - middle) + 0.02)  # the slope of the accuracy in its logit
-        gap = fit_ridge(both, y[:, 1] - y[:, 0], heavier, groups, floors)
-        theirs = alone + left_out(both, y[:, 1] - y[:, 0], heavier, groups, floors)
-        margin = (theirs - y[:, 1]).abs().quantile(0.9)
+        compared, source = of_model(0, FLOORS), of_model(1, ALONE)
+        both, ahead = x.flatten(1), hits[:, 1] - hits[:, 0]
+        lead = fit(
+            both,
+            ahead / LEAD,
+            variance=torch.zeros_like(weight),
+            floors=torch.cat([FLOORS, ALONE]),
+            origin=origin.flatten(),
+            exact=torch.stack([(at_rest[1] - at_rest[0]) / LEAD, torch.tensor(NOISE**2, dtype=x.dtype)]),
+        )
+        gap = fit_ridge(both, logit(hits[:, 1]) - logit(hits[:, 0]), weight, torch.cat([FLOORS, FLOORS]))
+        apart = window.disagreement(snapshots[:, 0])[ahead <= 0]
+        disagreement = float(apart.max()) if len(apart) else 0.0
     wholes = torch.stack([stream.whole for stream in streams])
-    accuracies = torch.cat(
-        [(s.hits[-1:] if len(s.hits) == 1 else s.hits.mean(0, keepdim=True)) for s in streams]
+    right = window.temperature_for(wholes, torch.stack([_accuracies(stream) for stream in streams]))
+    runs, bins = _runs(streams, student if compared is None else compared)
+    return Rehearsal(
+        method=adapter.name,
+        options=adapter.rehearsed_options,
+        samples=samples,
+        batch_size=batch_size,
+        seed=seed,
+        runs=tuple(runs),
+        student=student,
+        compared=compared,
+        source=source,
+        lead=lead,
+        gap=gap,
+        disagreement=disagreement,
+        prior=still.whole / whole.unsqueeze(1),
+        coolest=right.amin(0).clamp(max=1.0),
+        hottest=right.amax(0).clamp(min=1.0),
+        bins=bins,
     )
-    right = window.temperature_for(wholes, accuracies)
-    runs, bins, at = [], torch.zeros(2, 3, 15, dtype=torch.float64), 0
+
+
+def _sampling(accuracy: Tensor, count: Tensor) -> Tensor:
+    """The variance of the logit of an accuracy over some samples."""
+    return 1 / (count * accuracy * (1 - accuracy) + 1)
+
+
+def _accuracies(stream: RehearsedStream) -> Tensor:
+    """The accuracies of the models over a whole stream."""
+    own = [float(stream.right.double().mean())]
+    return torch.tensor(own if stream.source_right is None else [*own, stream.source_right]).double()
+
+
+def _runs(streams: list[RehearsedStream], process: Process) -> tuple[list[Run], Tensor]:
+    """What became of each stream by the estimate that never saw its shift, and bins of confidence."""
+    alone, at = process.left_out(), 0
+    runs, bins = [], torch.zeros(2, 3, 15, dtype=torch.float64)
     for stream in streams:
         estimate = float(alone[at : at + len(stream.windows)].sigmoid().mean())
         at += len(stream.windows)
-        temperature = window.temperature_for(stream.whole[0], torch.tensor(estimate, dtype=torch.float64))
         own = stream.whole[0]
+        temperature = window.temperature_for(own, torch.tensor(estimate, dtype=torch.float64))
         runs.append(
             Run(
                 stream.shift,
@@ -55,21 +116,7 @@ def learned(
         )
         for place, confidence in enumerate(window.confidence_at(stream.confidences, temperature)):
             bins[place] += _binned(confidence, stream.right)
-    prior = next(s.whole for s in streams if s.shift == NO_SHIFT and s.order == "shuffled")
-    return Rehearsal(
-        method=adapter.name,
-        options=adapter.rehearsed_options,
-        samples=samples,
-        batch_size=batch_size,
-        seed=seed,
-        runs=tuple(runs),
-        student=student,
-        gap=gap,
-        source_margin=margin,
-        prior=prior / prior[:, window.COUNT, None],
-        hottest=right.amax(0),
-        bins=bins,
-    )
+    return runs, bins
 
 
 def _binned(confidence: Tensor, right: Tensor) -> Tensor:

@@ -14,13 +14,14 @@ from equipoise.calibration import window
 from equipoise.errors import RehearsalError
 from equipoise.network.nested import leaves
 from equipoise.rehearsing.labelled import Inputs, Labelled, mapped, tensors_of
+from equipoise.rehearsing.orders import Pass, plan_passes
 
 Shifts: TypeAlias = Mapping[str, Callable[[Any, torch.Generator], Any]]
 """Names to functions (inputs, generator) → inputs."""
 
 _KINDS = {Tensor: "a tensor", tuple: "a tuple of tensors", dict: "a dict of tensors"}
 
-SNAPSHOT = 250
+SNAPSHOT = 500
 """Samples between two snapshots of a window."""
 
 
@@ -41,9 +42,10 @@ class RehearsedStream:
 
     Attributes:
         shift: the name of the shift.
-        order: "shuffled" or "sorted".
+        order: of the samples (`orders.plan_passes`).
         windows: snapshots (n, models, width) of windows of answers.
         hits: the share of right answers in each of them, (n, models).
+        shifts: the shift that each of them ended with.
         whole: the window of all answers, (models, width).
         confidences: of each answer at each temperature of the grid, (N, grid).
         right: whether each answer is right, (N).
@@ -54,6 +56,7 @@ class RehearsedStream:
     order: str
     windows: Tensor
     hits: Tensor
+    shifts: list[str]
     whole: Tensor
     confidences: Tensor
     right: Tensor
@@ -61,60 +64,65 @@ class RehearsedStream:
 
 
 def run_streams(setup: RehearsalSetup, shifts: Shifts, progress: bool) -> list[RehearsedStream]:
-    """Run the method on every shift in random order, and on every second one sorted by class as well."""
-    plan = [(name, "shuffled") for name in shifts]
-    plan += [(name, "sorted") for place, name in enumerate(shifts) if place % 2 == 0]
-    labels = setup.labelled.labels
-    orders = {"shuffled": torch.arange(len(labels)), "sorted": labels.argsort(stable=True)}
+    """Run the method on every pass of the plan (`orders.plan_passes`)."""
+    plan = plan_passes(list(shifts), setup.labelled, setup.seed)
     finished: list[RehearsedStream] = []
     bar = tqdm(plan, desc=f"rehearsing {setup.adapter.name}", unit="stream") if progress else plan
     try:
-        for name, order in bar:
+        for own in bar:
             if isinstance(bar, tqdm):
-                bar.set_postfix_str(f"{name}, {order}")
-            finished.append(_run_stream(setup, name, order, shifts[name], orders[order]))
+                bar.set_postfix_str(f"{own.shift}, {own.order}")
+            finished.append(_run_stream(setup, own, shifts))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f" after {len(finished)} of {len(plan)} streams") from None
     return finished
 
 
-def _run_stream(
-    setup: RehearsalSetup, name: str, order: str, shift: Callable[..., Any], rows: Tensor
-) -> RehearsedStream:
-    """One pass of the method over a shift, from a reset."""
+def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedStream:
+    """One pass of the method, from a reset."""
     adapter, device = setup.adapter, setup.adapter.device
     adapter.reset()
     models = 2 if adapter.method.compares else 1
     windows = torch.zeros(models, 2, window.width(setup.classes) + 1)
     whole = torch.zeros(models, windows.shape[2])
-    snapshots, confidences, right, seen = [], [], [], 0
-    for part in batches_of(setup.labelled, setup.batch_size, rows):
+    snapshots, names, confidences, right, seen = [], [], [], [], 0
+    total = sum(len(part.rows) for part in own.parts)
+    for name, batch in _batches(setup, own):
         with named_errors(name):
-            there = mapped(part.inputs, lambda t: t.to(device))
-            logits = _answers(adapter, shifted_inputs(there, shift, setup.seed))
+            there = mapped(batch.inputs, lambda t: t.to(device))
+            logits = _answers(adapter, shifted_inputs(there, shifts[name], setup.seed + own.seed))
         good = logits.isfinite().all(2).all(0)
-        hits = (logits.argmax(2) == part.labels) & good
+        hits = (logits.argmax(2) == batch.labels) & good
         fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
         windows, whole = window.after(windows, fresh), whole + fresh
         behind = logits[0][good] - logits[0][good].amax(1, keepdim=True)
         confidences.append(window.confidences(behind))
         right.append(hits[0][good])
-        seen += len(part)
-        if seen // SNAPSHOT > (seen - len(part)) // SNAPSHOT or seen == len(rows):
+        seen += len(batch)
+        if seen // SNAPSHOT > (seen - len(batch)) // SNAPSHOT or seen == total:
             snapshots.append(windows[:, 0])
+            names.append(name)
     if not bool(whole[0, window.COUNT] > 0):
-        raise RehearsalError(f"the shift {name!r} left no sample with a finite answer")
+        raise RehearsalError(f"the shift {own.shift!r} left no sample with a finite answer")
     noted = torch.stack(snapshots).double()
     return RehearsedStream(
-        name,
-        order,
+        own.shift,
+        own.order,
         noted[..., :-1],
         noted[..., -1] / noted[..., window.COUNT].clamp(min=1e-6),
+        names,
         whole[:, :-1].double(),
         torch.cat(confidences),
         torch.cat(right),
         float(whole[1, -1] / whole[1, window.COUNT]) if models == 2 else None,
     )
+
+
+def _batches(setup: RehearsalSetup, own: Pass) -> Iterator[tuple[str, Labelled]]:
+    """The batches of a pass, each of one shift, with its name."""
+    for name, rows in own.parts:
+        for batch in batches_of(setup.labelled, setup.batch_size, rows):
+            yield name, batch
 
 
 def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:

@@ -1,0 +1,239 @@
+"""Gaussian-process regression of rehearsed windows, with estimates of its own errors."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+TREND, BEND, LENGTH = 1.0, 0.5, 1.0
+"""Standard deviations of the linear and of the smooth part, and the distance over which the latter changes.
+
+BEND of .3 to 1 and LENGTH of .7 to 2 were tried on recorded answers of 29 models: differences of .01 at most.
+"""
+
+OFFSET, NOISE = 0.4, 0.1
+"""Standard deviations of what a shift has in common (.2 to .5 were tried), and of a single window."""
+
+COVERED = 0.9
+"""The share of left-out errors that `margin` covers."""
+
+FAMILIAR = 0.95
+"""The share of rehearsed windows that are no further from other shifts than `limit`."""
+
+
+class Posterior:
+    """The mean of a process on a device, in single precision, for features (…, f).
+
+    Args:
+        process: the process.
+        device: the device.
+    """
+
+    def __init__(self, process: "Process", device: torch.device) -> None:
+        one = process.weights.new_ones(())
+        numbers = {
+            "mean": process.mean,
+            "scale": process.scale,
+            "rows": process.rows,
+            "bend": BEND**2 * process.weights,
+            "slope": TREND**2 * process.rows.T @ process.weights,
+            "level": process.bias + TREND**2 * process.weights.sum(),
+            "low": process.low * one,
+            "high": process.high * one,
+        }
+        self._numbers = {name: tensor.to(device, torch.float32) for name, tensor in numbers.items()}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The estimate at features in the last dimension."""
+        own = self._numbers
+        z = (x - own["mean"]) * own["scale"]
+        near = (-(z.unsqueeze(-2) - own["rows"]).square().sum(-1) / (2 * LENGTH**2)).exp()
+        found = own["level"] + (z * own["slope"]).sum(-1) + (near * own["bend"]).sum(-1)
+        return found.clamp(own["low"], own["high"])
+
+
+@dataclass(frozen=True)
+class Process:
+    """A target as a function of features: linear far from the rehearsed rows, exact where nothing shifted.
+
+    With z = (x − mean) · scale, the covariance of two rows is
+
+        TREND² · (z · z' + 1) + BEND² · exp(−‖z − z'‖² / 2 LENGTH²)
+        + OFFSET² · 1[same shift] + noise · 1[same row],
+
+    where rows without a shift have no OFFSET: they are the data that the model was measured on, and no
+    shift of their own is between them and the truth. So the estimate is right where nothing has shifted, and
+    fades from there into the regression of all shifts. Rasmussen and Williams, Gaussian Processes for
+    Machine Learning, 2006; scale has 1 / √f for f features in it, so that distances do not grow with f.
+
+    Attributes:
+        mean: means of the features.
+        scale: 1 / (standard deviation · √f), the deviation at least the floors given.
+        rows: the features that were fitted, as z; (n, f).
+        targets: their targets.
+        noise: variance of each target.
+        shifts: the number of each row's shift; 0 for none.
+        origin: z where nothing shifted.
+        bias: the mean of the targets.
+        margin: the 90 % quantile of |error| / standard deviation, each row estimated without its shift.
+        doubt: the root mean square of those errors.
+        limit: the distance from the nearest row of another shift that 95 % of the rows keep.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    rows: Tensor
+    targets: Tensor
+    noise: Tensor
+    shifts: Tensor
+    origin: Tensor
+    bias: Tensor
+    margin: Tensor
+    doubt: Tensor
+    limit: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The estimate at features in the last dimension, within the range of the targets."""
+        near = _covariance((x - self.mean) * self.scale, self.rows)
+        found: Tensor = self.bias + near @ self.weights
+        return found.clamp(self.low, self.high)
+
+    def half_width(self, x: Tensor) -> Tensor:
+        """Half of the 90 % interval at features (f): margin · standard deviation, wider where it is far.
+
+        The variance is that of the process with what a shift adds, OFFSET² · g² with
+        g = 1 − exp(−‖z − origin‖² / 2): nothing where nothing shifted. Beyond `limit` the deviation grows
+        with the distance.
+        """
+        z = (x - self.mean) * self.scale
+        near = _covariance(z, self.rows)
+        known = _variance(z) - near @ self.inverse @ near
+        apart = OFFSET * (1 - (-(z - self.origin).square().sum() / 2).exp())
+        deviation = (known.clamp(min=0) + apart.square() + NOISE**2).sqrt()
+        return self.margin * deviation * self.distance(x).clamp(min=1)
+
+    def distance(self, x: Tensor) -> Tensor:
+        """The distance of features (f) from the nearest row that was fitted, in units of `limit`."""
+        z = (x - self.mean) * self.scale
+        return (z - self.rows).square().sum(-1).min().sqrt() / self.limit
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """The inverse of the covariance of the rows."""
+        found: Tensor = torch.linalg.inv(_of_rows(self.rows, self.noise, self.shifts))
+        return found
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The weight of each row in an estimate: inverse · (targets − bias)."""
+        return self.inverse @ (self.targets - self.bias)
+
+    @property
+    def low(self) -> Tensor:
+        """The smallest target."""
+        return self.targets.min()
+
+    @property
+    def high(self) -> Tensor:
+        """The largest target."""
+        return self.targets.max()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The numbers by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def left_out(self) -> Tensor:
+        """For each row, the estimate without all rows of its shift."""
+        errors, _ = _errors(self.inverse, self.weights, self.shifts)
+        return (self.targets - errors).clamp(self.low, self.high)
+
+
+def fit_process(
+    x: Tensor,
+    y: Tensor,
+    *,
+    variance: Tensor,
+    weight: Tensor,
+    shifts: Sequence[str],
+    none: str,
+    floors: Tensor,
+    origin: Tensor,
+    exact: Tensor,
+) -> Process:
+    """Fit targets y (n) to features x (n, f), and estimate each shift without itself.
+
+    Args:
+        x: the features; a floor of infinity leaves a feature out.
+        y: the targets.
+        variance: of each target, from the number of its samples; NOISE² is added.
+        weight: of each row in means, spreads and quantiles.
+        shifts: the name of the shift of each row.
+        none: the name of no shift.
+        floors: the least spreads: a feature that hardly varied in rehearsal shall not decide.
+        origin: the features of the window without shift, (f).
+        exact: the target there, and its variance; (2).
+    """
+    share = weight / weight.sum()
+    mean, bias = (share.unsqueeze(1) * x).sum(0), (share * y).sum()
+    spread = (share.unsqueeze(1) * (x - mean).square()).sum(0).sqrt().maximum(floors)
+    scale = 1 / (spread * math.sqrt(int(floors.isfinite().sum())))
+    start = (origin - mean) * scale
+    names = dict.fromkeys([none, *shifts])
+    numbers = {name: number for number, name in enumerate(names)}
+    numbered = torch.tensor([*(numbers[name] for name in shifts), 0])
+    rows = torch.cat([(x - mean) * scale, start.unsqueeze(0)])
+    targets = torch.cat([y, exact[:1]])
+    noise = torch.cat([variance + NOISE**2, exact[1:] + (NOISE / 10) ** 2])
+    inverse = torch.linalg.inv(_of_rows(rows, noise, numbered))
+    errors, deviations = _errors(inverse, inverse @ (targets - bias), numbered)
+    ordered, places = (errors / deviations)[:-1].abs().sort()
+    at = int(torch.searchsorted(share[places].cumsum(0), torch.tensor(COVERED, dtype=share.dtype)))
+    apart = (rows.unsqueeze(1) - rows).square().sum(2).sqrt()
+    others = torch.where(numbered.unsqueeze(1) == numbered, torch.inf, apart).amin(1)
+    return Process(
+        mean=mean,
+        scale=scale,
+        rows=rows,
+        targets=targets,
+        noise=noise,
+        shifts=numbered,
+        origin=start,
+        bias=bias,
+        margin=ordered[min(at, len(ordered) - 1)],
+        doubt=(share * errors[:-1].square()).sum().sqrt(),
+        limit=others.quantile(FAMILIAR).clamp(1e-3, 1e3),
+    )
+
+
+def _variance(z: Tensor) -> Tensor:
+    """The variance of the linear and the smooth part at rows."""
+    return TREND**2 * (z.square().sum(-1) + 1) + BEND**2
+
+
+def _covariance(z: Tensor, rows: Tensor) -> Tensor:
+    """The covariances of the linear and the smooth part, (…, n)."""
+    apart = (z.unsqueeze(-2) - rows).square().sum(-1)
+    return TREND**2 * (z @ rows.T + 1) + BEND**2 * (-apart / (2 * LENGTH**2)).exp()
+
+
+def _of_rows(rows: Tensor, noise: Tensor, shifts: Tensor) -> Tensor:
+    """The covariance of fitted rows."""
+    same = (shifts.unsqueeze(1) == shifts) & (shifts > 0)
+    return _covariance(rows, rows) + OFFSET**2 * same + noise.diag()
+
+
+def _errors(inverse: Tensor, weights: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
+    """Target less estimate without the rows of the same shift, and its standard deviation, for each row.
+
+    With A the block of the inverse covariance of a shift's rows, the errors are A⁻¹ · weights, and their
+    covariance is A⁻¹ (Rasmussen and Williams, 5.4.2, for blocks).
+    """
+    errors, variances = torch.empty_like(weights), torch.empty_like(weights)
+    for shift in shifts.unique():
+        own = (shifts == shift).nonzero().flatten()
+        block = torch.linalg.inv(inverse[own][:, own])
+        errors[own], variances[own] = block @ weights[own], block.diag()
+    return errors, variances.clamp(min=1e-12).sqrt()
