@@ -55,7 +55,8 @@ class Run:
 
     Attributes:
         shift: the name of the shift.
-        order: of the samples: "shuffled", "sorted" by class, in "bursts" of two classes, … (docs/rehearsal.md).
+        order: of the samples: "shuffled", "sorted" by class, in "bursts" of two classes and others
+            (`rehearsing.orders`).
         accuracy: of the answers.
         confidence: their mean confidence, untempered.
         estimate: the accuracy estimated by a regression that never saw this shift.
