@@ -15,8 +15,8 @@ BURST = 80
 IN_ROW = 300
 """Samples of each shift in the pass over all of them without a reset."""
 
-DRAWS = 3
-"""Passes without a shift over rows that are drawn unevenly by class, and by a value of the inputs."""
+DRAWS = 4
+"""Passes of each kind of uneven draw without a shift."""
 
 ALL_SHIFTS, CONTINUAL = "all, one after another", "continual"
 
@@ -44,35 +44,52 @@ class Pass(NamedTuple):
     seed: int
 
 
-def plan_passes(shifts: list[str], labelled: Labelled, seed: int) -> list[Pass]:
-    """Every shift in random order; every fourth sorted by class, and every fourth in bursts of two classes.
+def plan_passes(
+    shifts: list[str], labelled: Labelled, answers: Tensor, seed: int, continual: bool
+) -> list[Pass]:
+    """Every shift in random order, and by turns sorted by class or in bursts of two classes, half as many.
 
-    Without a shift the rows also come sorted by a value of the inputs, and drawn unevenly by class and by
-    such a value: classes and groups that come in runs, or in other shares, are no loss of accuracy by
-    themselves. The last pass is over all shifts without a reset between them.
+    Without a shift the rows come in both, and drawn unevenly by class, by a value of the inputs, and by the
+    probability of a class in `answers` (N, C), the model's own, and sorted by the latter two: classes and
+    groups that come in runs, or in other shares, are no loss of accuracy by themselves, but may harm an
+    adapter. With `continual`, for a method that learns weights, the last pass is over all shifts without a
+    reset between them.
     """
     labels, every = labelled.labels, torch.arange(len(labelled))
     draw = torch.Generator().manual_seed(seed)
+
+    def value() -> Tensor:
+        return _values(labelled, draw)
+
+    def answer() -> Tensor:
+        return answers[:, int(torch.randint(answers.shape[1], (), generator=draw))]
+
     passes = [Pass(name, "shuffled", (Part(name, every),), 0) for name in shifts]
-    by_class = labels.argsort(stable=True)
-    passes += [Pass(name, "sorted", (Part(name, by_class),), 1) for name in shifts[::4]]
-    runs = _bursts(labels, draw)
-    passes += [Pass(name, "bursts", (Part(name, runs),), 2) for name in (shifts[0], *shifts[2::4])]
-    made: dict[str, Tensor] = {}
-    for number in range(1, DRAWS + 1):
-        made[f"classes drawn {number}"] = _drawn_by_class(labels, draw)
-        made[f"values drawn {number}"] = _drawn_by_value(_values(labelled, draw), draw)
-    made["sorted by a value"] = _values(labelled, draw).argsort(stable=True)
-    passes += [Pass(NO_SHIFT, order, (Part(NO_SHIFT, rows),), 3) for order, rows in made.items()]
-    some = [every[torch.randperm(len(every), generator=draw)[:IN_ROW]] for _ in shifts]
-    parts = tuple(Part(name, rows) for name, rows in zip(shifts, some, strict=True))
+    by_class, runs = labels.argsort(stable=True), _bursts(labels, draw)
+    passes += [Pass(name, "sorted", (Part(name, by_class),), 1) for name in shifts[::2]]
+    passes.append(Pass(NO_SHIFT, "bursts", (Part(NO_SHIFT, runs),), 2))
+    half = runs[: (len(runs) + 1) // 2]
+    passes += [Pass(name, "bursts", (Part(name, half),), 2) for name in shifts[1::2]]
+    weighted = [(f"classes drawn {n + 1}", _by_class(labels, draw)) for n in range(DRAWS)]
+    weighted += [(f"values drawn {n + 1}", _by_rank(value(), draw)) for n in range(DRAWS)]
+    weighted += [(f"answers drawn {n + 1}", _by_rank(answer(), draw)) for n in range(DRAWS)]
+    ordered = [("sorted by a value", value()), ("sorted by an answer", answer())]
+    rows = {name: torch.multinomial(w, len(w), replacement=True, generator=draw) for name, w in weighted} | {
+        name: values.argsort(stable=True) for name, values in ordered
+    }
+    passes += [Pass(NO_SHIFT, name, (Part(NO_SHIFT, own),), 3) for name, own in rows.items()]
+    if not continual:
+        return passes
+    picked = [every[torch.randperm(len(every), generator=draw)[:IN_ROW]] for _ in shifts]
+    parts = tuple(Part(name, own) for name, own in zip(shifts, picked, strict=True))
     return [*passes, Pass(ALL_SHIFTS, CONTINUAL, parts, 4)]
 
 
-def count_samples(shifts: int, samples: int) -> int:
-    """How many samples the passes of a rehearsal have in all."""
-    orders = shifts + len(range(0, shifts, 4)) + 1 + len(range(2, shifts, 4)) + 2 * DRAWS + 1
-    return samples * orders + min(samples, IN_ROW) * shifts
+def count_samples(shifts: int, samples: int, continual: bool) -> int:
+    """How many samples the passes of a rehearsal have in all, for so many shifts with the one of nothing."""
+    whole = shifts + (shifts + 1) // 2 + 1 + 3 * DRAWS + 2
+    in_row = min(samples, IN_ROW) * shifts if continual else 0
+    return samples * whole + (samples + 1) // 2 * (shifts // 2) + in_row
 
 
 def _bursts(labels: Tensor, draw: torch.Generator) -> Tensor:
@@ -92,22 +109,22 @@ def _bursts(labels: Tensor, draw: torch.Generator) -> Tensor:
     return torch.cat(found)
 
 
-def _drawn_by_class(labels: Tensor, draw: torch.Generator) -> Tensor:
-    """As many rows, drawn with replacement; the shares of the classes are skewed, some nearly 0."""
+def _by_class(labels: Tensor, draw: torch.Generator) -> Tensor:
+    """Weights of rows for which the shares of the classes are skewed, some of them nearly 0."""
     classes = labels.unique()
     shares = torch.rand(len(classes), generator=draw).log().neg().pow(3) + 1e-2  # an exponential, cubed
     weights = torch.zeros(len(labels))
     for label, share in zip(classes, shares, strict=True):
         own = labels == label
         weights[own] = share / own.sum()
-    return torch.multinomial(weights, len(labels), replacement=True, generator=draw)
+    return weights
 
 
-def _drawn_by_value(values: Tensor, draw: torch.Generator) -> Tensor:
-    """As many rows, drawn with replacement, e⁴ times as often from one end of the values as the other."""
+def _by_rank(values: Tensor, draw: torch.Generator) -> Tensor:
+    """Weights of rows that are e⁴ times as large at one end of the values as at the other."""
     rank = values.argsort(stable=True).argsort(stable=True) / len(values)
     side = 1.0 if torch.rand((), generator=draw) < 0.5 else -1.0
-    return torch.multinomial((4 * side * rank).exp(), len(values), replacement=True, generator=draw)
+    return (4 * side * rank).exp()
 
 
 def _values(labelled: Labelled, draw: torch.Generator) -> Tensor:

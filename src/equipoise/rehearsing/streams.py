@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
+from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.errors import RehearsalError
 from equipoise.network.nested import leaves
 from equipoise.rehearsing.labelled import Inputs, Labelled, mapped, tensors_of
@@ -65,7 +66,8 @@ class RehearsedStream:
 
 def run_streams(setup: RehearsalSetup, shifts: Shifts, progress: bool) -> list[RehearsedStream]:
     """Run the method on every pass of the plan (`orders.plan_passes`)."""
-    plan = plan_passes(list(shifts), setup.labelled, setup.seed)
+    continual = setup.adapter.method.learns is not None
+    plan = plan_passes(list(shifts), setup.labelled, _source_answers(setup), setup.seed, continual)
     finished: list[RehearsedStream] = []
     bar = tqdm(plan, desc=f"rehearsing {setup.adapter.name}", unit="stream") if progress else plan
     try:
@@ -116,6 +118,16 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
         torch.cat(right),
         float(whole[1, -1] / whole[1, window.COUNT]) if models == 2 else None,
     )
+
+
+def _source_answers(setup: RehearsalSetup) -> Tensor:
+    """The source model's probabilities for the samples, (N, C); 0 where they are not finite."""
+    device, found = setup.adapter.device, []
+    for batch in batches_of(setup.labelled, setup.batch_size):
+        there = mapped(batch.inputs, lambda t: t.to(device))
+        with named_errors(NO_SHIFT):
+            found.append(setup.adapter.source_logits(there).float().softmax(1).nan_to_num().cpu())
+    return torch.cat(found)
 
 
 def _batches(setup: RehearsalSetup, own: Pass) -> Iterator[tuple[str, Labelled]]:
