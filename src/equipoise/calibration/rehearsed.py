@@ -20,13 +20,6 @@ LEAD = 0.2
 ENTER, LEAVE = 0.05, 0.02
 """The estimated leads in accuracy with which the source model starts to answer, and goes on answering."""
 
-VOTES = (0.2, 0.2, 0.6)
-"""The weights of the models' own estimates, of the regression nearby and of the linear one, in the lead.
-
-On recorded answers of 29 models the first two alone end the harm on tables and give away .45 of accuracy on
-one stream of pictures; the last one alone does the opposite (docs/rehearsal.md).
-"""
-
 TOLERATED = 0.05
 """How much more both models may disagree than in any rehearsed window without loss."""
 
@@ -70,10 +63,10 @@ class RehearsedTemperature:
     the device.
 
     The source model answers where it is estimated to be more accurate by `ENTER` (and on until that falls
-    below `LEAVE`). Three estimates of the lead are averaged by `VOTES`, so that none of them decides alone: the
-    difference of the models' own estimates, the regression of the difference that knows what was rehearsed
-    nearby, and the linear one. It also answers where both disagree in a share of the samples that is larger by
-    `TOLERATED` than in any rehearsed window without loss, whatever the estimates say.
+    below `LEAVE`), by the mean of three estimates, so that none of them decides alone: the difference of the
+    models' own estimates, the regression of the difference that knows what was rehearsed nearby, and the
+    linear one. It also answers where both disagree in a share of the samples that
+    is larger by `TOLERATED` than in any rehearsed window without loss, whatever the estimates say.
 
     Args:
         rehearsal: of the method on this model.
@@ -118,8 +111,7 @@ class RehearsedTemperature:
             both, own = x.flatten(), values.sigmoid()
             gap = known.gap(both)
             linear = ((values[0] + gap).sigmoid() - own[0] + own[1] - (values[1] - gap).sigmoid()) / 2
-            leads = (own[1] - own[0], LEAD * known.lead(both), linear)
-            ahead = sum(vote * lead for vote, lead in zip(VOTES, leads, strict=True))
+            ahead = (own[1] - own[0] + LEAD * known.lead(both) + linear) / 3
             most = (self.rehearsal.disagreement or 0.0) + TOLERATED
             trusts = (ahead > torch.where(trusted, LEAVE, ENTER)) | (window.disagreement(slow[0]) > most)
         off = values - x[:, 0]

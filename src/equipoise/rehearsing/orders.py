@@ -47,9 +47,9 @@ class Pass(NamedTuple):
 def plan_passes(
     shifts: list[str], labelled: Labelled, answers: Tensor, seed: int, continual: bool
 ) -> list[Pass]:
-    """Every shift in random order, and by turns sorted by class or in bursts of two classes, half as many.
+    """Every shift in random order, and every second one sorted by class.
 
-    Without a shift the rows come in both, and drawn unevenly by class, by a value of the inputs, and by the
+    Without a shift the rows also come in bursts of two classes, drawn unevenly by class, by a value of the inputs, and by the
     probability of a class in `answers` (N, C), the model's own, and sorted by the latter two: classes and
     groups that come in runs, or in other shares, are no loss of accuracy by themselves, but may harm an
     adapter. With `continual`, for a method that learns weights, the last pass is over all shifts without a
@@ -68,8 +68,6 @@ def plan_passes(
     by_class, runs = labels.argsort(stable=True), _bursts(labels, draw)
     passes += [Pass(name, "sorted", (Part(name, by_class),), 1) for name in shifts[::2]]
     passes.append(Pass(NO_SHIFT, "bursts", (Part(NO_SHIFT, runs),), 2))
-    half = runs[: (len(runs) + 1) // 2]
-    passes += [Pass(name, "bursts", (Part(name, half),), 2) for name in shifts[1::2]]
     weighted = [(f"classes drawn {n + 1}", _by_class(labels, draw)) for n in range(DRAWS)]
     weighted += [(f"values drawn {n + 1}", _by_rank(value(), draw)) for n in range(DRAWS)]
     weighted += [(f"answers drawn {n + 1}", _by_rank(answer(), draw)) for n in range(DRAWS)]
@@ -88,8 +86,7 @@ def plan_passes(
 def count_samples(shifts: int, samples: int, continual: bool) -> int:
     """How many samples the passes of a rehearsal have in all, for so many shifts with the one of nothing."""
     whole = shifts + (shifts + 1) // 2 + 1 + 3 * DRAWS + 2
-    in_row = min(samples, IN_ROW) * shifts if continual else 0
-    return samples * whole + (samples + 1) // 2 * (shifts // 2) + in_row
+    return samples * whole + (min(samples, IN_ROW) * shifts if continual else 0)
 
 
 def _bursts(labels: Tensor, draw: torch.Generator) -> Tensor:
