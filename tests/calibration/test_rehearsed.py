@@ -203,8 +203,8 @@ def test_estimates_of_both_models_do_not_decide_who_answers() -> None:
 
 
 def test_who_is_trusted_depends_on_the_stream() -> None:
-    # The more confident the source model is than the student, the more it is ahead: by .04 for each logit.
-    slopes = [-0.2, 0, 0, 0, 0, 0, 0.2, 0, 0, 0, 0, 0]
+    # The more confident the source model is than the student, the more it is ahead: by .08 for each logit.
+    slopes = [-0.4, 0, 0, 0, 0, 0, 0.4, 0, 0, 0, 0, 0]
     own = rehearsal(flat(0.0), flat(0.3), lead=line(slopes), gap=ridge([10 * w for w in slopes]))
     made = RehearsedTemperature(own, compares=True)
     flags, observed = [], made.initial()
@@ -214,7 +214,7 @@ def test_who_is_trusted_depends_on_the_stream() -> None:
         flags.append(bool(verdict.trusts))
         assert bool(observed["trusts_source"]) is flags[-1]
         c = [float(observed["windows"][model, 0, 1] / observed["windows"][model, 0, 0]) for model in (0, 1)]
-        ahead = 0.04 * (math.log(c[1] / (1 - c[1])) - math.log(c[0] / (1 - c[0])))
+        ahead = 0.08 * (math.log(c[1] / (1 - c[1])) - math.log(c[0] / (1 - c[0])))
         assert flags[-1] is (ahead > (0.02 if before else 0.05))
         expected = verdict.temperatures[1 if flags[-1] else 0]
         assert float(made.level(observed)) == pytest.approx(float(expected))
