@@ -89,10 +89,12 @@ class Rehearsal:
         compared: the same with it; None where the source model was not asked.
         source: the same of the source model, from its own answers alone; None where it was not asked.
         lead: from the features of both models to the accuracy of the source model less that of the answers,
-            in units of `LEAD`; None where the source model was not asked.
-        gap: a linear regression of the difference of their logits on the same features; likewise.
+            in units of `rehearsed.LEAD`; None where the source model was not asked.
+        gap: a linear regression of the difference of their logits on the same features; None where the source
+            model was not asked.
         disagreement: the largest share of answers of a window in which the adapted model names another class
-            than the source model, over rehearsed windows in which adapting lost nothing; likewise.
+            than the source model, over rehearsed windows in which adapting lost nothing; None where the
+            source model was not asked.
         prior: a window of answers without any shift, one sample's worth, for each model; (models, width).
         coolest: the lowest temperature that was right in rehearsal, for each model; at most 1.
         hottest: the highest; at least 1.
