@@ -167,7 +167,8 @@ def test_the_range_of_tau_is_1_to_3_where_none_is_given(
 
 
 @pytest.mark.parametrize(
-    ("t_min", "t_max"), [(0.3, None), (None, 0.3), (0.25, 32.0), (2.0, 2.0), (1.0, None), (None, 30.0)]
+    ("t_min", "t_max"),
+    [(0.3, None), (None, 0.3), (0.25, 32.0), (2.0, 2.0), (1.0, None), (5.0, None), (None, 30.0)],
 )
 def test_a_range_of_rehearsed_temperatures_may_be_on_both_sides_of_1(
     t_min: float | None, t_max: float | None
@@ -175,6 +176,8 @@ def test_a_range_of_rehearsed_temperatures_may_be_on_both_sides_of_1(
     _, source = make()
     temper = Temper("rehearsed", source, t_min, t_max, rehearsal(flat(0.0)))
     assert temper.given == (t_min, t_max)
+    logits = torch.randn(20, source.num_classes, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(temper.view(logits).logits, logits)  # also where poise asks the source model
 
 
 @pytest.mark.parametrize(
