@@ -1,6 +1,7 @@
 """The temperature that a rehearsal gives, with regressions made by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_the_temperature_is_found_on_both_sides_of_1(value: float) -> None:
 
 
 def test_the_range_is_what_was_right_in_rehearsal() -> None:
-    ends = {"coolest": torch.tensor([0.6]).double(), "hottest": torch.tensor([1.75]).double()}
+    ends: dict[str, Any] = {"coolest": torch.tensor([0.6]).double(), "hottest": torch.tensor([1.75]).double()}
     for value, expected in ((6.0, 0.6), (-6.0, 1.75)):
         made = RehearsedTemperature(rehearsal(flat(value), **ends), compares=False)
         observed, verdict = made.after(made.initial(), drawn(), None, ALL)
@@ -106,7 +107,10 @@ def test_the_range_is_what_was_right_in_rehearsal() -> None:
 
 
 def test_each_model_has_its_range() -> None:
-    ends = {"coolest": torch.tensor([0.6, 0.8]).double(), "hottest": torch.tensor([1.75, 3.0]).double()}
+    ends: dict[str, Any] = {
+        "coolest": torch.tensor([0.6, 0.8]).double(),
+        "hottest": torch.tensor([1.75, 3.0]).double(),
+    }
     for value, expected in ((6.0, [0.6, 0.8]), (-6.0, [1.75, 3.0])):
         both = rehearsal(flat(value), flat(value), **ends)
         made = RehearsedTemperature(both, compares=True)
@@ -135,7 +139,7 @@ def test_each_model_has_its_range() -> None:
 def test_a_range_that_is_given_holds(
     t_min: float | None, t_max: float | None, coolest: float, hottest: float
 ) -> None:
-    ends = {"coolest": torch.tensor([0.6]).double(), "hottest": torch.tensor([1.75]).double()}
+    ends: dict[str, Any] = {"coolest": torch.tensor([0.6]).double(), "hottest": torch.tensor([1.75]).double()}
     for value, expected in ((6.0, coolest), (-6.0, hottest)):
         own = rehearsal(flat(value, low=-60.0, high=60.0), **ends)
         made = RehearsedTemperature(own, compares=False, t_min=t_min, t_max=t_max)
@@ -207,7 +211,8 @@ def test_who_is_trusted_depends_on_the_stream() -> None:
     slopes = [-0.4, 0, 0, 0, 0, 0, 0.4, 0, 0, 0, 0, 0]
     own = rehearsal(flat(0.0), flat(0.3), lead=line(slopes), gap=ridge([10 * w for w in slopes]))
     made = RehearsedTemperature(own, compares=True)
-    flags, observed = [], made.initial()
+    flags: list[bool] = []
+    observed = made.initial()
     for mine, other in ((1.0, 1.0), (1.0, 9.0), (1.0, 9.0), (1.0, 9.0), (6.0, 1.0), (6.0, 1.0), (6.0, 1.0)):
         observed, verdict = made.after(observed, drawn(scale=mine), drawn(seed=9, scale=other), ALL)
         before = flags[-1] if flags else False
@@ -218,7 +223,9 @@ def test_who_is_trusted_depends_on_the_stream() -> None:
         assert flags[-1] is (ahead > (0.02 if before else 0.05))
         expected = verdict.temperatures[1 if flags[-1] else 0]
         assert float(made.level(observed)) == pytest.approx(float(expected))
-        assert float(made.source_level(observed)) == pytest.approx(float(verdict.temperatures[1]))
+        theirs = made.source_level(observed)
+        assert theirs is not None
+        assert float(theirs) == pytest.approx(float(verdict.temperatures[1]))
     assert True in flags
     assert flags[-1] is False
 

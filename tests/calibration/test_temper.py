@@ -192,9 +192,10 @@ def test_a_range_that_is_not_searched_is_refused(t_min: float | None, t_max: flo
 @pytest.mark.parametrize("value", ["1", True, math.nan, math.inf])
 def test_a_range_that_is_no_number_is_refused(value: float) -> None:
     _, source = make()
-    for kind, made in (("rehearsed", rehearsal(flat(0.0))), ("mean", None)):
-        with pytest.raises(OptionError, match="t_max"):
-            Temper(kind, source, None, value, made)
+    with pytest.raises(OptionError, match="t_max"):
+        Temper("rehearsed", source, None, value, rehearsal(flat(0.0)))
+    with pytest.raises(OptionError, match="t_max"):
+        Temper("mean", source, None, value)
 
 
 def test_a_range_that_is_given_is_that_of_the_rehearsed_temperatures() -> None:
@@ -221,7 +222,7 @@ def test_a_range_without_effect_is_refused(given: dict[str, float]) -> None:
             OptionError, match=rf"t_min and t_max have no effect on {method} .*leave them out"
         ):
             eq.create(method, model, source, tempering="none", **given)
-    assert eq.create("tent", model, source, tempering="mean", **{"t_min": 1.2}).temper.t_min == 1.2
+    assert eq.create("tent", model, source, tempering="mean", t_min=1.2).temper.t_min == 1.2
     dec = eq.create("dec", model, source, tempering="none", t_max=2.0)  # which learns with it
     assert dec.temper.t_max == 2.0
 

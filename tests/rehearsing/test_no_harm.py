@@ -1,4 +1,4 @@
-"""What a rehearsal does to models that are too doubtful, honest, or lose by adapting: on streams made here."""
+"""What a rehearsal does to a model that is too doubtful, and to one that is honest."""
 
 from functools import cache
 
@@ -39,7 +39,8 @@ def ece(logits: Tensor, labels: Tensor) -> float:
     confidence, predicted = logits.detach().softmax(1).max(1)
     places, hits = (confidence * 15).ceil().clamp(1, 15).tolist(), (predicted == labels).tolist()
     rows = list(zip(places, confidence.tolist(), hits, strict=True))
-    return sum(abs(sum(c - hit for at, c, hit in rows if at == place)) for place in range(1, 16)) / len(rows)
+    apart = [sum(c - hit for at, c, hit in rows if at == place) for place in range(1, 16)]
+    return float(sum(map(abs, apart)) / len(rows))
 
 
 def errors(factor: float) -> tuple[float, float]:
