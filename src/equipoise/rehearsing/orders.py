@@ -21,7 +21,7 @@ DRAWS = 3
 ALL_SHIFTS, CONTINUAL = "all, one after another", "continual"
 
 
-class Part(NamedTuple):
+class ShiftedRows(NamedTuple):
     """Rows of the samples, in order, under one shift."""
 
     shift: str
@@ -40,7 +40,7 @@ class Pass(NamedTuple):
 
     shift: str
     order: str
-    parts: tuple[Part, ...]
+    parts: tuple[ShiftedRows, ...]
     seed: int
 
 
@@ -53,19 +53,19 @@ def plan_passes(shifts: list[str], labelled: Labelled, seed: int) -> list[Pass]:
     """
     labels, every = labelled.labels, torch.arange(len(labelled))
     draw = torch.Generator().manual_seed(seed)
-    passes = [Pass(name, "shuffled", (Part(name, every),), 0) for name in shifts]
+    passes = [Pass(name, "shuffled", (ShiftedRows(name, every),), 0) for name in shifts]
     by_class = labels.argsort(stable=True)
-    passes += [Pass(name, "sorted", (Part(name, by_class),), 1) for name in shifts[::4]]
+    passes += [Pass(name, "sorted", (ShiftedRows(name, by_class),), 1) for name in shifts[::4]]
     runs = _bursts(labels, draw)
-    passes += [Pass(name, "bursts", (Part(name, runs),), 2) for name in (shifts[0], *shifts[2::4])]
+    passes += [Pass(name, "bursts", (ShiftedRows(name, runs),), 2) for name in (shifts[0], *shifts[2::4])]
     made: dict[str, Tensor] = {}
     for number in range(1, DRAWS + 1):
         made[f"classes drawn {number}"] = _drawn_by_class(labels, draw)
         made[f"values drawn {number}"] = _drawn_by_value(_values(labelled, draw), draw)
     made["sorted by a value"] = _values(labelled, draw).argsort(stable=True)
-    passes += [Pass(NO_SHIFT, order, (Part(NO_SHIFT, rows),), 3) for order, rows in made.items()]
+    passes += [Pass(NO_SHIFT, order, (ShiftedRows(NO_SHIFT, rows),), 3) for order, rows in made.items()]
     some = [every[torch.randperm(len(every), generator=draw)[:IN_ROW]] for _ in shifts]
-    parts = tuple(Part(name, rows) for name, rows in zip(shifts, some, strict=True))
+    parts = tuple(ShiftedRows(name, rows) for name, rows in zip(shifts, some, strict=True))
     return [*passes, Pass(ALL_SHIFTS, CONTINUAL, parts, 4)]
 
 
