@@ -187,11 +187,11 @@ class Rehearsal:
         """The inverse of `to_json` and `tensors`; StateError where something is missing, misshapen or NaN."""
         try:
             parts = dict(json.loads(text))
+            method = parts["method"]
             if parts.pop("version", 1) != _VERSION:
                 raise StateError(
-                    f"the rehearsal of {parts.get('method')!r} is of another version of equipoise: make it "
-                    "again, source = equipoise.rehearse(model, held_out_loader, "
-                    f"method={parts.get('method')!r})"
+                    f"the rehearsal of {method!r} is of another version of equipoise: make it again, "
+                    f"source = equipoise.rehearse(model, held_out_loader, method={method!r})"
                 )
             runs = tuple(Run(**run) for run in parts.pop("runs"))
             kinds: dict[str, type[Any]] = {**dict.fromkeys(_PROCESSES, Process), "gap": Ridge}
@@ -199,6 +199,8 @@ class Rehearsal:
             rest |= {name: tensors[name] for name in _TENSORS}
             made = cls(**parts, runs=runs, **rest)
             made._check_shapes()
+        except StateError:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(f"not a rehearsal: {error!r}") from error
         if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
