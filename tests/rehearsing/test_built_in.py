@@ -197,9 +197,11 @@ def test_a_rehearsal_and_a_recommendation_with_codes() -> None:
     batch = {"numbers": FLOATS, "codes": codes, "labels": codes[:, 0] % 3}
     columns: Any = {("numbers", 0): "code"}
     small: Any = {"columns": columns, "shifts": 8, "samples": 200, "progress": False}
+    small["check_held_out"] = False  # an untrained model
     found = eq.rehearse(Tabular(), [batch], method="source", **small)
     expected = chosen_shifts(8, {"numbers": FLOATS, "codes": codes}, columns)
-    assert {run.shift for run in found.rehearsal_of("source").runs} == set(expected)
+    passes = {run.shift for run in found.rehearsal_of("source").runs}
+    assert passes == {*expected, "all, one after another"}
     tried = eq.recommend(Tabular(), [batch], methods=["t3a"], length=300, **small)
     assert tried.method in ("source", "t3a", "poise")
 

@@ -14,7 +14,7 @@ TREND, BEND, LENGTH = 1.0, 0.5, 1.0
 BEND of .3 to 1 and LENGTH of .7 to 2 were tried on recorded answers of 29 models: differences of .01 at most.
 """
 
-OFFSET, NOISE = 0.4, 0.1
+OFFSET, SCATTER = 0.4, 0.1
 """Standard deviations of what a shift has in common (.2 to .5 were tried), and of a single window."""
 
 COVERED = 0.9
@@ -112,7 +112,7 @@ class Process:
         near = _covariance(z, self.rows)
         known = _variance(z) - near @ self.inverse @ near
         apart = OFFSET * (1 - (-(z - self.origin).square().sum() / 2).exp())
-        deviation = (known.clamp(min=0) + apart.square() + NOISE**2).sqrt()
+        deviation = (known.clamp(min=0) + apart.square() + SCATTER**2).sqrt()
         return self.margin * deviation * self.distance(x).clamp(min=1)
 
     def distance(self, x: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def fit_process(
     Args:
         x: the features; a floor of infinity leaves a feature out.
         y: the targets.
-        variance: of each target, from the number of its samples; NOISE² is added.
+        variance: of each target, from the number of its samples; SCATTER² is added.
         weight: of each row in means, spreads and quantiles.
         shifts: the name of the shift of each row.
         none: the name of no shift.
@@ -186,7 +186,7 @@ def fit_process(
     numbered = torch.tensor([*(numbers[name] for name in shifts), 0])
     rows = torch.cat([(x - mean) * scale, start.unsqueeze(0)])
     targets = torch.cat([y, exact[:1]])
-    noise = torch.cat([variance + NOISE**2, exact[1:] + (NOISE / 10) ** 2])
+    noise = torch.cat([variance + SCATTER**2, exact[1:] + (SCATTER / 10) ** 2])
     inverse = torch.linalg.inv(_of_rows(rows, noise, numbered))
     errors, deviations = _errors(inverse, inverse @ (targets - bias), numbered)
     ordered, places = (errors / deviations)[:-1].abs().sort()

@@ -89,10 +89,12 @@ class Rehearsal:
         compared: the same with it; None where the source model was not asked.
         source: the same of the source model, from its own answers alone; None where it was not asked.
         lead: from the features of both models to the accuracy of the source model less that of the answers,
-            in units of `LEAD`; None where the source model was not asked.
-        gap: a linear regression of the difference of their logits on the same features; likewise.
+            in units of `rehearsed.LEAD`; None where the source model was not asked.
+        gap: a linear regression of the difference of their logits on the same features; None where the source
+            model was not asked.
         disagreement: the largest share of answers of a window in which the adapted model names another class
-            than the source model, over rehearsed windows in which adapting lost nothing; likewise.
+            than the source model, over rehearsed windows in which adapting lost nothing; None where the
+            source model was not asked.
         prior: a window of answers without any shift, one sample's worth, for each model; (models, width).
         coolest: the lowest temperature that was right in rehearsal, for each model; at most 1.
         hottest: the highest; at least 1.
@@ -185,11 +187,11 @@ class Rehearsal:
         """The inverse of `to_json` and `tensors`; StateError where something is missing, misshapen or NaN."""
         try:
             parts = dict(json.loads(text))
+            method = parts["method"]
             if parts.pop("version", 1) != _VERSION:
                 raise StateError(
-                    f"the rehearsal of {parts.get('method')!r} is of another version of equipoise: make it "
-                    "again, source = equipoise.rehearse(model, held_out_loader, "
-                    f"method={parts.get('method')!r})"
+                    f"the rehearsal of {method!r} is of another version of equipoise: make it again, "
+                    f"source = equipoise.rehearse(model, held_out_loader, method={method!r})"
                 )
             runs = tuple(Run(**run) for run in parts.pop("runs"))
             kinds: dict[str, type[Any]] = {**dict.fromkeys(_PROCESSES, Process), "gap": Ridge}
@@ -197,6 +199,8 @@ class Rehearsal:
             rest |= {name: tensors[name] for name in _TENSORS}
             made = cls(**parts, runs=runs, **rest)
             made._check_shapes()
+        except StateError:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(f"not a rehearsal: {error!r}") from error
         if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):

@@ -174,6 +174,8 @@ class Temper:
             check_range(self.t_min, self.t_max)
         else:
             _check_searched(least, most)
+            # tau plays no part: an end of its range that is not given gives way to one that is.
+            self.t_min, self.t_max = sorted((self.t_min, self.t_max))
             self.rehearsed = RehearsedTemperature(rehearsal, compares, least, most)
         self.compares = self.rehearsed is not None and self.rehearsed.compares
 

@@ -82,8 +82,8 @@ def after(windows: Tensor, fresh: Tensor) -> Tensor:
     variance = (slow[SQUARE] / slow[COUNT].clamp(min=_TINY) - mean.square()).clamp(min=1e-4)
     apart = fast[CONFIDENCE] / fast[COUNT].clamp(min=_TINY) - mean
     changed = apart.square() * fast[COUNT] > CHANGED**2 * variance
-    anew = joined[:, 1:].expand(-1, 2, -1)
-    return torch.where(changed, anew, joined)
+    restarted = joined[:, 1:].expand(-1, 2, -1)
+    return torch.where(changed, restarted, joined)
 
 
 def features(window: Tensor) -> Tensor:

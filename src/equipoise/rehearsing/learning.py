@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
-from equipoise.calibration.process import NOISE, Process, fit_process
+from equipoise.calibration.process import SCATTER, Process, fit_process
 from equipoise.calibration.rehearsal import Rehearsal, Run, logit
 from equipoise.calibration.rehearsed import LEAD
 from equipoise.calibration.ridge import fit_ridge
@@ -17,7 +17,7 @@ from equipoise.rehearsing.streams import RehearsedStream
 FLOORS = torch.tensor([0.3, 0.03, 0.1, 0.04, 0.05, 0.3], dtype=torch.float64)
 """The least spread of each feature of a window: smaller changes over the shifts are noise."""
 
-ALONE = FLOORS.index_fill(0, torch.tensor([window.FEATURES.index("disagreement")]), torch.inf)
+BY_ITSELF = FLOORS.index_fill(0, torch.tensor([window.FEATURES.index("disagreement")]), torch.inf)
 """The same for a model by itself: the disagreement with another one has no part in its estimate."""
 
 
@@ -44,18 +44,18 @@ def learned(
             x[:, at], logit(hits[:, at]), variance=noise, floors=floors, origin=origin[at], exact=exact
         )
 
-    student = of_model(0, ALONE)
+    student = of_model(0, BY_ITSELF)
     compared, source, lead, gap, disagreement = None, None, None, None, None
     if x.shape[1] == 2:
-        compared, source = of_model(0, FLOORS), of_model(1, ALONE)
+        compared, source = of_model(0, FLOORS), of_model(1, BY_ITSELF)
         both, ahead = x.flatten(1), hits[:, 1] - hits[:, 0]
         lead = fit(
             both,
             ahead / LEAD,
             variance=torch.zeros_like(weight),
-            floors=torch.cat([FLOORS, ALONE]),
+            floors=torch.cat([FLOORS, BY_ITSELF]),
             origin=origin.flatten(),
-            exact=torch.stack([(at_rest[1] - at_rest[0]) / LEAD, torch.tensor(NOISE**2, dtype=x.dtype)]),
+            exact=torch.stack([(at_rest[1] - at_rest[0]) / LEAD, torch.tensor(SCATTER**2, dtype=x.dtype)]),
         )
         gap = fit_ridge(both, logit(hits[:, 1]) - logit(hits[:, 0]), weight, torch.cat([FLOORS, FLOORS]))
         apart = window.disagreement(snapshots[:, 0])[ahead <= 0]

@@ -21,7 +21,7 @@ DRAWS = 4
 ALL_SHIFTS, CONTINUAL = "all, one after another", "continual"
 
 
-class Part(NamedTuple):
+class ShiftedRows(NamedTuple):
     """Rows of the samples, in order, under one shift."""
 
     shift: str
@@ -40,7 +40,7 @@ class Pass(NamedTuple):
 
     shift: str
     order: str
-    parts: tuple[Part, ...]
+    parts: tuple[ShiftedRows, ...]
     seed: int
 
 
@@ -49,11 +49,11 @@ def plan_passes(
 ) -> list[Pass]:
     """Every shift in random order, and every second one sorted by class.
 
-    Without a shift the rows also come in bursts of two classes, drawn unevenly by class, by a value of the inputs, and by the
-    probability of a class in `answers` (N, C), the model's own, and sorted by the latter two: classes and
-    groups that come in runs, or in other shares, are no loss of accuracy by themselves, but may harm an
-    adapter. With `continual`, for a method that learns weights, the last pass is over all shifts without a
-    reset between them.
+    Without a shift the rows also come in bursts of two classes, drawn unevenly by class, by a value of the
+    inputs, and by the probability of a class in `answers` (N, C), the model's own, and sorted by the latter
+    two: classes and groups that come in runs, or in other shares, are no loss of accuracy by themselves, but
+    may harm an adapter. With `continual`, for a method that learns weights, the last pass is over all shifts
+    without a reset between them.
     """
     labels, every = labelled.labels, torch.arange(len(labelled))
     draw = torch.Generator().manual_seed(seed)
@@ -64,22 +64,21 @@ def plan_passes(
     def answer() -> Tensor:
         return answers[:, int(torch.randint(answers.shape[1], (), generator=draw))]
 
-    passes = [Pass(name, "shuffled", (Part(name, every),), 0) for name in shifts]
+    passes = [Pass(name, "shuffled", (ShiftedRows(name, every),), 0) for name in shifts]
     by_class, runs = labels.argsort(stable=True), _bursts(labels, draw)
-    passes += [Pass(name, "sorted", (Part(name, by_class),), 1) for name in shifts[::2]]
-    passes.append(Pass(NO_SHIFT, "bursts", (Part(NO_SHIFT, runs),), 2))
+    passes += [Pass(name, "sorted", (ShiftedRows(name, by_class),), 1) for name in shifts[::2]]
+    passes.append(Pass(NO_SHIFT, "bursts", (ShiftedRows(NO_SHIFT, runs),), 2))
     weighted = [(f"classes drawn {n + 1}", _by_class(labels, draw)) for n in range(DRAWS)]
     weighted += [(f"values drawn {n + 1}", _by_rank(value(), draw)) for n in range(DRAWS)]
     weighted += [(f"answers drawn {n + 1}", _by_rank(answer(), draw)) for n in range(DRAWS)]
-    ordered = [("sorted by a value", value()), ("sorted by an answer", answer())]
-    rows = {name: torch.multinomial(w, len(w), replacement=True, generator=draw) for name, w in weighted} | {
-        name: values.argsort(stable=True) for name, values in ordered
-    }
-    passes += [Pass(NO_SHIFT, name, (Part(NO_SHIFT, own),), 3) for name, own in rows.items()]
+    rows = {name: torch.multinomial(w, len(w), replacement=True, generator=draw) for name, w in weighted}
+    rows |= {"sorted by a value": value().argsort(stable=True)}
+    rows |= {"sorted by an answer": answer().argsort(stable=True)}
+    passes += [Pass(NO_SHIFT, name, (ShiftedRows(NO_SHIFT, own),), 3) for name, own in rows.items()]
     if not continual:
         return passes
     picked = [every[torch.randperm(len(every), generator=draw)[:IN_ROW]] for _ in shifts]
-    parts = tuple(Part(name, own) for name, own in zip(shifts, picked, strict=True))
+    parts = tuple(ShiftedRows(name, own) for name, own in zip(shifts, picked, strict=True))
     return [*passes, Pass(ALL_SHIFTS, CONTINUAL, parts, 4)]
 
 
@@ -128,6 +127,8 @@ def _values(labelled: Labelled, draw: torch.Generator) -> Tensor:
     """A value of each sample: a random column of a table, the mean of anything else."""
     tensors = [tensor for tensor in leaves(labelled.inputs).values() if tensor.dtype != torch.bool]
     tensors = tensors or [tensor.float() for tensor in leaves(labelled.inputs).values()]
+    # The mask of texts of one length says nothing about them.
+    tensors = [tensor for tensor in tensors if bool((tensor != tensor[:1]).any())] or tensors
     chosen = tensors[int(torch.randint(len(tensors), (), generator=draw))]
     if chosen.ndim == 2:
         order = torch.randperm(chosen.shape[1], generator=draw).tolist()

@@ -46,10 +46,11 @@ def rehearse(
 ) -> SourceStatistics:
     """Source statistics with a rehearsal, which estimates a method's accuracy from its answers alone.
 
-    The method adapts to each made-up shift of labelled samples from a reset, in random order and half of the
-    shifts sorted by class as well, without tempering. Over windows of its answers (`window.features`), ridge
-    regression fits the logit of their accuracy; in a stream, `tempering="rehearsed"` evaluates it. One shift
-    after another is left out to learn how far off that is. The model and torch's global random state are left
+    The method adapts to each made-up shift of labelled samples from a reset, without tempering: in random
+    order, some of them sorted by class or in bursts as well, and to all one after another without a reset
+    (`rehearsing.orders.plan_passes`). Over windows of its answers (`window.features`), a Gaussian process
+    fits the logit of their accuracy; in a stream, `tempering="rehearsed"` evaluates it. One shift after
+    another is left out to learn how far off that is. The model and torch's global random state are left
     alone.
 
     Args:
@@ -75,7 +76,7 @@ def rehearse(
             value are taken as constant, of two as flags, all others as continuous; of integers as codes.
         source: statistics to add the rehearsal to; by default measured on the same samples.
         inputs: turns a batch into the model's arguments, as in `equipoise.create`.
-        outputs: picks the logits out of the model's output, likewise.
+        outputs: picks the logits out of the model's output, as in `equipoise.create`.
         samples: how many samples to use at most, 100 or more; they are kept in memory.
         batch_size: of the streams.
         seed: of everything random.
