@@ -91,6 +91,9 @@ class Rehearsal:
         hottest: the highest temperature that was right in rehearsal, for each model.
         bins: 15 bins of confidence over all runs, (2, 3, 15): untempered and tempered; counts, confidences
             and hits.
+        disagreement: the largest share of answers of a window in which the adapted model names another class
+            than the source model, over rehearsed windows in which adapting lost nothing; None where the
+            source model was not asked.
     """
 
     method: str
@@ -105,6 +108,7 @@ class Rehearsal:
     prior: Tensor
     hottest: Tensor
     bins: Tensor = field(repr=False)
+    disagreement: float | None = None
 
     @property
     def models(self) -> int:
