@@ -110,7 +110,8 @@ def measured(adapter: eq.Adapter, images: Images, size: int) -> dict[str, Any]:
 
 def largest(log: Path) -> dict[str, float]:
     """The largest distances and evidence before the first action, from the log."""
-    watch, found = None, {"weights": 0.0, "step": 0.0, "statistics": 0.0, "collapse": 0.0, "estimates": 0.0}
+    names = ("weights", "step", "statistics", "collapse", "estimates", "disagreement")
+    watch, found = None, dict.fromkeys(names, 0.0)
     for line in map(json.loads, log.read_text().splitlines()):
         if watch is None:
             options, watch = Options(**line["options"]), Watch.from_json(line["state"])
@@ -120,7 +121,7 @@ def largest(log: Path) -> dict[str, float]:
             break
         runs, tests = watch.runaway, watch.processes
         now = {"weights": runs.weights, "step": runs.step, "statistics": runs.statistics}
-        now |= {name: tests[name].evidence for name in ("collapse", "estimates")}
+        now |= {name: tests[name].evidence for name in ("collapse", "estimates", "disagreement")}
         found = {name: max(value, now[name]) for name, value in found.items()}
     return {f"largest_{name}": value for name, value in found.items()}
 

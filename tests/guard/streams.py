@@ -1,6 +1,7 @@
 """A small classifier that learned something, streams that break adaptation, and the accuracy afterwards."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 import equipoise as eq
 from tests.support.models import drifted, make, measured
-from tests.support.rehearsals import CLASSES, held_out, rehearsed, samples, trained
+from tests.support.rehearsals import CLASSES, held_out, rehearsed, ridge, samples, trained
 
 SIZE = 50
 
@@ -24,6 +25,18 @@ def adapter(method: str, **options: Any) -> eq.Adapter:
     if method == "poise":
         return eq.create(method, trained(), rehearsed(), **options)
     return eq.create(method, trained(), _statistics(), tempering="none", **options)
+
+
+def contented(disagreement: float | None) -> eq.Adapter:
+    """Poise, rehearsed to estimate that it is far better than the source model, whatever comes.
+
+    Args:
+        disagreement: the largest share of answers that differed in rehearsal where nothing was lost.
+    """
+    source = rehearsed()
+    student, gap = ridge([0.0] * 4, 3.0), ridge([0.0] * 8, -3.0)
+    made = replace(source.rehearsal, disagreement=disagreement, student=student, gap=gap)
+    return eq.create("poise", trained(), replace(source, rehearsals={"poise": made}))
 
 
 def small(method: str = "poise", **options: Any) -> eq.Adapter:

@@ -83,11 +83,42 @@ def test_answers_of_ten_classes_that_all_go_to_one_lead_to_an_action_within_twen
     assert 30 < batch <= 50
 
 
+APART = Observation(50, 10, tuple((c, (c + 1) % 10, 5) for c in range(10)), True, (0.9,) * 3, (0.5,) * 3)
+"""All answers differ from the source model's, and the estimates say that all is well."""
+
+
+def test_answers_that_differ_far_more_than_rehearsed_lead_to_an_action_within_twenty_batches() -> None:
+    options = replace(OPTIONS, disagreement=0.3)
+    fine = replace(APART, pairs=tuple((c, c, 5) for c in range(10)))
+    watch, found = Watch.fresh(options), []
+    for seen in [*[fine] * 30, *[APART] * 20]:
+        watch, decision = decide(options, watch, seen)
+        if decision.action != "none":
+            found.append((watch.batch, decision))
+    batch, decision = found[0]
+    assert (decision.action, decision.trigger) == ("rollback", "disagreement")
+    assert 30 < batch <= 50
+    assert 30 <= decision.calm <= 34
+    assert watch.disagreement.limit == 0.3
+    assert Watch.from_json(json.loads(json.dumps(watch.to_json()))) == watch
+
+
+def test_without_a_rehearsed_disagreement_there_is_no_action() -> None:
+    assert actions([APART] * 500) == []
+
+
+def test_a_watch_with_another_rehearsed_disagreement_has_other_tests() -> None:
+    watch = Watch.fresh(replace(OPTIONS, disagreement=0.97))
+    assert watch.tests_as(replace(OPTIONS, disagreement=0.97))
+    for other in (None, 0.3, 0.98):
+        assert not watch.tests_as(replace(OPTIONS, disagreement=other))
+
+
 def test_an_action_clears_the_evidence() -> None:
     collapsed = Observation(50, 3, ((0, 0, 10), (0, 1, 20), (0, 2, 20)))
-    watch, found = run(Watch.fresh(OPTIONS), [collapsed] * 20)
-    assert found[-1][1].trigger == "collapse"
-    at, _ = found[-1]
+    watch, found = run(Watch.fresh(OPTIONS), [collapsed] * 25)
+    at, first = found[0]
+    assert first.trigger == "collapse"
     watch, _ = run(Watch.fresh(OPTIONS), [collapsed] * at)
     assert all(process.log_wealth == 0 for process in watch.processes.values())
     assert watch.collapse.window == ()

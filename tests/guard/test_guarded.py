@@ -14,7 +14,7 @@ import equipoise as eq
 from equipoise.conformance.models import drifted_stream
 from equipoise.errors import OptionError, StateError
 from equipoise.guard.triggers import LARGEST_STEP
-from tests.guard.streams import SIZE, adapter, clean, run_to, small
+from tests.guard.streams import SIZE, adapter, clean, contented, run_to, small
 from tests.support.models import Counting, drifted, measured, same
 from tests.support.rehearsals import held_out, trained
 
@@ -111,6 +111,62 @@ def test_a_slow_collapse_is_found_by_the_classes_answered(monkeypatch: pytest.Mo
     assert len(answer.argmax(1).unique()) > 1, "the batch is answered again by the model gone back to"
     assert guarded.last is not None
     assert "undone by the guard" in guarded.last.reason
+
+
+def confuse(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """From when the list is not empty, what adapters answer as they learn is of the next class."""
+    now: list[bool] = []
+    actual = eq.Adapter.forward
+
+    def confused(self: eq.Adapter, x: Tensor) -> Tensor:
+        logits = actual(self, x)
+        return logits.roll(1, dims=1) if now else logits
+
+    monkeypatch.setattr(eq.Adapter, "forward", confused)
+    return now
+
+
+def test_harm_that_the_estimates_explain_away_is_seen_by_disagreement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every answer turns to the next class, and the estimates go on saying that all is well."""
+    guarded = eq.Guarded(contented(0.2), every=5, log=tmp_path / "log")
+    now = confuse(monkeypatch)
+    for step, (x, _) in enumerate(clean(40), 1):
+        now += [True] * (step == 11)
+        answer = guarded(x)
+        if guarded.events:
+            break
+    (event,) = guarded.events
+    assert (event.action, event.trigger) == ("rollback", "disagreement")
+    assert "at most 20 %" in event.reason
+    assert "to 000002-batch-10" in event.reason
+    assert step <= 30
+    assert guarded.holding
+    assert guarded.accuracy is not None
+    assert guarded.source_accuracy is not None
+    assert guarded.accuracy.value > guarded.source_accuracy.value
+    assert (answer.argmax(1) == guarded.adapter.source_logits(x).argmax(1)).float().mean() > 0.8
+    assert eq.replay(tmp_path / "log") == list(guarded.events)
+
+
+def test_without_a_rehearsed_disagreement_no_trigger_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = eq.Guarded(contented(None))
+    confuse(monkeypatch).append(True)
+    for x, _ in clean(40):
+        guarded(x)
+    assert not guarded.events
+
+
+def test_the_status_has_the_evidence_of_each_test() -> None:
+    guarded = eq.Guarded(contented(0.2))
+    guarded(clean(1)[0][0])
+    assert "estimates 0%, labels 0%, collapse 0%, disagreement 0%" in guarded.status()
+
+
+def test_the_state_of_a_guard_with_another_rehearsal_is_refused() -> None:
+    with pytest.raises(StateError, match="rehearsal"):
+        eq.Guarded(contented(0.2)).load(eq.Guarded(contented(0.3)).state())
 
 
 def test_a_rollback_after_a_reset_is_no_runaway(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import OptionError, StateError
+from equipoise.guard.log import Log
 from tests.guard.streams import adapter, clean
 from tests.support.rehearsals import CLASSES
 
@@ -49,6 +50,14 @@ def test_the_log_reproduces_every_event_from_a_path_or_from_lines(log: Path) -> 
     lines = log.read_text().splitlines(keepends=True)
     assert len(lines) == 1 + 30 + 6
     assert eq.replay(lines) == eq.replay(str(log))
+
+
+def test_a_log_of_an_earlier_version_is_refused_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    written = Log(path)
+    written.write({"kind": "equipoise guard log", "version": 2, "options": {}, "state": {}})
+    with pytest.raises(StateError, match="expected version 3 of a log, got 2"):
+        eq.replay(path)
 
 
 def test_a_log_goes_on_after_a_break(log: Path) -> None:

@@ -1,6 +1,7 @@
 """Each trigger alone."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from equipoise.guard.triggers import (
     Alarm,
     BelowSource,
     Collapse,
+    Disagreement,
     Estimates,
     Labels,
     Runaway,
@@ -129,6 +131,101 @@ def test_scenes_of_identical_frames_are_no_collapse(size: int) -> None:
         ]
         alarms += first_alarm(collapse(delta), stream) is not None
     assert alarms / 100 <= delta
+
+
+# ---------------------------------------------------------------------- disagreement
+
+
+def disagreement(limit: float | None = 0.3, delta: float = 0.01, tolerance: float = 0.05) -> Disagreement:
+    return Disagreement.beyond(limit, tolerance, delta, 4.0)
+
+
+@cache
+def apart(differing: int, size: int = 50, **others: Any) -> Observation:
+    """A batch in which so many answers are of other classes than the source model's, spread over them."""
+    own = torch.arange(size) % CLASSES
+    theirs = torch.where(torch.arange(size) < differing, (own + 1) % CLASSES, own)
+    return seen(own, theirs, **others)
+
+
+def test_answers_that_differ_beyond_the_limit_are_an_alarm_whatever_the_estimates() -> None:
+    well = {"accuracy": (0.9, 0.88, 0.92), "source_accuracy": (0.5, 0.48, 0.52)}
+    stream = [apart(15, **well)] * 20 + [apart(45, **well)] * 40
+    found = first_alarm(disagreement(), stream)
+    assert found is not None
+    batch, alarm = found
+    # ℓ − ε = .9 − .35, and λ is at most .9 / .35: each batch multiplies the wealth by at most 2.41.
+    assert 20 + np.log(100) / np.log(1 + 0.9 / 0.35 * 0.55) < batch <= 35
+    assert alarm.trigger == "disagreement"
+    assert 20 <= alarm.calm <= 24
+    assert first_alarm(Estimates(paired_process(0.05, 0.01, 10.0)), stream) is None
+    assert first_alarm(collapse(), stream) is None
+
+
+def test_its_reason_has_the_share_that_differs_and_the_limit() -> None:
+    found = first_alarm(disagreement(), [apart(45)] * 40)
+    assert found is not None
+    # Equal losses: λ = 1 / (ℓ − ε) from the second batch on, and each doubles the wealth.
+    assert found[0] == 1 + np.ceil(np.log2(100))
+    assert "90 % of the answers" in found[1].reason
+    assert "at most 30 %" in found[1].reason
+
+
+@pytest.mark.parametrize("differing", [0, 15, 17])
+def test_answers_that_differ_within_the_limit_and_the_tolerance_are_none(differing: int) -> None:
+    draw = np.random.default_rng(differing)
+    stream = (apart(int(n)) for n in draw.binomial(50, differing / 50, 3000))
+    assert first_alarm(disagreement(delta=0.001), stream) is None
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_false_alarms_of_disagreement_are_at_most_delta_on_the_boundary(size: int) -> None:
+    draw, delta, alarms = np.random.default_rng(size), 0.1, 0
+    for _ in range(200):
+        stream = (apart(int(n), size) for n in draw.binomial(size, 0.35, 60))
+        alarms += first_alarm(disagreement(delta=delta), stream) is not None
+    assert alarms / 200 <= delta
+
+
+def test_scenes_of_identical_frames_are_no_disagreement() -> None:
+    """H0 on its boundary; the 64 frames of a batch differ all together or not at all."""
+    draw, delta, alarms = np.random.default_rng(7), 0.1, 0
+    for _ in range(200):
+        stream = (apart(64 * int(differs), 64) for differs in draw.random(60) < 0.35)
+        alarms += first_alarm(disagreement(delta=delta), stream) is not None
+    assert alarms / 200 <= delta
+
+
+@pytest.mark.parametrize(
+    "observation", [apart(50, answered_by="source"), seen(), Observation(50, CLASSES)], ids=str
+)
+def test_a_batch_that_the_adapted_model_does_not_answer_is_no_evidence(observation: Observation) -> None:
+    trigger = disagreement().after(apart(50), 1)
+    assert trigger.after(observation, 2) == trigger
+
+
+def test_a_held_model_that_differs_is_evidence_as_it_answers() -> None:
+    assert first_alarm(disagreement(), [apart(45, learned=False)] * 40) is not None
+
+
+def test_without_a_rehearsed_limit_there_is_no_evidence() -> None:
+    trigger = disagreement(None)
+    assert first_alarm(trigger, [apart(50)] * 2000) is None
+    assert trigger.after(apart(50), 1) == trigger
+
+
+def test_a_higher_tolerance_permits_as_much_more_disagreement() -> None:
+    stream = [apart(25)] * 500
+    assert first_alarm(disagreement(0.3, tolerance=0.15), stream) is not None
+    assert first_alarm(disagreement(0.3, tolerance=0.25), stream) is None
+
+
+@pytest.mark.parametrize(("limit", "tolerance"), [(0.0, 0.0), (1.0, 0.05), (0.9, 1.0)])
+def test_limits_at_the_ends_of_the_range_can_be_tested(limit: float, tolerance: float) -> None:
+    trigger = disagreement(limit, tolerance=tolerance)
+    assert 0 < trigger.process.epsilon < 1
+    assert first_alarm(trigger, [apart(0)] * 1000) is None
+    assert first_alarm(trigger, [apart(50)] * 1000) is not None
 
 
 # ---------------------------------------------------------------------- estimates

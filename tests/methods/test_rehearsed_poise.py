@@ -62,6 +62,7 @@ def as_captured(adapter: eq.Adapter, x: Tensor) -> tuple[Tensor, Record]:
 def test_with_a_rehearsal_it_is_the_default() -> None:
     adapter = eq.Poise(trained(), rehearsed())
     assert adapter.options["tempering"] == "rehearsed"
+    assert adapter.rehearsal is rehearsed().rehearsal
     adapter(stream(1)[0])
     assert adapter.last is not None
     assert adapter.last.accuracy is not None
@@ -77,6 +78,7 @@ def test_without_one_there_is_no_tempering_and_one_warning() -> None:
     assert len(caught) == 1
     assert caught[0].filename == __file__
     assert adapter.options["tempering"] == "none"
+    assert adapter.rehearsal is None
     adapter(stream(1)[0])
     assert (adapter.accuracy, adapter.source_accuracy) == (None, None)
     assert adapter.last is not None

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from equipoise.calibration.rehearsal import Estimate
+from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper
 from equipoise.core.footprint import Footprint, measure_footprint
@@ -55,6 +55,12 @@ class AdapterFacts(LearningModule):
     def source(self) -> SourceStatistics | None:
         """The statistics of the source domain."""
         return self._respond.source
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """The rehearsal that temperature and estimates are from; None unless tempering="rehearsed"."""
+        rehearsed = self._respond.temper.rehearsed
+        return None if rehearsed is None else rehearsed.rehearsal
 
     @property
     @one_at_a_time

@@ -52,12 +52,16 @@ class EProcess:
     squares: float = 0.0
 
     @property
+    def mean(self) -> float:
+        """μ, 0 before the first loss."""
+        return self.total / self.weight if self.weight else 0.0
+
+    @property
     def bet(self) -> float:
         """λ of the next update."""
         if not self.weight:
             return 0.0
-        mean = self.total / self.weight
-        return grapa(mean, self.squares / self.weight - mean * mean, self.epsilon)
+        return grapa(self.mean, self.squares / self.weight - self.mean * self.mean, self.epsilon)
 
     @property
     def alarm(self) -> bool:

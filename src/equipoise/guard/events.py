@@ -22,8 +22,8 @@ class Event:
         time: seconds since 1970, for the reader alone: no decision depends on a clock.
         batch: the number of the batch after which it happened; 0 before the first.
         action: "hold", "release", "rollback", "reset" or "snapshot".
-        trigger: "estimates", "labels", "collapse", "below source" or "runaway"; "cool-down" where a hold
-            ends; "request" where a person asked for it.
+        trigger: "estimates", "labels", "collapse", "disagreement", "below source" or "runaway";
+            "cool-down" where a hold ends; "request" where a person asked for it.
         reason: the cause in words.
     """
 

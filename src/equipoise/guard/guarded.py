@@ -37,8 +37,9 @@ class Guarded:
     batch: it rolls the adapter back to a snapshot and holds it for a while (answers, learns nothing), then,
     on another alarm, resets it to the source model (`guard.decider` has the ladder). The batch that raised
     the alarm is answered again by the model gone back to. Triggers (`guard.triggers`): paired e-processes on
-    estimated accuracies and on labels, one on the class histogram of the answers, estimates below the source
-    model's, and weights or statistics that are not finite or beyond limits.
+    estimated accuracies and on labels, one on the class histogram of the answers, one on the share of answers
+    that differ from the source model's (more than in any rehearsal in which adapting lost nothing), estimates
+    below the source model's, and weights or statistics that are not finite or beyond limits.
 
     Each batch needs the source model's answers: one more forward where the method does not ask it already.
     Reading them waits for the device. Several guarded streams may share an adapter, if the caller restores
@@ -46,7 +47,8 @@ class Guarded:
 
     Args:
         adapter: of one process; `equipoise.create` makes one.
-        tolerance: accuracy below the source model's that is tolerated.
+        tolerance: accuracy below the source model's that is tolerated; the share of answers beyond the
+            rehearsed one that may differ from the source model's, too.
         delta: the chance that any of the e-processes ever raises a false alarm between two actions.
         cool_down: batches for which the adapter is held after an alarm.
         every: batches between snapshots.
@@ -77,6 +79,7 @@ class Guarded:
             number("tolerance", tolerance, low=0, high=1),
             number("delta", delta, low=1e-9, high=0.5),
             integer("cool_down", cool_down, low=1),
+            None if adapter.rehearsal is None else adapter.rehearsal.disagreement,
         )
         self._every = integer("every", every, low=1)
         self._snapshots = Snapshots(integer("keep", keep, low=1), folder)
@@ -310,7 +313,7 @@ class Guarded:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned; decisions go on as if there had been no break.
 
-        StateError where the state is of a guard with another tolerance or delta.
+        StateError where the state is of a guard with another tolerance, delta or rehearsal.
         Snapshots taken after a later batch than that of the state are dropped: a rollback goes back only.
         """
         try:
@@ -321,7 +324,10 @@ class Guarded:
         loaded = Watch.from_json(watch)
         if not loaded.tests_as(self._options):
             own = f"tolerance {self._options.tolerance:g} and delta {self._options.delta:g}"
-            raise StateError(f"expected the state of a guard with {own}, got one with other options")
+            raise StateError(
+                f"expected the state of a guard with {own} on an adapter of the same rehearsal, got one with "
+                "another of them; make the guard as that one was made, or begin without its state"
+            )
         self._watch = loaded
         self._events = deque(events, maxlen=EVENTS)
         self._snapshots.drop_after(self._watch.batch)

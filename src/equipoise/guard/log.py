@@ -10,7 +10,7 @@ from typing import Any
 from equipoise.errors import OptionError, StateError
 from equipoise.version import __version__
 
-_KIND, _VERSION = "equipoise guard log", 2
+_KIND, _VERSION = "equipoise guard log", 3
 _CHECK, _LONGEST = "check", 2**20
 _BEGINNING = json.dumps({"kind": _KIND})[:-1].encode()
 

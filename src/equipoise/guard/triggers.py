@@ -5,6 +5,7 @@
 | `Estimates` | estimated accuracies | adapted is more than `tolerance` below source | at most δ if right |
 | `Labels` | labels | the same | at most δ |
 | `Collapse` | classes of the answers | over half of them move to a few classes | at most δ |
+| `Disagreement` | classes of the answers | more differ than rehearsed without a loss | at most δ |
 | `BelowSource` | intervals of the estimates | they lie apart for 5 batches in a row | not known |
 | `Runaway` | weights and statistics | they are not finite, or beyond limits | not known |
 """
@@ -25,6 +26,9 @@ SAMPLES_HALF_LIFE, FORGOTTEN = 100.0, 0.01
 
 IN_A_ROW = 5
 """The batches in a row with an estimate below the source model's that are an alarm."""
+
+LEAST_DISAGREEMENT, MOST_DISAGREEMENT = 0.01, 0.99
+"""The range of the share of answers that may differ: a test needs losses that lie above it and below it."""
 
 FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
 """The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
@@ -202,6 +206,61 @@ def _differences(pairs: Iterable[tuple[int, int, float]], favoured: set[int]) ->
     """The difference d of each pair of answers, and its weight."""
     for own, theirs, weight in pairs:
         yield (own in favoured) - (theirs in favoured), weight
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """An e-process on the share of answers that are of another class than the source model's.
+
+    Each batch that the adapted model answers is a loss, with r the largest such share over all rehearsed
+    windows in which adapting lost nothing (`Rehearsal.disagreement`):
+
+        ℓ = share of the batch's samples to which the models give two classes,   ε = r + tolerance,
+
+    ε within [.01, .99]. Up to r, rehearsals have shown that answers may differ without a loss; answers beyond
+    r that differ can cost at most their own share in accuracy, and that much is tolerated. H0: given the
+    past, and that the adapted model answers, E[ℓ] ≤ ε; samples of a batch may depend on each other in any
+    way. No estimate is in it: δ is exact, and the estimates cannot explain an alarm away.
+
+    H0 is about answers, not about accuracy. A drift in which adapting gains more than in any rehearsal may
+    differ more, too: that is an alarm, and the guard goes back, which costs the gain; a higher tolerance
+    permits more. A loss within ε is none: that is left to the other triggers. A held adapter is watched as
+    well, since its answers are served. A batch that the source model answered is no evidence: the adapted
+    model's classes are not known.
+
+    Attributes:
+        process: the e-process.
+        limit: r; None, without a rehearsal that compared the two models: there is no evidence then.
+    """
+
+    process: EProcess
+    limit: float | None
+
+    @classmethod
+    def beyond(cls, limit: float | None, tolerance: float, delta: float, half_life: float) -> "Disagreement":
+        """The trigger without evidence, for r and the share beyond r that is tolerated."""
+        most = MOST_DISAGREEMENT if limit is None else limit + tolerance
+        epsilon = min(max(most, LEAST_DISAGREEMENT), MOST_DISAGREEMENT)
+        return cls(EProcess(epsilon, delta, half_life), limit)
+
+    def after(self, seen: Observation, batch: int) -> "Disagreement":
+        """The trigger after a batch."""
+        came = sum(count for *_, count in seen.pairs)
+        if self.limit is None or seen.answered_by == "source" or not came:
+            return self
+        differ = sum(count for own, theirs, count in seen.pairs if own != theirs)
+        return replace(self, process=self.process.after(differ / came, batch))
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one."""
+        if self.limit is None or not self.process.alarm:
+            return None
+        reason = (
+            f"{100 * self.process.mean:.0f} % of the answers of late are of other classes than the source "
+            f"model's; in rehearsals in which adapting lost nothing at most {100 * self.limit:.0f} % were"
+        )
+        return Alarm("disagreement", reason, self.process.calm)
 
 
 @dataclass(frozen=True)
