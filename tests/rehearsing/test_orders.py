@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.adapter import Adapter
@@ -29,8 +29,13 @@ def table(rows: int = ROWS, classes: int = 4) -> Labelled:
     return Labelled(x, torch.arange(rows) % classes)
 
 
-def plan(labelled: Labelled, count: int = 9, seed: int = 0) -> list[Pass]:
-    return plan_passes(names(count), labelled, seed)
+def answers(rows: int, classes: int = 4) -> Tensor:
+    """Probabilities of a model that is never sure."""
+    return torch.rand(rows, classes, generator=torch.Generator().manual_seed(5)).softmax(1)
+
+
+def plan(labelled: Labelled, count: int = 9, seed: int = 0, continual: bool = True) -> list[Pass]:
+    return plan_passes(names(count), labelled, answers(len(labelled)), seed, continual)
 
 
 def rows_of(passes: list[Pass], order: str) -> list[Tensor]:
@@ -62,10 +67,10 @@ def test_every_pass_has_valid_rows(kind: str) -> None:
             assert part.rows.device.type == "cpu"
             assert 0 <= int(part.rows.min()) <= int(part.rows.max()) < ROWS
             labelled.select(part.rows)
-        if own.order in ("shuffled", "sorted", "bursts", "sorted by a value"):
+        if own.order in ("shuffled", "sorted", "bursts", "sorted by a value", "sorted by an answer"):
             (part,) = own.parts
             assert sorted(part.rows.tolist()) == list(range(ROWS))
-        if own.order.split(" drawn")[0] in ("classes", "values"):
+        if own.order.split(" drawn")[0] in ("classes", "values", "answers"):
             assert len(own.parts[0].rows) == ROWS
 
 
@@ -77,11 +82,12 @@ def test_the_orders_of_each_shift() -> None:
         assert [part.shift for part in own.parts] == [own.shift]
     every = names(9)
     assert by_order.pop("shuffled") == every
-    assert by_order.pop("sorted") == [every[0], every[4], every[8]]
-    assert by_order.pop("bursts") == [every[0], every[2], every[6]]
+    assert by_order.pop("sorted") == every[::2]
     assert list(by_order) == [
-        *(f"{what} drawn {number}" for number in (1, 2, 3) for what in ("classes", "values")),
+        "bursts",
+        *(f"{what} drawn {number}" for what in ("classes", "values", "answers") for number in (1, 2, 3, 4)),
         "sorted by a value",
+        "sorted by an answer",
     ]
     assert all(shifts == [NO_SHIFT] for shifts in by_order.values())
 
@@ -135,11 +141,11 @@ def test_classes_are_drawn_in_skewed_shares(seed: int) -> None:
         for own in plan(labelled, seed=seed)
         if own.order.startswith("classes drawn")
     ]
-    assert len(found) == 3
+    assert len(found) == 4
     for own in found:
         assert own[-1] > 0.25  # ten times as even it would be .1
         assert own[2] < 0.03
-    assert len({tuple(own) for own in found}) == 3
+    assert len({tuple(own) for own in found}) == 4
 
 
 def test_values_are_drawn_more_often_from_one_end() -> None:
@@ -187,9 +193,28 @@ def test_images_are_sorted_by_their_mean() -> None:
 
 @pytest.mark.parametrize("count", [8, 9, 10, 11, 16, 25])
 @pytest.mark.parametrize("rows", [100, 320, 700])
-def test_the_number_of_samples_is_that_of_the_plan(count: int, rows: int) -> None:
-    total = sum(len(part.rows) for own in plan(table(rows), count) for part in own.parts)
-    assert count_samples(count, rows) == total
+@pytest.mark.parametrize("continual", [True, False])
+def test_the_number_of_samples_is_that_of_the_plan(count: int, rows: int, continual: bool) -> None:
+    passes = plan(table(rows), count, continual=continual)
+    total = sum(len(part.rows) for own in passes for part in own.parts)
+    assert count_samples(count, rows, continual) == total
+
+
+def test_answers_are_sorted_and_drawn_by_the_probability_of_one_class() -> None:
+    labelled = table(1000)
+    told = answers(1000)
+    passes = plan(labelled, continual=False)
+    (rows,) = rows_of(passes, "sorted by an answer")
+    assert sum(bool((told[rows, at].diff() >= 0).all()) for at in range(4)) == 1
+    drawn = [own.parts[0].rows for own in passes if own.order.startswith("answers drawn")]
+    for own in drawn:  # one class is drawn by rank, from .5 to .5 ± .27; the others hardly move
+        ranks = told.argsort(0).argsort(0)[own].double().mean(0) / 1000
+        assert float((ranks - 0.5).abs().max()) > 0.15
+
+
+def test_only_a_method_that_learns_weights_goes_over_all_shifts_without_a_reset() -> None:
+    assert plan(table(), continual=True)[-1].order == "continual"
+    assert all(own.order != "continual" for own in plan(table(), continual=False))
 
 
 def test_the_plan_is_that_of_the_seed() -> None:
@@ -234,7 +259,10 @@ def test_the_last_pass_meets_every_shift_once_without_a_reset(monkeypatch: pytes
 
     monkeypatch.setattr(Adapter, "reset", noted)
     shifts = {name: shift(name) for name in names(9)[1:]}
-    source = eq.rehearse(plain_model(), [rows_of_features()], shifts=shifts, progress=False)
+    model = nn.Sequential(plain_model(), nn.LayerNorm(3))
+    source = eq.rehearse(
+        model, [rows_of_features()], method="tent", shifts=shifts, progress=False, check_held_out=False
+    )
     passes = source.rehearsal.runs
     assert events.count("reset") == len(passes)
     assert passes[-1].order == "continual"

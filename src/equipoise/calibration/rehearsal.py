@@ -100,9 +100,6 @@ class Rehearsal:
         hottest: the highest; at least 1.
         bins: 15 bins of confidence over all runs, (2, 3, 15): untempered and tempered; counts, confidences
             and hits.
-        disagreement: the largest share of answers of a window in which the adapted model names another class
-            than the source model, over rehearsed windows in which adapting lost nothing; None where the
-            source model was not asked.
     """
 
     method: str
@@ -121,7 +118,6 @@ class Rehearsal:
     coolest: Tensor
     hottest: Tensor
     bins: Tensor = field(repr=False)
-    disagreement: float | None = None
 
     @property
     def models(self) -> int:

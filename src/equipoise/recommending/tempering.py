@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.factory import create
+from equipoise.factory import create, make_method
 from equipoise.recommending.candidates import Candidate
 from equipoise.recommending.trying import Setting, Trial
 from equipoise.rehearsing.built_in import ColumnKinds
@@ -40,7 +40,8 @@ def divided_shifts(
 
 def rehearsal_seconds(trial: Trial, setting: Setting, shifts: Shifts) -> float:
     """An estimate of the time of a rehearsal of these shifts and of the one that changes nothing."""
-    samples = count_samples(len(shifts) + 1, len(setting.stream.labelled))
+    continual = make_method(trial.candidate.name, dict(trial.candidate.options))[0].learns is not None
+    samples = count_samples(len(shifts) + 1, len(setting.stream.labelled), continual)
     return trial.seconds * samples / len(setting.stream)
 
 
