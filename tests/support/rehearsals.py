@@ -9,11 +9,15 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.calibration.process import Process
 from equipoise.calibration.rehearsal import Run
 from equipoise.calibration.ridge import Ridge
 
 CLASSES = 4
-GRID = [2 ** (step / 4) for step in range(21)]
+FEATURES = 6
+"""The features of a window of one model."""
+
+GRID = [2 ** (step / 4) for step in range(-8, 21)]
 """The temperatures that a window knows confidence at, written out again."""
 
 
@@ -83,7 +87,17 @@ def rehearsed() -> eq.SourceStatistics:
     return eq.rehearse(_trained(), held_out(), method="tent", source=once, shifts=8, progress=False)
 
 
-def ridge(
+def ridge(weights: list[float], bias: float = 0.0) -> Ridge:
+    """A linear regression with numbers of one's own; features are not standardised."""
+    return Ridge(
+        mean=torch.zeros(len(weights), dtype=torch.float64),
+        spread=torch.ones(len(weights), dtype=torch.float64),
+        weights=torch.tensor(weights, dtype=torch.float64),
+        bias=torch.tensor(bias, dtype=torch.float64),
+    )
+
+
+def line(
     weights: list[float],
     bias: float = 0.0,
     *,
@@ -91,43 +105,81 @@ def ridge(
     high: float = 6.0,
     doubt: float = 0.0,
     margin: float = 0.0,
-    reach: float = 1e9,
-) -> Ridge:
-    """A regression with numbers of one's own; features are not standardised."""
-    count = len(weights)
-    numbers = {"bias": bias, "low": low, "high": high, "reach": reach, "margin": margin, "doubt": doubt}
-    return Ridge(
+    limit: float = 1e9,
+) -> Process:
+    """A process whose estimate is bias + weights · x, clamped.
+
+    Two rows of each feature, at ±.1, have targets on that line; z = 1000 x, so that the smooth part is
+    nothing anywhere else. All other rows have so much noise that they only say what low and high are.
+    """
+    count, far, at, rows = len(weights), 1000.0, 0.1, 4 * FEATURES + 2
+    places = at * far * torch.eye(count, dtype=torch.float64)
+    slopes = at * torch.tensor(weights, dtype=torch.float64)
+    ends = torch.tensor([low, high], dtype=torch.float64).repeat(rows)[: rows - 2 * count]
+    return Process(
         mean=torch.zeros(count, dtype=torch.float64),
-        spread=torch.ones(count, dtype=torch.float64),
-        weights=torch.tensor(weights, dtype=torch.float64),
-        inverse=torch.eye(count, dtype=torch.float64),
-        **{name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()},
+        scale=torch.full((count,), far, dtype=torch.float64),
+        rows=torch.cat([places, -places, torch.zeros(len(ends), count, dtype=torch.float64)]),
+        targets=torch.cat([bias + slopes, bias - slopes, ends]),
+        noise=torch.tensor([1e-4] * (2 * count) + [1e8] * len(ends), dtype=torch.float64),
+        shifts=torch.arange(rows),
+        origin=torch.zeros(count, dtype=torch.float64),
+        bias=torch.tensor(bias, dtype=torch.float64),
+        margin=torch.tensor(margin, dtype=torch.float64),
+        doubt=torch.tensor(doubt, dtype=torch.float64),
+        limit=torch.tensor(limit, dtype=torch.float64),
     )
 
 
-def window_rows(logits: Tensor) -> Tensor:
-    """What a window has of each sample, (N, width), sample by sample."""
+def flat(value: float, **numbers: float) -> Process:
+    """A process with one estimate for all windows of a model."""
+    return line([0.0] * FEATURES, value, **numbers)
+
+
+def flat_lead(ahead: float) -> Process:
+    """A process by which the source model is always so much more accurate, by its share of right answers."""
+    return line([0.0] * (2 * FEATURES), ahead / 0.2)
+
+
+def flat_gap(value: float) -> Ridge:
+    """A linear regression with one estimate for all windows of two models."""
+    return ridge([0.0] * (2 * FEATURES), value)
+
+
+def window_rows(logits: Tensor, other: Tensor | None = None) -> Tensor:
+    """What a window has of each sample, (N, width), sample by sample; `other` are those of another model."""
     rows = []
-    for z in logits.detach().double().numpy():
+    others = (logits if other is None else other).detach().double().numpy()
+    for z, beside in zip(logits.detach().double().numpy(), others, strict=True):
         behind = z - z.max()
         p = np.exp(behind) / np.exp(behind).sum()
         c = p.max()
         nats = -(p[p > 0] * np.log(p[p > 0])).sum()
+        norm = 0.5 * np.log(max(((z - z.mean()) ** 2).sum(), 1e-12))
+        apart = float(z.argmax() != beside.argmax())
         curve = 1 / np.exp(behind / np.array(GRID)[:, None]).sum(1)
-        rows.append(np.concatenate([[1, c, c * c, nats], curve, p]))
+        rows.append(np.concatenate([[1, c, c * c, nats, norm, apart], curve, p]))
     return torch.from_numpy(np.stack(rows))
 
 
-def window_of(logits: Tensor) -> Tensor:
+def window_of(logits: Tensor, other: Tensor | None = None) -> Tensor:
     """The sums over samples that a window has."""
-    return window_rows(logits).sum(0)
+    return window_rows(logits, other).sum(0)
 
 
-def rehearsal(student: Ridge, gap: Ridge | None = None, **others: Any) -> eq.Rehearsal:
-    """A rehearsal made by hand: two streams, and a "no shift" with answers of a random model."""
+def windows_of(logits: Tensor) -> Tensor:
+    """The same of (models, N, C) logits, (models, width)."""
+    return torch.stack([window_of(mine, other) for mine, other in zip(logits, logits.flip(0), strict=True)])
+
+
+def rehearsal(student: Process, source: Process | None = None, **others: Any) -> eq.Rehearsal:
+    """A rehearsal made by hand: two streams, and a "no shift" with answers of a random model.
+
+    With a source model both models are as accurate, and their disagreement says nothing.
+    """
     draw = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(2, 40, CLASSES, generator=draw)
-    models = 1 if gap is None else 2
+    models = 1 if source is None else 2
     parts: dict[str, Any] = {
         "method": "poise",
         "options": {"norm_momentum": 0.1},
@@ -135,12 +187,16 @@ def rehearsal(student: Ridge, gap: Ridge | None = None, **others: Any) -> eq.Reh
         "batch_size": 50,
         "seed": 0,
         "runs": (
-            Run("none", "shuffled", 0.9, 0.95, 0.88, 1.2, None if gap is None else 0.9),
-            Run("rotate 25", "sorted", 0.5, 0.8, 0.6, 2.0, None if gap is None else 0.7),
+            Run("none", "shuffled", 0.9, 0.95, 0.88, 1.2, None if source is None else 0.9),
+            Run("rotate 25", "sorted", 0.5, 0.8, 0.6, 2.0, None if source is None else 0.7),
         ),
-        "source_margin": torch.tensor(0.4, dtype=torch.float64),
-        "prior": torch.stack([window_of(z) / 40 for z in logits[:models]]),
+        "compared": None if source is None else student,
+        "lead": None if source is None else flat_lead(0.0),
+        "gap": None if source is None else flat_gap(0.0),
+        "disagreement": None if source is None else 1.0,
+        "prior": windows_of(logits[:models]) / 40,
+        "coolest": torch.full((models,), 0.25, dtype=torch.float64),
         "hottest": torch.full((models,), 32.0, dtype=torch.float64),
         "bins": torch.ones(2, 3, 15, dtype=torch.float64),
     }
-    return eq.Rehearsal(student=student, gap=gap, **{**parts, **others})
+    return eq.Rehearsal(student=student, source=source, **{**parts, **others})
