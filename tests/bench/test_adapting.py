@@ -75,7 +75,7 @@ def stream(run: RunPlan) -> Images:
 
 
 def adapter_options(run: RunPlan, tempering: str) -> dict[str, Any]:
-    """The options of an adapter that does what the run does; t has a range where tau or DEC's loss needs it."""
+    """The options of an adapter that does what the run does; t has a range where tau or a loss needs it."""
     options = {**run.any_cell["options"], "tempering": tempering}
     learns_with_t = "dec" in (run.any_cell["method"], options.get("base"))
     left_out = ("t_min", "t_max") if tempering == "none" and not learns_with_t else ()

@@ -46,9 +46,10 @@ def rehearse(
 ) -> SourceStatistics:
     """Source statistics with a rehearsal, which estimates a method's accuracy from its answers alone.
 
-    The method adapts to each made-up shift of labelled samples from a reset, in random order and half of the
-    shifts sorted by class as well, without tempering. Over windows of its answers (`window.features`), ridge
-    regression fits the logit of their accuracy; in a stream, `tempering="rehearsed"` evaluates it. One shift
+    The method adapts to each made-up shift of labelled samples from a reset, in random order, to some of them
+    sorted by class and in bursts as well, and to all of them one after another, without tempering
+    (`rehearsing.orders`). Over windows of its answers (`window.features`), a Gaussian process fits the logit
+    of their accuracy (`calibration.process`); in a stream, `tempering="rehearsed"` evaluates it. One shift
     after another is left out to learn how far off that is. The model and torch's global random state are left
     alone.
 
@@ -141,6 +142,12 @@ def _check_call(method: str, options: Mapping[str, Any]) -> None:
             raise OptionError(f"{name} is not an option of a rehearsal: it chooses its own")
     if unknown := sorted(set(options) - set(known)):
         raise UnknownOptionError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    ranged = [name for name in ("t_min", "t_max") if options.get(name) is not None]
+    if ranged and not make_method(method, dict(options))[0].asks_source:
+        raise OptionError(
+            f"{' and '.join(ranged)}: a rehearsal of {method} does not depend on the range of temperatures; "
+            "give it to the adapter"
+        )
 
 
 def check_shifts(shifts: int | Shifts | None, columns: ColumnKinds | None) -> None:
