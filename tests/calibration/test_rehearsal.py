@@ -13,52 +13,69 @@ import equipoise as eq
 from equipoise.calibration import window
 from equipoise.calibration.rehearsal import calibration_error, logit
 from equipoise.errors import StateError
-from tests.support.rehearsals import CLASSES, rehearsal, rehearsed, ridge, window_of
+from tests.support.rehearsals import (
+    CLASSES,
+    flat,
+    flat_gap,
+    flat_lead,
+    line,
+    rehearsal,
+    rehearsed,
+    windows_of,
+)
 
-STUDENT, GAP = [0.5, 0.2, -0.1, 0.3], [0.1, 0.0, 0.2, -0.3, -0.2, 0.1, 0.0, 0.4]
+STUDENT, SOURCE = [0.5, 0.2, -0.1, 0.3, -0.2, 0.1], [0.1, 0.0, 0.2, -0.3, 0.2, 0.0]
+
+
+def logits_of(rows: int = 60, seed: int = 4, scale: float = 2.0) -> Tensor:
+    return scale * torch.randn(rows, CLASSES, generator=torch.Generator().manual_seed(seed))
 
 
 def drawn(rows: int = 60, scale: float = 2.0) -> Tensor:
-    draw = torch.Generator().manual_seed(4)
-    return torch.stack([window_of(scale * torch.randn(rows, CLASSES, generator=draw)) for _ in range(2)])
+    return windows_of(torch.stack([logits_of(rows, 4, scale), logits_of(rows, 5, scale)]))
 
 
 def sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value))
 
 
-def assert_interval(found: eq.Estimate, value: float, margin: float, rows: float, far: float) -> None:
-    """The estimate and its interval written out."""
-    a = sigmoid(value)
-    half = math.sqrt(margin**2 + 1.645**2 / (rows * a * (1 - a) + 1))
-    half *= math.sqrt(far) if far > 1 else 1
-    assert found.value == pytest.approx(a)
-    assert (found.low, found.high) == pytest.approx((sigmoid(value - half), sigmoid(value + half)))
-    assert found.inside == (far <= 1)
+def line_rows() -> list[list[float]]:
+    """The features of the rows of a `line`."""
+    ends = [[side * 0.1 * (at == place) for at in range(6)] for place in range(6) for side in (-1, 1)]
+    return [*ends, [0.0] * 6]
 
 
-@pytest.mark.parametrize("reach", [1e9, 2.0, 0.5])
+@pytest.mark.parametrize("limit", [1e9, 3e4, 1e4])
 @pytest.mark.parametrize("rows", [5, 60])
-def test_the_interval_of_an_estimate(reach: float, rows: int) -> None:
+def test_the_interval_of_an_estimate(limit: float, rows: int) -> None:
     made = rehearsal(
-        ridge(STUDENT, 0.2, margin=0.3, reach=reach), ridge(GAP, 0.1, margin=9.0, reach=2 * reach)
+        line(STUDENT, 0.2, margin=0.3, limit=limit), line(SOURCE, 0.1, margin=0.9, limit=2 * limit)
     )
     windows = drawn(rows)
-    own, theirs = made.estimates(windows)
-    x, other = (window.features(each).tolist() for each in windows)
-    value = 0.2 + sum(w * f for w, f in zip(STUDENT, x, strict=True))
-    assert_interval(own, value, 0.3, rows, sum(f * f for f in x) / reach)
-    assert theirs is not None
-    more = value + 0.1 + sum(w * f for w, f in zip(GAP, [*x, *other], strict=True))
-    assert_interval(theirs, more, 0.4, rows, sum(f * f for f in [*x, *other]) / (2 * reach))
+    found, features = made.estimates(windows), window.features(windows).tolist()
+    for place, (weights, bias, margin, own) in enumerate(
+        ((STUDENT, 0.2, 0.3, limit), (SOURCE, 0.1, 0.9, 2 * limit))
+    ):
+        estimate, x = found[place], features[place]
+        assert estimate is not None
+        value = bias + sum(w * f for w, f in zip(weights, x, strict=True))
+        a = sigmoid(value)
+        far = 1e4 * min(math.dist(x, row) for row in line_rows()) / own
+        wide = float(made.processes(2)[place].half_width(window.features(windows)[place]))
+        assert wide > margin * 0.1
+        half = math.sqrt(wide**2 + 1.645**2 / (rows * a * (1 - a) + 1))
+        assert estimate.value == pytest.approx(a, abs=1e-5)
+        ends = (sigmoid(value - half), sigmoid(value + half))
+        assert (estimate.low, estimate.high) == pytest.approx(ends, abs=1e-4)
+        assert estimate.inside == (far <= 1)
 
 
 def test_an_interval_narrows_with_the_window_and_widens_outside() -> None:
-    made = rehearsal(ridge(STUDENT, margin=0.1))
+    made = rehearsal(line(STUDENT, margin=0.1))
     few, many = (made.estimates(drawn() * weight)[0] for weight in (0.1, 10))
     assert few.value == pytest.approx(many.value)
     assert few.high - few.low > many.high - many.low
-    outside = rehearsal(ridge(STUDENT, margin=0.1, reach=0.01)).estimates(drawn())[0]
+    outside = rehearsal(line(STUDENT, margin=0.1, limit=1e3)).estimates(drawn())[0]
     inside = made.estimates(drawn())[0]
     assert (outside.inside, inside.inside) == (False, True)
     assert outside.low < inside.low < inside.value < inside.high < outside.high
@@ -67,10 +84,52 @@ def test_an_interval_narrows_with_the_window_and_widens_outside() -> None:
 
 def test_an_estimate_is_never_beyond_what_was_rehearsed() -> None:
     for weight in (-50.0, 50.0):
-        made = rehearsal(ridge([weight, 0, 0, 0], low=-1.0, high=2.0))
+        made = rehearsal(line([weight, 0, 0, 0, 0, 0], low=-10.0, high=11.0))
         own, theirs = made.estimates(drawn(scale=6.0))
-        assert own.value == pytest.approx(sigmoid(2.0 if weight > 0 else -1.0))
+        assert own.value == pytest.approx(sigmoid(11.0 if weight > 0 else -10.0))
         assert theirs is None
+
+
+# ---------------------------------------------------------------------- each model by its own answers
+
+
+def of_two(mine: Tensor, other: Tensor) -> tuple[eq.Estimate, eq.Estimate]:
+    own, theirs = rehearsed().rehearsal.estimates(windows_of(torch.stack([mine, other])))
+    assert theirs is not None
+    return own, theirs
+
+
+def test_the_source_model_is_estimated_by_its_own_answers_alone() -> None:
+    source = logits_of(seed=9)
+    (first, same), (second, again) = of_two(logits_of(seed=1), source), of_two(logits_of(seed=2), source)
+    assert same == again
+    assert first.value != second.value
+    agreed, still = of_two(source, source)
+    assert still == same
+    assert agreed.value != first.value
+
+
+def test_answers_are_estimated_without_those_of_the_source_model_but_for_their_disagreement() -> None:
+    mine, other = logits_of(seed=1), logits_of(seed=9)
+    first, of_source = of_two(mine, other)
+    second, changed = of_two(mine, 0.4 * other)  # the same classes
+    assert first == second
+    assert of_source.value != changed.value
+    made = rehearsed().rehearsal
+    alone = [made.estimates(windows_of(torch.stack([mine, z]))[:1])[0] for z in (mine, other)]
+    assert alone[0] == alone[1]
+
+
+def test_a_window_of_one_model_is_estimated_without_the_other() -> None:
+    made = rehearsal(flat(0.3), flat(0.8), compared=flat(-0.5))
+    own, theirs = made.estimates(drawn())
+    assert theirs is not None
+    assert (own.value, theirs.value) == pytest.approx((sigmoid(-0.5), sigmoid(0.8)))
+    own, theirs = made.estimates(drawn()[:1])
+    assert own.value == pytest.approx(sigmoid(0.3))
+    assert theirs is None
+    assert made.processes(1) == (made.student,)
+    assert made.processes(2) == (made.compared, made.source)
 
 
 def test_an_estimate_tells_itself() -> None:
@@ -92,35 +151,67 @@ def alike(left: eq.Rehearsal, right: eq.Rehearsal) -> bool:
     )
 
 
-@pytest.mark.parametrize("gap", [None, GAP])
-def test_text_and_tensors_make_it_again(gap: list[float] | None) -> None:
-    made = rehearsal(ridge(STUDENT, 0.2, margin=0.3), None if gap is None else ridge(gap))
+def two_models() -> eq.Rehearsal:
+    return rehearsal(line(STUDENT), line(SOURCE), lead=flat_lead(0.1), gap=flat_gap(0.2), disagreement=0.25)
+
+
+@pytest.mark.parametrize("source", [None, SOURCE])
+def test_text_and_tensors_make_it_again(source: list[float] | None) -> None:
+    made = rehearsal(line(STUDENT, 0.2, margin=0.3)) if source is None else two_models()
     again = eq.Rehearsal.from_parts(made.to_json(), made.tensors())
     assert alike(made, again)
     assert again.runs == made.runs
-    assert (again.gap is None) == (gap is None)
-    assert again.models == (1 if gap is None else 2)
+    assert (again.gap is None) == (again.lead is None) == (source is None)
+    assert again.disagreement == (None if source is None else 0.25)
+    assert again.models == (1 if source is None else 2)
     assert again.estimates(drawn()) == made.estimates(drawn())
+
+
+def test_what_was_rehearsed_makes_it_again() -> None:
+    for made in rehearsed().rehearsals.values():
+        again = eq.Rehearsal.from_parts(made.to_json(), made.tensors())
+        assert alike(made, again)
+        assert str(again) == str(made)
+        assert again.estimates(drawn()) == made.estimates(drawn())
+
+
+@pytest.mark.parametrize("version", [None, 1, 3, "2"])
+def test_files_of_other_versions_are_refused_with_what_makes_new_ones(version: object) -> None:
+    made = two_models()
+    text = {**json.loads(made.to_json()), "version": version}
+    if version is None:
+        del text["version"]
+    with pytest.raises(StateError, match=r"'poise' .*version.* equipoise\.rehearse\(.*method='poise'"):
+        eq.Rehearsal.from_parts(json.dumps(text), made.tensors())
 
 
 @pytest.mark.parametrize("text", ["", "null", "3", "[]", "{}", "{", '"words"'])
 def test_text_that_is_none_of_its_own_is_refused(text: str) -> None:
     with pytest.raises(StateError, match="not a rehearsal"):
-        eq.Rehearsal.from_parts(text, rehearsal(ridge(STUDENT)).tensors())
+        eq.Rehearsal.from_parts(text, rehearsal(line(STUDENT)).tensors())
 
 
 def test_parts_that_are_missing_are_refused() -> None:
-    made = rehearsal(ridge(STUDENT), ridge(GAP))
+    made = two_models()
     text, tensors = made.to_json(), made.tensors()
     for name in json.loads(text):
         less = {key: value for key, value in json.loads(text).items() if key != name}
         with pytest.raises(StateError, match="not a rehearsal"):
             eq.Rehearsal.from_parts(json.dumps(less), tensors)
     for name in tensors:
-        if name == "gap.mean":
-            continue  # without it there is no gap
         with pytest.raises(StateError, match="not a rehearsal"):
             eq.Rehearsal.from_parts(text, {key: t for key, t in tensors.items() if key != name})
+    for part in ("compared", "source", "lead", "gap"):
+        rest = {key: tensor for key, tensor in tensors.items() if not key.startswith(f"{part}.")}
+        assert len(rest) < len(tensors)
+        with pytest.raises(StateError, match="not a rehearsal"):
+            eq.Rehearsal.from_parts(text, rest)
+    bare = json.dumps({**json.loads(text), "disagreement": None})
+    with pytest.raises(StateError, match="all that compares two models"):
+        eq.Rehearsal.from_parts(bare, tensors)
+    alone = rehearsal(line(STUDENT))
+    with pytest.raises(StateError, match="all that compares two models"):
+        eq.Rehearsal.from_parts(text, alone.tensors())
     runs: list[Any] = [3, {}, {"shift": "none"}, None]
     for run in runs:
         with pytest.raises(StateError, match="not a rehearsal"):
@@ -129,14 +220,16 @@ def test_parts_that_are_missing_are_refused() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_are_refused(bad: float) -> None:
-    made = rehearsal(ridge(STUDENT), ridge(GAP))
+    made = two_models()
     for name, tensor in made.tensors().items():
+        if not tensor.is_floating_point():
+            continue
         with pytest.raises(StateError, match="finite"):
             eq.Rehearsal.from_parts(made.to_json(), {**made.tensors(), name: torch.full_like(tensor, bad)})
 
 
 def test_tensors_of_other_shapes_are_refused() -> None:
-    made = rehearsal(ridge(STUDENT), ridge(GAP))
+    made = two_models()
     for name, tensor in made.tensors().items():
         with pytest.raises(StateError, match="not a rehearsal"):
             other = torch.zeros(*tensor.shape, 2, dtype=tensor.dtype)
@@ -153,11 +246,11 @@ def test_a_file_with_a_damaged_rehearsal_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_table_has_a_row_for_each_stream() -> None:
-    for made in (rehearsal(ridge(STUDENT)), rehearsed().rehearsal):
+    for made in (rehearsal(line(STUDENT)), rehearsed().rehearsal):
         lines = str(made).splitlines()
         for run in made.runs:
-            (line,) = [x for x in lines if x.startswith(f"{run.shift} ") and f" {run.order} " in x]
-            numbers = [float(word) for word in line.split()[-4:]]
+            (shown,) = [x for x in lines if (x[:25].strip(), x[25:44].strip()) == (run.shift, run.order)]
+            numbers = [float(word) for word in shown.split()[-4:]]
             expected = [run.accuracy, run.estimate, run.estimate - run.accuracy, run.confidence]
             assert numbers == pytest.approx(expected, abs=6e-4)
         assert len(lines) == 1 + len(made.runs) + 2
@@ -168,8 +261,8 @@ def test_the_table_has_a_row_for_each_stream() -> None:
 
 def test_the_summary_says_whether_the_calibration_error_falls_or_rises() -> None:
     near, far = (torch.tensor([[10.0], [10 * sure], [9.0]]).double().expand(3, 15) for sure in (0.9, 0.8))
-    better = rehearsal(ridge(STUDENT), bins=torch.stack([far, near]))
-    worse = rehearsal(ridge(STUDENT), bins=torch.stack([near, far]))
+    better = rehearsal(line(STUDENT), bins=torch.stack([far, near]))
+    worse = rehearsal(line(STUDENT), bins=torch.stack([near, far]))
     assert str(better).endswith("the calibration error over all of them falls from 0.100 to 0.000")
     assert str(worse).endswith("the calibration error over all of them rises from 0.000 to 0.100")
 
@@ -186,7 +279,7 @@ def test_it_draws_a_picture(ending: str, start: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"rehearsal.{ending}"
     rehearsed().rehearsal.plot(path)
     assert path.read_bytes().startswith(start)
-    rehearsal(ridge(STUDENT)).plot(str(path))
+    rehearsal(line(STUDENT)).plot(str(path))
     assert path.stat().st_size > 1000
 
 
@@ -195,5 +288,5 @@ def test_a_picture_without_matplotlib_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match=r"equipoise\[demo\]"):  # the extra that has it
-        rehearsal(ridge(STUDENT)).plot(tmp_path / "picture.png")
+        rehearsal(line(STUDENT)).plot(tmp_path / "picture.png")
     assert not list(tmp_path.iterdir())

@@ -9,9 +9,20 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.calibration import window
 from equipoise.calibration.rehearsed import RehearsedTemperature
-from tests.support.rehearsals import CLASSES, GRID, rehearsal, ridge, window_of
+from tests.support.rehearsals import (
+    CLASSES,
+    FEATURES,
+    GRID,
+    flat,
+    flat_gap,
+    flat_lead,
+    line,
+    rehearsal,
+    ridge,
+    window_of,
+    windows_of,
+)
 
-FLAT = [0.0, 0.0, 0.0, 0.0]
 ALL = torch.ones(50, dtype=torch.bool)
 
 
@@ -22,11 +33,11 @@ def drawn(rows: int = 50, seed: int = 2, scale: float = 3.0) -> Tensor:
 def temperature_at(curve: Tensor, aim: float) -> float:
     """Where mean confidence at the temperatures of the grid crosses an aim, by a walk along them."""
     if curve[0] <= aim:
-        return 1.0
+        return 0.25
     for low in range(len(GRID) - 1):
         left, right = float(curve[low]), float(curve[low + 1])
         if left > aim >= right:
-            return float(GRID[low] * (GRID[1] ** ((left - aim) / (left - right))))
+            return float(GRID[low] * 2 ** (0.25 * (left - aim) / (left - right)))
     return 32.0
 
 
@@ -39,84 +50,198 @@ def aimed(confidence: float, value: float, doubt: float) -> float:
 
 
 @pytest.mark.parametrize("doubt", [0.0, 0.5, 3.0])
-@pytest.mark.parametrize("value", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("value", [-1.0, 0.0, 1.0, 3.0, 5.0])
 def test_confidence_is_matched_to_accuracy_as_far_as_it_is_known(value: float, doubt: float) -> None:
-    made = RehearsedTemperature(rehearsal(ridge(FLAT, value, doubt=doubt)), compares=False)
+    made = RehearsedTemperature(rehearsal(flat(value, doubt=doubt)), compares=False)
     observed, verdict = made.after(made.initial(), drawn(), None, ALL)
     prior = made.rehearsal.prior[0] * 50
     slow = prior * 2 ** (-50 / 300) + window_of(drawn())
     torch.testing.assert_close(observed["windows"][0, 0].double(), slow, rtol=1e-4, atol=1e-4)
     confidence = float(slow[1] / slow[0])
-    expected = temperature_at(slow[4:25] / slow[0], aimed(confidence, value, doubt))
+    expected = temperature_at(slow[6:35] / slow[0], aimed(confidence, value, doubt))
     assert verdict.temperatures.tolist() == pytest.approx([expected], rel=1e-3)
     assert not bool(verdict.trusts)
 
 
-def test_a_doubt_that_is_large_leaves_answers_as_they_are() -> None:
+@pytest.mark.parametrize(("value", "sign"), [(-0.5, -1), (4.0, 1)])
+def test_a_doubt_that_is_large_leaves_answers_as_they_are(value: float, sign: int) -> None:
     found = []
     for doubt in (0.0, 1.0, 3.0, 100.0):
-        made = RehearsedTemperature(rehearsal(ridge(FLAT, -0.5, doubt=doubt)), compares=False)
+        made = RehearsedTemperature(rehearsal(flat(value, doubt=doubt)), compares=False)
         found.append(float(made.after(made.initial(), drawn(), None, ALL)[1].temperatures[0]))
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 2
-    assert found[-1] == pytest.approx(1, abs=0.01)
+    assert found == sorted(found, key=lambda t: sign * t)
+    assert sign * math.log(found[0]) < -0.3
+    assert found[-1] == pytest.approx(1, abs=0.02)
 
 
-def test_it_never_sharpens_and_is_never_hotter_than_was_right() -> None:
-    sure = RehearsedTemperature(rehearsal(ridge(FLAT, 6.0)), compares=False)
-    assert sure.after(sure.initial(), drawn(scale=0.5), None, ALL)[1].temperatures.tolist() == [1.0]
-    hottest = torch.tensor([1.75], dtype=torch.float64)
-    cold = RehearsedTemperature(rehearsal(ridge(FLAT, -6.0), hottest=hottest), compares=False)
-    observed, verdict = cold.after(cold.initial(), drawn(), None, ALL)
-    assert verdict.temperatures.tolist() == [1.75]
-    assert float(cold.level(observed)) == 1.75
+def searched(rows: list[Tensor], aim: float) -> float:
+    """The temperature at which samples, each with its weight, are as confident as that, by halving."""
+    low, high = 0.25, 32.0
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        sure = sum(w * float((z / middle).softmax(0).max()) for w, z in rows) / sum(w for w, _ in rows)
+        low, high = (middle, high) if sure > aim else (low, middle)
+    return low
 
 
-def gap_of(ahead: float, student: float) -> float:
-    """What to add to the logit of an accuracy to be so much ahead."""
-    a = 1 / (1 + math.exp(-student)) + ahead
-    return math.log(a / (1 - a)) - student
+@pytest.mark.parametrize("value", [0.0, 1.0, 2.0, 3.5])
+def test_the_temperature_is_found_on_both_sides_of_1(value: float) -> None:
+    """Under-confident answers are divided by less than 1, over-confident ones by more."""
+    logits = drawn(rows=2000, scale=1.5)
+    made = RehearsedTemperature(rehearsal(flat(value)), compares=False)
+    every = torch.ones(2000, dtype=torch.bool)
+    _, verdict = made.after(made.initial(), logits, None, every)
+    expected = searched([(1.0, z) for z in logits.double()], 1 / (1 + math.exp(-value)))
+    assert float(verdict.temperatures[0]) == pytest.approx(expected, rel=0.03)
+    assert (expected < 1) is (value > 0.8)
 
 
-def judging(ahead: float) -> RehearsedTemperature:
-    """One for which the source model is always estimated to be so much more accurate."""
-    made = rehearsal(ridge(FLAT, 0.4), ridge([0.0] * 8, gap_of(ahead, 0.4)))
-    return RehearsedTemperature(made, compares=True)
+def test_the_range_is_what_was_right_in_rehearsal() -> None:
+    ends = {"coolest": torch.tensor([0.6]).double(), "hottest": torch.tensor([1.75]).double()}
+    for value, expected in ((6.0, 0.6), (-6.0, 1.75)):
+        made = RehearsedTemperature(rehearsal(flat(value), **ends), compares=False)
+        observed, verdict = made.after(made.initial(), drawn(), None, ALL)
+        assert verdict.temperatures.tolist() == pytest.approx([expected])
+        assert float(made.level(observed)) == pytest.approx(expected)
 
 
-def test_the_source_model_is_trusted_late_and_left_later() -> None:
-    slow = torch.stack([window_of(drawn(seed=seed)) for seed in (3, 4)]).float()
-    for ahead, enters, stays in ((0.06, True, True), (0.04, False, True), (0.03, False, True)):
-        assert bool(judging(ahead).judge(slow, torch.tensor(False)).trusts) is enters
-        assert bool(judging(ahead).judge(slow, torch.tensor(True)).trusts) is stays
-    for ahead in (0.01, 0.0, -0.2):
-        for before in (True, False):
-            assert not bool(judging(ahead).judge(slow, torch.tensor(before)).trusts)
+def test_each_model_has_its_range() -> None:
+    ends = {"coolest": torch.tensor([0.6, 0.8]).double(), "hottest": torch.tensor([1.75, 3.0]).double()}
+    for value, expected in ((6.0, [0.6, 0.8]), (-6.0, [1.75, 3.0])):
+        both = rehearsal(flat(value), flat(value), **ends)
+        made = RehearsedTemperature(both, compares=True)
+        _, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+        assert verdict.temperatures.tolist() == pytest.approx(expected)
+        alone = RehearsedTemperature(both, compares=False)
+        assert alone.after(alone.initial(), drawn(), None, ALL)[1].temperatures.tolist() == pytest.approx(
+            expected[:1]
+        )
+
+
+@pytest.mark.parametrize(
+    ("t_min", "t_max", "coolest", "hottest"),
+    [
+        (None, None, 0.6, 1.75),
+        (0.3, None, 0.3, 1.75),
+        (1.0, None, 1.0, 1.75),
+        (2.0, None, 2.0, 2.0),  # beyond the hottest that was right: the end that is given holds
+        (None, 5.0, 0.6, 5.0),
+        (None, 1.0, 0.6, 1.0),
+        (None, 0.5, 0.5, 0.5),
+        (0.7, 0.9, 0.7, 0.9),
+        (0.25, 32.0, 0.25, 32.0),
+    ],
+)
+def test_a_range_that_is_given_holds(
+    t_min: float | None, t_max: float | None, coolest: float, hottest: float
+) -> None:
+    ends = {"coolest": torch.tensor([0.6]).double(), "hottest": torch.tensor([1.75]).double()}
+    for value, expected in ((6.0, coolest), (-6.0, hottest)):
+        own = rehearsal(flat(value, low=-60.0, high=60.0), **ends)
+        made = RehearsedTemperature(own, compares=False, t_min=t_min, t_max=t_max)
+        logits = drawn(rows=5000, scale=0.3 if value > 0 else 300.0)
+        _, verdict = made.after(made.initial(), logits, None, torch.ones(5000, dtype=torch.bool))
+        assert verdict.temperatures.tolist() == pytest.approx([expected])
+
+
+def test_a_range_that_is_given_is_that_of_both_models() -> None:
+    made = RehearsedTemperature(rehearsal(flat(6.0), flat(6.0)), compares=True, t_min=0.9, t_max=1.1)
+    _, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+    assert verdict.temperatures.tolist() == pytest.approx([0.9, 0.9])
+
+
+# ---------------------------------------------------------------------- who answers
+
+
+def two_windows(disagreement: float = 0.2) -> Tensor:
+    """Windows of two models that differ about so many samples."""
+    slow = windows_of(torch.stack([drawn(seed=3), drawn(seed=4)])).float()
+    slow[:, window.APART] = disagreement * slow[:, window.COUNT]
+    return slow
+
+
+ENTERS, STAYS, AGAINST, FOR = 0.06, 0.03, -0.5, 0.5
+
+
+@pytest.mark.parametrize(
+    ("lead", "gap", "disagreement", "trusted", "answers"),
+    [
+        (ENTERS, FOR, 0.1, False, True),
+        (ENTERS, FOR, 0.1, True, True),
+        (0.04, FOR, 0.1, False, False),  # not by enough to begin
+        (0.04, FOR, 0.1, True, True),  # but to go on
+        (STAYS, FOR, 0.1, False, False),
+        (STAYS, FOR, 0.1, True, True),
+        (0.01, FOR, 0.1, True, False),
+        (0.0, FOR, 0.9, True, False),
+        (-0.2, FOR, 0.9, False, False),
+        (ENTERS, AGAINST, 0.1, False, False),  # the linear regression says no
+        (ENTERS, AGAINST, 0.1, True, False),
+        (0.5, AGAINST, 0.29, False, False),
+        (ENTERS, AGAINST, 0.31, False, True),  # more apart than in any rehearsed window without loss
+        (ENTERS, AGAINST, 0.31, True, True),
+        (STAYS, AGAINST, 0.31, True, True),
+        (STAYS, AGAINST, 0.31, False, False),  # however far apart, a lead is needed
+        (0.01, AGAINST, 0.9, True, False),
+        (ENTERS, 0.0, 0.1, False, False),
+    ],
+)
+def test_who_answers(lead: float, gap: float, disagreement: float, trusted: bool, answers: bool) -> None:
+    own = rehearsal(flat(0.4), flat(0.4), lead=flat_lead(lead), gap=flat_gap(gap), disagreement=0.3)
+    verdict = RehearsedTemperature(own, compares=True).judge(two_windows(disagreement), torch.tensor(trusted))
+    assert bool(verdict.trusts) is answers
+    alone = RehearsedTemperature(own, compares=False)
+    assert not bool(alone.judge(two_windows(disagreement)[:1], torch.tensor(trusted)).trusts)
+
+
+def test_estimates_of_both_models_do_not_decide_who_answers() -> None:
+    """The difference of two estimates has the errors of both: `lead` and `gap` are fitted to it."""
+    for mine, other in ((-3.0, 3.0), (3.0, -3.0)):
+        own = rehearsal(flat(mine), flat(other), lead=flat_lead(0.06), gap=flat_gap(0.1))
+        made = RehearsedTemperature(own, compares=True)
+        assert bool(made.judge(two_windows(), torch.tensor(False)).trusts)
 
 
 def test_who_is_trusted_depends_on_the_stream() -> None:
-    # The more confident the source model is than the student, the more it is ahead.
-    student, gap = ridge(FLAT, 0.0), ridge([-1.0, 0, 0, 0, 1.0, 0, 0, 0], 0.0)
-    made = RehearsedTemperature(rehearsal(student, gap), compares=True)
+    # The more confident the source model is than the student, the more it is ahead: by .08 for each logit.
+    slopes = [-0.4, 0, 0, 0, 0, 0, 0.4, 0, 0, 0, 0, 0]
+    own = rehearsal(flat(0.0), flat(0.3), lead=line(slopes), gap=ridge([10 * w for w in slopes]))
+    made = RehearsedTemperature(own, compares=True)
     flags, observed = [], made.initial()
-    for mine, other in ((1.0, 1.0), (1.0, 6.0), (1.0, 6.0), (6.0, 1.0), (6.0, 1.0), (6.0, 1.0)):
+    for mine, other in ((1.0, 1.0), (1.0, 9.0), (1.0, 9.0), (1.0, 9.0), (6.0, 1.0), (6.0, 1.0), (6.0, 1.0)):
         observed, verdict = made.after(observed, drawn(scale=mine), drawn(seed=9, scale=other), ALL)
+        before = flags[-1] if flags else False
         flags.append(bool(verdict.trusts))
         assert bool(observed["trusts_source"]) is flags[-1]
-        x = [window.features(observed["windows"][model, 0].double()).tolist() for model in (0, 1)]
-        ahead = 1 / (1 + math.exp(x[0][0] - x[1][0])) - 0.5
-        limit = 0.02 if len(flags) > 1 and flags[-2] else 0.05
-        assert flags[-1] is (ahead > limit)
+        c = [float(observed["windows"][model, 0, 1] / observed["windows"][model, 0, 0]) for model in (0, 1)]
+        ahead = 0.08 * (math.log(c[1] / (1 - c[1])) - math.log(c[0] / (1 - c[0])))
+        assert flags[-1] is (ahead > (0.02 if before else 0.05))
         expected = verdict.temperatures[1 if flags[-1] else 0]
         assert float(made.level(observed)) == pytest.approx(float(expected))
+        assert float(made.source_level(observed)) == pytest.approx(float(verdict.temperatures[1]))
     assert True in flags
     assert flags[-1] is False
 
 
+def test_each_temperature_is_of_a_models_own_window() -> None:
+    own = rehearsal(line([0.5] + [0.0] * 5), line([0.3, 0.1, 0, 0, 0, 0]))
+    made = RehearsedTemperature(own, compares=True)
+    first, second, third = (
+        made.judge(windows_of(torch.stack(pair)).float(), torch.tensor(False)).temperatures
+        for pair in (
+            (drawn(seed=3), drawn(seed=4)),
+            (drawn(seed=5), drawn(seed=4)),
+            (drawn(seed=3), drawn(seed=6)),
+        )
+    )
+    assert float(first[1]) == float(second[1]) != float(third[1])
+    assert float(first[0]) == float(third[0]) != float(second[0])
+
+
 def test_before_the_first_batch_there_are_50_samples_without_a_shift() -> None:
-    made = RehearsedTemperature(rehearsal(ridge(FLAT, 0.0), ridge([0.0] * 8, 0.3)), compares=True)
+    made = RehearsedTemperature(rehearsal(flat(0.0), flat(0.3)), compares=True)
     prior, observed = made.rehearsal.prior.float() * 50, made.initial()
-    assert observed["windows"].shape == (2, 2, 4 + 21 + CLASSES)
+    assert observed["windows"].shape == (2, 2, 6 + 29 + CLASSES)
     for speed in range(2):
         torch.testing.assert_close(observed["windows"][:, speed], prior)
     assert float(observed["windows"][0, 0, 0]) == pytest.approx(50)
@@ -126,12 +251,13 @@ def test_before_the_first_batch_there_are_50_samples_without_a_shift() -> None:
     assert theirs is not None
     assert theirs.value == pytest.approx(1 / (1 + math.exp(-0.3)))
     alone = RehearsedTemperature(made.rehearsal, compares=False)
+    assert alone.source_level(alone.initial()) is None
     assert alone.initial()["windows"].shape[0] == 1
     assert alone.estimates(alone.initial())[1] is None
 
 
 def test_a_rehearsal_without_a_source_model_cannot_compare() -> None:
-    made = RehearsedTemperature(rehearsal(ridge(FLAT)), compares=True)
+    made = RehearsedTemperature(rehearsal(flat(0.0)), compares=True)
     assert not made.compares
     observed, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
     assert observed["windows"].shape[0] == 1
@@ -147,7 +273,8 @@ def alike(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 
 def two_models() -> eq.Rehearsal:
-    return rehearsal(ridge([0.5, 0, 0, 0]), ridge([0.0] * 8, 1.0))
+    student = line([0.5] + [0.0] * (FEATURES - 1))
+    return rehearsal(student, flat(1.0), lead=flat_lead(0.2), gap=flat_gap(1.0))
 
 
 def test_nothing_is_written_in_place() -> None:

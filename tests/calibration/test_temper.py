@@ -1,4 +1,7 @@
+"""Temperatures of streams: of tau, and the range of those that were rehearsed."""
+
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +11,9 @@ from hypothesis import strategies as st
 import equipoise as eq
 from equipoise.calibration.agreement import agreement_temperature
 from equipoise.calibration.temper import TauTemperature, Temper, Tempering
+from equipoise.errors import OptionError
 from tests.support.models import drifted, make
+from tests.support.rehearsals import flat, rehearsal
 
 taus = st.lists(st.floats(2**-10, 2**13, width=32), min_size=1, max_size=200)
 
@@ -136,3 +141,92 @@ def test_models_that_are_certain_and_agree_are_not_made_more_certain() -> None:
         z[:, 2] = gap
         found = agreement_temperature(z, z, torch.full((3,), 2.0), torch.full((3,), 2.0))
         assert float(found) == pytest.approx(2.0, rel=1e-3)
+
+
+# ---------------------------------------------------------------------- the range
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((None, None), (1.0, 3.0)),
+        ((1.5, None), (1.5, 3.0)),
+        ((None, 2.0), (1.0, 2.0)),
+        ((1.0, 3.0), (1.0, 3.0)),
+    ],
+)
+def test_the_range_of_tau_is_1_to_3_where_none_is_given(
+    given: tuple[float | None, float | None], expected: tuple[float, float]
+) -> None:
+    _, source = make()
+    temper = Temper("mean", source, *given)
+    assert temper.given == given
+    assert (temper.t_min, temper.t_max) == expected
+    t = temper.view(3 * torch.randn(50, source.num_classes)).t
+    assert expected[0] <= float(t.min()) <= float(t.max()) <= expected[1]
+
+
+@pytest.mark.parametrize(
+    ("t_min", "t_max"), [(0.3, None), (None, 0.3), (0.25, 32.0), (2.0, 2.0), (1.0, None), (None, 30.0)]
+)
+def test_a_range_of_rehearsed_temperatures_may_be_on_both_sides_of_1(
+    t_min: float | None, t_max: float | None
+) -> None:
+    _, source = make()
+    temper = Temper("rehearsed", source, t_min, t_max, rehearsal(flat(0.0)))
+    assert temper.given == (t_min, t_max)
+
+
+@pytest.mark.parametrize(
+    ("t_min", "t_max"), [(0.2, None), (None, 33.0), (2.0, 1.5), (None, 0.2), (40.0, None), (-1.0, 2.0)]
+)
+def test_a_range_that_is_not_searched_is_refused(t_min: float | None, t_max: float | None) -> None:
+    _, source = make()
+    with pytest.raises(OptionError, match=r"expected 0\.25 <= t_min <= t_max <= 32 .*, got t_min="):
+        Temper("rehearsed", source, t_min, t_max, rehearsal(flat(0.0)))
+
+
+@pytest.mark.parametrize("value", ["1", True, math.nan, math.inf])
+def test_a_range_that_is_no_number_is_refused(value: float) -> None:
+    _, source = make()
+    for kind, made in (("rehearsed", rehearsal(flat(0.0))), ("mean", None)):
+        with pytest.raises(OptionError, match="t_max"):
+            Temper(kind, source, None, value, made)
+
+
+def test_a_range_that_is_given_is_that_of_the_rehearsed_temperatures() -> None:
+    _, source = make()
+    own = rehearsal(flat(6.0), coolest=torch.tensor([0.8]).double())
+    logits = torch.randn(50, source.num_classes, generator=torch.Generator().manual_seed(0))
+    own = replace(own, prior=torch.ones(1, 6 + 29 + source.num_classes).double())
+    found = []
+    for t_min in (None, 0.3, 1.0):
+        temper = Temper("rehearsed", source, t_min, None, own)
+        after = temper.divide(temper.initial(), logits, None, torch.ones(50, dtype=torch.bool))
+        assert after.temperature is not None
+        found.append(float(after.temperature))
+        torch.testing.assert_close(after.logits * after.temperature, logits)
+        assert float(temper.level(after.observed)) == pytest.approx(found[-1])
+    assert found == pytest.approx([0.8, 0.3, 1.0])
+
+
+@pytest.mark.parametrize("given", [{"t_min": 1.0}, {"t_max": 3.0}, {"t_min": 0.5, "t_max": 2.0}])
+def test_a_range_without_effect_is_refused(given: dict[str, float]) -> None:
+    model, source = make()
+    for method in ("tent", "poise", "source"):
+        with pytest.raises(
+            OptionError, match=rf"t_min and t_max have no effect on {method} .*leave them out"
+        ):
+            eq.create(method, model, source, tempering="none", **given)
+    assert eq.create("tent", model, source, tempering="mean", **{"t_min": 1.2}).temper.t_min == 1.2
+    dec = eq.create("dec", model, source, tempering="none", t_max=2.0)  # which learns with it
+    assert dec.temper.t_max == 2.0
+
+
+def test_options_have_the_range_that_was_given() -> None:
+    model, source = make()
+    own, others = (
+        eq.create("tent", model, source, tempering="mean", **given).options for given in ({}, {"t_min": 1.5})
+    )
+    assert (own["t_min"], own["t_max"]) == (None, None)
+    assert (others["t_min"], others["t_max"]) == (1.5, None)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
-from tests.support.rehearsals import GRID, window_of
+from tests.support.rehearsals import GRID, window_of, windows_of
 
 
 def drawn(*shape: int, seed: int = 0, scale: float = 3.0) -> Tensor:
@@ -22,10 +22,11 @@ def all_good(rows: int) -> Tensor:
 def test_the_sums_of_a_batch(classes: int) -> None:
     logits = drawn(2, 9, classes)
     found = window.sums(logits, all_good(9))
-    assert found.shape == (2, 4 + 21 + classes)
-    assert window.width(classes) == 4 + 21 + classes
-    for model in range(2):
-        torch.testing.assert_close(found[model].double(), window_of(logits[model]), rtol=1e-5, atol=1e-5)
+    assert found.shape == (2, 6 + 29 + classes)
+    assert window.width(classes) == 6 + 29 + classes
+    torch.testing.assert_close(found.double(), windows_of(logits), rtol=1e-5, atol=1e-5)
+    assert list(window.GRID) == pytest.approx(GRID)
+    assert (GRID[0], GRID[8], GRID[-1]) == (0.25, 1.0, 32.0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
@@ -36,16 +37,29 @@ def test_bad_samples_do_not_count(bad: float) -> None:
     spoilt = logits.clone()
     spoilt[[1, 6]] = bad
     spoilt[6, 2] = 0.0
-    found = window.sums(spoilt, good)
-    torch.testing.assert_close(found.double(), window_of(logits[good]), rtol=1e-5, atol=1e-5)
-    assert torch.equal(window.sums(spoilt, ~all_good(9)), torch.zeros(30))
+    other = drawn(9, 5, seed=1)
+    found = window.sums(torch.stack([spoilt, other]), good)
+    expected = windows_of(torch.stack([logits[good], other[good]]))
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(window.sums(spoilt[None], ~all_good(9)), torch.zeros(1, 40))
 
 
 def test_half_precision_is_counted_in_single() -> None:
-    logits = drawn(9, 5).to(torch.bfloat16)
+    logits = drawn(2, 9, 5).to(torch.bfloat16)
     found = window.sums(logits, all_good(9))
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), window_of(logits), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.double(), windows_of(logits), rtol=1e-5, atol=1e-5)
+
+
+def test_disagreement_is_the_share_of_samples_that_two_models_put_into_different_classes() -> None:
+    mine, other = drawn(9, 5), drawn(9, 5, seed=1)
+    other[:4] = 0.1 * mine[:4]
+    differ = sum(int(z.argmax() != o.argmax()) for z, o in zip(mine, other, strict=True))
+    assert 0 < differ < 6
+    both = window.sums(torch.stack([mine, other]), all_good(9))
+    assert window.disagreement(both).tolist() == pytest.approx([differ / 9] * 2)
+    alone = window.sums(mine[None], all_good(9))
+    assert window.disagreement(alone).tolist() == [0.0]
 
 
 def test_large_batches_try_one_temperature_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,11 +83,11 @@ def plain_after(slow: list[float], fast: list[float], fresh: list[float]) -> tup
 def test_both_windows_forget_by_the_samples_that_came_later() -> None:
     sizes = (7, 50, 1, 33)
     batches = [drawn(size, 5, seed=seed) for seed, size in enumerate(sizes)]
-    windows = torch.zeros(1, 2, 30)
+    windows = torch.zeros(1, 2, 40)
     for logits in batches:
-        windows = window.after(windows, window.sums(logits, all_good(len(logits)))[None])
+        windows = window.after(windows, window.sums(logits[None], all_good(len(logits))))
     for place, half_life in enumerate((300, 50)):
-        expected = torch.zeros(30, dtype=torch.float64)
+        expected = torch.zeros(40, dtype=torch.float64)
         for at, logits in enumerate(batches):
             expected += window_of(logits) * 2 ** (-sum(sizes[at + 1 :]) / half_life)
         torch.testing.assert_close(windows[0, place].double(), expected, rtol=1e-5, atol=1e-5)
@@ -117,33 +131,53 @@ def test_a_stream_that_stays_as_it_is_hardly_ever_starts_anew() -> None:
 
 @pytest.mark.parametrize("classes", [2, 10, 200])
 def test_features_are_those_of_the_samples(classes: int) -> None:
-    logits = drawn(40, classes).double()
-    p = logits.softmax(1)
-    c = p.max(1).values
-    mean, variance = float(c.mean()), float(c.var(correction=0))
-    nats = float(-(p * p.log()).sum(1).mean())
-    q = p.mean(0)
-    expected = [
-        math.log(mean / (1 - mean)),
-        math.log(nats / (1 - mean)),
-        math.log(variance / (mean * (1 - mean))),
-        float(-(q * q.log()).sum()) / math.log(classes),
-    ]
+    logits = drawn(2, 40, classes).double()
+    logits[1, :15] = 0.5 * logits[0, :15]
+    differ = sum(int(z.argmax() != o.argmax()) for z, o in zip(*logits, strict=True)) / 40
+    expected = []
+    for z in logits:
+        p = z.softmax(1)
+        c = p.max(1).values
+        mean, variance = float(c.mean()), float(c.var(correction=0))
+        nats = float(-(p * p.log()).sum(1).mean())
+        q = p.mean(0)
+        expected.append(
+            [
+                math.log(mean / (1 - mean)),
+                math.log(nats / (1 - mean)),
+                math.log(variance / (mean * (1 - mean))),
+                float(-(q * q.log()).sum()) / math.log(classes),
+                sum(math.log(float(((row - row.mean()) ** 2).sum()) ** 0.5) for row in z) / 40,
+                math.log(differ / (1 - differ)),
+            ]
+        )
     found = window.features(window.sums(logits, all_good(40)).double())
-    assert found.tolist() == pytest.approx(expected, rel=1e-4)
-    again = window.features(torch.stack([0.3 * window_of(logits), window_of(logits)]))
-    assert again[0].tolist() == pytest.approx(expected)  # whatever weight the samples have left
-    assert again[1].tolist() == pytest.approx(expected)
+    again = window.features(0.3 * windows_of(logits))  # whatever weight the samples have left
+    for model in range(2):
+        assert found[model].tolist() == pytest.approx(expected[model], rel=1e-4)
+        assert again[model].tolist() == pytest.approx(expected[model])
+    assert len(window.FEATURES) == 6
+
+
+def test_the_norm_has_no_part_of_what_softmax_leaves_out() -> None:
+    logits = drawn(1, 30, 5)
+    raised = window.features(window.sums(logits + drawn(30, 1, seed=8), all_good(30)))
+    torch.testing.assert_close(
+        raised, window.features(window.sums(logits, all_good(30))), rtol=1e-4, atol=1e-4
+    )
+    doubled = window.features(window.sums(2 * logits, all_good(30)))
+    assert float(doubled[0, 4] - raised[0, 4]) == pytest.approx(math.log(2), abs=1e-4)
 
 
 @pytest.mark.parametrize("logits", [torch.zeros(8, 3), 1e4 * torch.eye(3), torch.eye(3)[:1] * 50])
 def test_features_are_finite_at_the_ends(logits: Tensor) -> None:
-    assert bool(window.features(window.sums(logits, all_good(len(logits)))).isfinite().all())
-    assert bool(window.features(torch.zeros(4 + 21 + 3)).isfinite().all())
+    for both in (torch.stack([logits, logits]), torch.stack([logits, -logits])):
+        assert bool(window.features(window.sums(both, all_good(len(logits)))).isfinite().all())
+    assert bool(window.features(torch.zeros(6 + 29 + 3)).isfinite().all())
 
 
 def bisected(logits: Tensor, aim: float) -> float:
-    low, high = 1.0, 32.0
+    low, high = 0.25, 32.0
     for _ in range(60):
         middle = math.sqrt(low * high)
         sure = float((logits / middle).softmax(1).max(1).values.mean())
@@ -154,19 +188,28 @@ def bisected(logits: Tensor, aim: float) -> float:
 @pytest.mark.parametrize("classes", [2, 10, 200])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_temperature_is_that_of_the_logits_themselves(classes: int, seed: int) -> None:
-    logits = drawn(60, classes, seed=seed, scale=4 + seed).double()
-    curve = [float((logits / t).softmax(1).max(1).values.mean()) for t in (1.0, 32.0)]
-    own = window.sums(logits, all_good(60)).double()
-    for part in (0.02, 0.1, 0.35, 0.6, 0.8, 0.97):
+    logits = drawn(60, classes, seed=seed, scale=1 + 2 * seed).double()
+    curve = [float((logits / t).softmax(1).max(1).values.mean()) for t in (0.25, 32.0)]
+    own = window_of(logits)
+    for part in (0.1, 0.35, 0.6, 0.8, 0.97):
         aim = curve[0] + part * (curve[1] - curve[0])
         found = float(window.temperature_for(own, torch.tensor(aim, dtype=torch.float64)))
         assert found == pytest.approx(bisected(logits, aim), rel=0.02)
 
 
-def test_the_temperature_stays_from_1_to_32() -> None:
+def test_the_temperature_stays_from_a_quarter_to_32() -> None:
     windows = torch.stack([window_of(drawn(20, 5, seed=seed)) for seed in range(2)])
-    found = window.temperature_for(windows, torch.tensor([0.9999, 0.0], dtype=torch.float64))
-    assert found.tolist() == pytest.approx([1.0, 32.0])
+    found = window.temperature_for(windows, torch.tensor([0.999999, 0.0], dtype=torch.float64))
+    assert found.tolist() == pytest.approx([0.25, 32.0])
+
+
+def test_the_temperature_is_1_where_confidence_is_right_and_less_where_it_is_too_low() -> None:
+    own = window_of(drawn(60, 5, scale=1.0))
+    sure = float(own[1] / own[0])
+    aims = torch.tensor([sure - 0.1, sure, sure + 0.1], dtype=torch.float64)
+    found = window.temperature_for(own.expand(3, -1), aims).tolist()
+    assert found[1] == pytest.approx(1, abs=1e-6)
+    assert found[2] < 0.9 < 1.1 < found[0]
 
 
 def test_single_confidences_at_a_temperature() -> None:
@@ -175,7 +218,7 @@ def test_single_confidences_at_a_temperature() -> None:
     cells = window.confidences(behind)
     for place, t in enumerate(GRID):
         torch.testing.assert_close(cells[:, place], (logits / t).softmax(1).max(1).values)
-    for t in (1.0, 1.5, 7.3, 32.0):
+    for t in (0.25, 0.4, 1.0, 1.5, 7.3, 32.0):
         at_one, at_t = window.confidence_at(cells, torch.tensor(t, dtype=torch.float64))
         torch.testing.assert_close(at_one, logits.softmax(1).max(1).values)
         torch.testing.assert_close(at_t, (logits / t).softmax(1).max(1).values, rtol=0.02, atol=0)

@@ -10,6 +10,7 @@ import equipoise as eq
 from equipoise.core.method import Context, Method, Update
 from equipoise.recommending.candidates import Candidate
 from equipoise.recommending.made_up_stream import make_up_stream
+from equipoise.recommending.tempering import rehearsal_seconds, rehearsed_statistics
 from equipoise.recommending.trying import Budget, Setting, Trial, attempt
 from equipoise.rehearsing.labelled import take
 from tests.support.rehearsals import held_out, trained
@@ -51,14 +52,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return CLOCK
 
 
-def tried(seconds: float | None, *, length: int = 800, **costs: float) -> Trial:
-    """A pass over `length` samples in batches of 50."""
+def setting_of(length: int) -> Setting:
+    """A stream of `length` samples in batches of 50."""
     labelled, model = take(held_out(), 100, 0, progress=False), trained()
     source = eq.SourceStatistics.measure(model, held_out(), progress=False)
     shifts = {f"shift {place}": lambda x, _: x for place in range(max(1, length // 100))}
     stream = make_up_stream(labelled, shifts, "continual", {}, length=length, batch_size=50, seed=0)
-    candidate = Candidate("costly", costs)
-    return attempt(candidate, Setting(model, source, None, stream), Budget(seconds, started=0.0))
+    return Setting(model, source, None, stream)
+
+
+def tried(seconds: float | None, *, length: int = 800, **costs: float) -> Trial:
+    """A pass over `length` samples in batches of 50."""
+    return attempt(Candidate("costly", costs), setting_of(length), Budget(seconds, started=0.0))
 
 
 def test_nothing_is_tried_when_nothing_is_left(clock: Clock) -> None:
@@ -112,3 +117,13 @@ def test_a_pass_that_is_done_is_not_refused(clock: Clock) -> None:
     found = tried(5.0, length=50, whole=9.0)
     assert clock.sizes == [2, 50]
     assert not found.problem
+
+
+@pytest.mark.parametrize("count", [7, 15])
+def test_the_time_of_a_rehearsal_is_that_of_all_its_samples(clock: Clock, count: int) -> None:
+    setting, trial = setting_of(800), tried(None, sample=0.01)
+    shifts = {f"shift {place}": lambda x, _: x for place in range(count)}
+    clock.now, clock.sizes = 0.0, []
+    rehearsed_statistics(trial.candidate, setting, shifts)
+    assert rehearsal_seconds(trial, setting, shifts) == pytest.approx(clock.now)
+    assert clock.now == pytest.approx(0.01 * sum(clock.sizes))

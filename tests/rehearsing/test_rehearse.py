@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.calibration.ridge import fit_ridge, left_out
+from equipoise.calibration import window
+from equipoise.calibration.process import Process, fit_process
 from equipoise.errors import OptionError, RehearsalError
-from equipoise.rehearsing.labelled import take
+from equipoise.rehearsing.labelled import Labelled, take
+from equipoise.rehearsing.orders import plan_passes
 from tests.support.models import WithLogits
 from tests.support.rehearsals import (
     CLASSES,
@@ -28,7 +30,6 @@ from tests.support.rehearsals import (
     samples,
     trained,
     window_of,
-    window_rows,
 )
 
 Own = dict[str, Callable[[Any, torch.Generator], Any]]
@@ -134,7 +135,7 @@ def test_keyword_inputs() -> None:
     found = eq.rehearse(model, [({"pixel_values": x}, y)], shifts=8, check_held_out=False, progress=False)
     adapter = eq.Poise(model, found)
     assert adapter(pixel_values=x[:20]).shape == (20, CLASSES)
-    assert len(found.rehearsal.runs) == 12
+    assert len(found.rehearsal.runs) == 21
 
 
 class Tokens(nn.Module):
@@ -168,7 +169,8 @@ def test_tokens_need_shifts_of_ones_own() -> None:
 
     shifts = {f"drop {place}": dropped(place) for place in range(7)}
     found = eq.rehearse(Tokens(), tokens(), shifts=shifts, check_held_out=False, progress=False)
-    assert {run.shift for run in found.rehearsal.runs} == {"none", *shifts}
+    every = {"none", *shifts, "all, one after another"}
+    assert {run.shift for run in found.rehearsal.runs} == every
 
 
 @pytest.mark.parametrize("count", [8, 12])
@@ -179,7 +181,7 @@ def test_so_many_built_in_shifts_are_met(count: int) -> None:
     )
     assert len(shuffled) == count
     assert shuffled[0] == "none"
-    assert by_class == shuffled[::2]
+    assert by_class == shuffled[::4]
 
 
 def raising(_inputs: Tensor, _generator: torch.Generator) -> Tensor:
@@ -249,7 +251,7 @@ def test_stopping_it_says_what_became_of_it() -> None:
     model = plain_model()
     before = copy.deepcopy(model.state_dict())
     shifts: Own = {"one": lambda x, _: x, **own_shifts(), "stop": stopping}
-    with pytest.raises(KeyboardInterrupt, match="stopped after 10 of 17 streams: nothing was kept"):
+    with pytest.raises(KeyboardInterrupt, match="stopped after 10 of 25 streams: nothing was kept"):
         eq.rehearse(model, [rows_of_features()], shifts=shifts, progress=False)
     assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
 
@@ -306,21 +308,37 @@ def test_every_method_can_be_rehearsed(method: str) -> None:
 # ------------------------------------------------ what is learned, for a model that never adapts
 
 
-def stretch(
-    x: Tensor, y: Tensor, shift: Callable[..., Any], model: nn.Module
-) -> tuple[list[Tensor], list[float]]:
-    """Windows after 250 and 300 samples and the share of right answers in each, sample by sample."""
-    logits = torch.cat(
-        [model(shift(part, torch.Generator().manual_seed(0))) for part in x.split(50)]
-    ).detach()
-    right = (logits.argmax(1) == y).tolist()
-    windows, hits, each = [], [], window_rows(logits)
-    for end in (250, 300):
-        ages = [end - 50 * (row // 50 + 1) for row in range(end)]  # samples in later batches
-        weights = [2 ** (-age / 300) for age in ages]
-        windows.append((torch.tensor(weights).double().unsqueeze(1) * each[:end]).sum(0))
-        hits.append(sum(w for w, r in zip(weights, right, strict=False) if r) / sum(weights))
-    return windows, hits
+Answered = tuple[str, Tensor, list[bool]]
+
+
+def answered(model: nn.Module, data: Labelled, parts: Any, shifts: Own, seed: int) -> list[Answered]:
+    """The answers to each batch of a pass with the name of its shift, and whether they are right."""
+    found = []
+    for part in parts:
+        for rows in part.rows.split(50):
+            assert isinstance(data.inputs, Tensor)
+            changed = shifts[part.shift](data.inputs[rows], torch.Generator().manual_seed(seed))
+            logits = model(changed).detach()
+            found.append((part.shift, logits, (logits.argmax(1) == data.labels[rows]).tolist()))
+    return found
+
+
+def snapshots(batches: list[Answered]) -> list[tuple[str, Tensor, float]]:
+    """The shift, the window and the share of right answers in it, every 500 samples and at the end."""
+    slow, fast, seen = torch.zeros(()), torch.zeros(()), 0
+    found, total = [], sum(len(right) for _, _, right in batches)
+    for name, logits, right in batches:
+        fresh = torch.cat([window_of(logits), torch.tensor([float(sum(right))])])
+        slow = slow * 2 ** (-len(right) / 300) + fresh
+        fast = fast * 2 ** (-len(right) / 50) + fresh
+        mean = float(slow[1] / slow[0])
+        deviation = math.sqrt(max(float(slow[2] / slow[0]) - mean**2, 1e-4))
+        if abs(float(fast[1] / fast[0]) - mean) > 4 * deviation / math.sqrt(float(fast[0])):
+            slow = fast
+        before, seen = seen, seen + len(right)
+        if seen // 500 > before // 500 or seen == total:
+            found.append((name, slow[:-1], float(slow[-1] / slow[0])))
+    return found
 
 
 def logit(share: float) -> float:
@@ -329,9 +347,9 @@ def logit(share: float) -> float:
 
 
 def plain_features(window: Tensor) -> list[float]:
-    count, sure, square, nats = window[:4].tolist()
+    count, sure, square, nats, norms, apart = window[:6].tolist()
     c = sure / count
-    q = (window[25:] / window[25:].sum()).tolist()
+    q = (window[35:] / window[35:].sum()).tolist()
     balance = -sum(p * math.log(p) for p in q) / math.log(len(q))
     variance = square / count - c**2
     return [
@@ -339,67 +357,90 @@ def plain_features(window: Tensor) -> list[float]:
         math.log(nats / count / (1 - c)),
         math.log(variance / (c * (1 - c))),
         balance,
+        norms / count,
+        logit(min(max(apart / count, 0.01), 0.99)),
     ]
 
 
 def temperature_at(window: Tensor, aim: float) -> float:
-    curve = (window[4:25] / window[0]).tolist()
-    for low in range(20):
+    curve = (window[6:35] / window[0]).tolist()
+    for low in range(28):
         if curve[low] > aim >= curve[low + 1]:
-            return float(GRID[low] * GRID[1] ** ((curve[low] - aim) / (curve[low] - curve[low + 1])))
-    return 1.0 if curve[0] <= aim else 32.0
+            return float(GRID[low] * 2 ** (0.25 * (curve[low] - aim) / (curve[low] - curve[low + 1])))
+    return 0.25 if curve[0] <= aim else 32.0
 
 
 def test_what_is_learned_of_a_model_that_never_adapts() -> None:
     model, (x, y) = trained(), samples(300, seed=1, noise=2.0)
-    # Streams in which confidence never jumps: windows do not start anew.
     found = eq.rehearse(model, [(x, y)], method="source", shifts=own_shifts(), progress=False)
-    made = found.rehearsal
-    order = _order(300)
-    x, y = x[order], y[order]
-    by_class = y.argsort(stable=True)
-    shifts = {"none": lambda x, _: x, **own_shifts()}
-    plan = [(name, "shuffled") for name in shifts] + [(name, "sorted") for name in list(shifts)[::2]]
-    assert [(run.shift, run.order) for run in made.runs] == plan
-    features, aims, groups, hottest, whole_windows = [], [], [], 0.0, []
+    made, order = found.rehearsal, _order(300)
+    data, shifts = Labelled(x[order], y[order]), {"none": lambda x, _: x, **own_shifts()}
+    plan = plan_passes(list(shifts), data, 0)
+    assert [(run.shift, run.order) for run in made.runs] == [(own.shift, own.order) for own in plan]
+    features, aims, groups, counts, share = [], [], [], [], []
+    wholes, sizes, right_at = [], [], []
     bins = torch.zeros(3, 15, dtype=torch.float64)
-    for (name, order_name), run in zip(plan, made.runs, strict=True):
-        rows = by_class if order_name == "sorted" else torch.arange(300)
-        windows, hits = stretch(x[rows], y[rows], shifts[name], model)
-        parts = x[rows].split(50)
-        logits = torch.cat([model(shifts[name](p, torch.Generator().manual_seed(0))) for p in parts]).detach()
-        assert run.accuracy == pytest.approx(float((logits.argmax(1) == y[rows]).double().mean()))
+    for own, run in zip(plan, made.runs, strict=True):
+        batches = answered(model, data, own.parts, shifts, own.seed)
+        logits = torch.cat([logits for _, logits, _ in batches])
+        right = [flag for _, _, flags in batches for flag in flags]
+        assert run.accuracy == pytest.approx(sum(right) / len(right))
         assert run.confidence == pytest.approx(float(logits.softmax(1).amax(1).mean()), rel=1e-4)
         assert run.source_accuracy is None
-        features += [plain_features(window) for window in windows]
-        aims += [logit(share) for share in hits]
-        groups += [name, name]
-        whole_windows.append(window_of(logits))
-        for sure, right in zip(logits.softmax(1).amax(1).tolist(), logits.argmax(1) == y[rows], strict=True):
-            bins[:, math.ceil(sure * 15) - 1] += torch.tensor([1.0, sure, float(right)])
-        hottest = max(hottest, temperature_at(whole_windows[-1], sum(hits) / 2))
-    inputs, outputs = torch.tensor(features).double(), torch.tensor(aims).double()
-    floors, halves = torch.tensor([0.3, 0.03, 0.1, 0.04]).double(), torch.full((len(aims),), 0.5).double()
-    expected = fit_ridge(inputs, outputs, halves, groups, floors)
-    for part, tensor in expected.tensors().items():
-        torch.testing.assert_close(made.student.tensors()[part], tensor, rtol=2e-2, atol=2e-3, msg=part)
-    alone = left_out(inputs, outputs, halves, groups, floors).sigmoid().tolist()
-    for at, run in enumerate(made.runs):
-        estimate = (alone[2 * at] + alone[2 * at + 1]) / 2
+        noted = snapshots(batches)
+        assert len(noted) == (6 if own.order == "continual" else 1)
+        for name, seen, hits in noted:
+            features.append(plain_features(seen))
+            aims.append(logit(hits))
+            counts.append((float(seen[0]), hits))
+            groups.append(name)
+            share.append(1 / len(noted))
+        sizes.append(len(noted))
+        wholes.append(window_of(logits))
+        right_at.append(temperature_at(wholes[-1], run.accuracy))
+        for sure, flag in zip(logits.softmax(1).amax(1).tolist(), right, strict=True):
+            bins[:, math.ceil(sure * 15) - 1] += torch.tensor([1.0, sure, float(flag)])
+    assert (plan[0].shift, plan[0].order) == ("none", "shuffled")
+    clean = made.runs[0].accuracy
+    expected = fit_process(
+        torch.tensor(features).double(),
+        torch.tensor(aims).double(),
+        variance=torch.tensor([1 / (n * a * (1 - a) + 1) for n, a in counts]).double(),
+        weight=torch.tensor(share).double(),
+        shifts=groups,
+        none="none",
+        floors=torch.tensor([0.3, 0.03, 0.1, 0.04, 0.05, math.inf]).double(),
+        origin=torch.tensor(plain_features(wholes[0])).double(),
+        exact=torch.tensor([logit(clean), 1 / (300 * clean * (1 - clean) + 1)]).double(),
+    )
+    assert_alike(made.student, expected)
+    alone, at = expected.left_out().sigmoid().tolist(), 0
+    for place, run in enumerate(made.runs):
+        estimate = sum(alone[at : at + sizes[place]]) / sizes[place]
+        at += sizes[place]
         assert run.estimate == pytest.approx(estimate, abs=2e-3)
-        assert run.temperature == pytest.approx(temperature_at(whole_windows[at], run.estimate), rel=1e-3)
-    assert made.hottest.tolist() == pytest.approx([hottest], rel=1e-3)
-    torch.testing.assert_close(made.prior[0], whole_windows[0] / 300, rtol=1e-4, atol=1e-5)
-    assert made.gap is None
+        assert run.temperature == pytest.approx(temperature_at(wholes[place], run.estimate), rel=1e-3)
+    assert made.coolest.tolist() == pytest.approx([min(1.0, *right_at)], rel=1e-3)
+    assert made.hottest.tolist() == pytest.approx([max(1.0, *right_at)], rel=1e-3)
+    torch.testing.assert_close(made.prior[0], wholes[0] / 300, rtol=1e-4, atol=1e-5)
+    assert made.compared is made.source is made.lead is made.gap is made.disagreement is None
     torch.testing.assert_close(made.bins[0], bins, rtol=1e-4, atol=1e-2)
     assert made.bins.shape == (2, 3, 15)
-    assert float(made.bins[0, 0].sum()) == 300 * len(plan)
-    accuracy = sum(run.accuracy for run in made.runs)
-    assert float(made.bins[0, 2].sum()) == pytest.approx(300 * accuracy)
-    assert float(made.bins[1, 2].sum()) == pytest.approx(300 * accuracy)
-    assert float(made.bins[0, 1].sum()) == pytest.approx(
-        300 * sum(run.confidence for run in made.runs), rel=1e-4
-    )
+    total = [sum(len(part.rows) for part in own.parts) for own in plan]
+    assert float(made.bins[0, 0].sum()) == sum(total)
+    for place in range(2):
+        hits = sum(size * run.accuracy for size, run in zip(total, made.runs, strict=True))
+        assert float(made.bins[place, 2].sum()) == pytest.approx(hits)
+    sure = sum(size * run.confidence for size, run in zip(total, made.runs, strict=True))
+    assert float(made.bins[0, 1].sum()) == pytest.approx(sure, rel=1e-4)
+
+
+def assert_alike(found: Process, expected: Process) -> None:
+    """Fitted to the same rows, and with the same estimates at and between them."""
+    for part, tensor in expected.tensors().items():
+        torch.testing.assert_close(found.tensors()[part], tensor, rtol=5e-3, atol=2e-3, msg=part)
+    x = expected.mean + 0.7 * torch.randn(20, 6, generator=torch.Generator().manual_seed(0)).double()
+    torch.testing.assert_close(found(x), expected(x), rtol=1e-2, atol=1e-2)
 
 
 def _order(rows: int) -> Tensor:
@@ -409,19 +450,59 @@ def _order(rows: int) -> Tensor:
     return found[:, 0]
 
 
-def test_the_gap_to_the_source_model_is_learned_for_poise() -> None:
+def test_the_lead_of_the_source_model_is_learned_for_poise() -> None:
     made = rehearsed().rehearsal
     assert made.gap is not None
-    assert made.gap.weights.shape == (8,)
+    assert made.lead is not None
+    assert made.gap.weights.shape == made.lead.mean.shape == (12,)
     model = trained()
-    for run in made.runs:
-        assert run.source_accuracy is not None
-        if run.shift == "none":
-            x, y = (torch.cat(parts) for parts in zip(*held_out(), strict=True))
-            right = float((model(x).argmax(1) == y).double().mean())
-            assert run.source_accuracy == pytest.approx(right)
+    clean = next(run for run in made.runs if (run.shift, run.order) == ("none", "shuffled"))
+    x, y = (torch.cat(parts) for parts in zip(*held_out(), strict=True))
+    assert clean.source_accuracy == pytest.approx(float((model(x).argmax(1) == y).double().mean()))
+    assert all(run.source_accuracy is not None for run in made.runs)
+    both = plain_features(made.prior[0]) + plain_features(made.prior[1])
+    ahead = 0.2 * float(made.lead(torch.tensor(both).double()))
+    assert ahead == pytest.approx(clean.source_accuracy - clean.accuracy, abs=0.005)
+    assert made.disagreement is not None
+    assert 0 <= made.disagreement <= 1
+
+
+@pytest.mark.parametrize("method", ["poise", "tent"])
+def test_where_nothing_shifted_the_estimate_is_the_accuracy_on_the_held_out_samples(method: str) -> None:
+    made = rehearsed().rehearsals[method]
+    clean = next(run for run in made.runs if (run.shift, run.order) == ("none", "shuffled"))
     own, theirs = made.estimates(made.prior * 300)
-    assert theirs is not None
-    clean = next(run for run in made.runs if run.shift == "none")
-    assert own.value == pytest.approx(clean.accuracy, abs=0.15)
-    assert theirs.value == pytest.approx(clean.source_accuracy, abs=0.15)
+    assert own.value == pytest.approx(clean.accuracy, abs=0.01)
+    assert own.inside
+    assert own.low <= clean.accuracy <= own.high
+    assert (theirs is None) is (method == "tent")
+    if theirs is not None:
+        assert theirs.value == pytest.approx(clean.source_accuracy, abs=0.01)
+    alone, none = made.estimates(made.prior[:1] * 300)
+    assert none is None
+    assert alone.value == pytest.approx(clean.accuracy, abs=0.01)
+
+
+def test_a_model_alone_is_estimated_without_a_disagreement() -> None:
+    made = rehearsed().rehearsal
+    place = ("confidence", "entropy ratio", "spread ratio", "class balance", "logit norm", "disagreement")
+    assert window.FEATURES == place
+    assert made.source is not None
+    assert made.compared is not None
+    assert made.lead is not None
+    assert float(made.student.scale[5]) == float(made.source.scale[5]) == 0
+    assert float(made.compared.scale[5]) > 0
+    assert float(made.lead.scale[5]) > 0
+    assert float(made.lead.scale[11]) == 0  # the disagreement is in it once
+    assert bool((made.compared.scale[:5] > 0).all())
+
+
+def test_the_rehearsed_disagreement_is_the_largest_of_windows_without_loss() -> None:
+    made = rehearsed().rehearsal
+    assert made.lead is not None
+    assert made.compared is not None
+    assert made.disagreement is not None
+    # Windows by what the regressions were fitted to: the lead, and the logit of the disagreement.
+    ahead = made.lead.targets[:-1]
+    x = made.compared.rows[:-1] / made.compared.scale + made.compared.mean
+    assert made.disagreement == pytest.approx(float(x[:, 5][ahead <= 0].max().sigmoid()), abs=1e-6)

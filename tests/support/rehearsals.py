@@ -109,10 +109,11 @@ def line(
 ) -> Process:
     """A process whose estimate is bias + weights · x, clamped.
 
-    Two rows of each feature, at ±.1, have targets on that line; z = 1000 x, so that the smooth part is
+    Two rows of each feature, at ±.1, have targets on that line; z = 10,000 x, so that the smooth part is
     nothing anywhere else. All other rows have so much noise that they only say what low and high are.
+    Half of an interval is in proportion to the margin, and wide, as the rows are near each other.
     """
-    count, far, at, rows = len(weights), 1000.0, 0.1, 4 * FEATURES + 2
+    count, far, at, rows = len(weights), 1e4, 0.1, 4 * FEATURES + 2
     places = at * far * torch.eye(count, dtype=torch.float64)
     slopes = at * torch.tensor(weights, dtype=torch.float64)
     ends = torch.tensor([low, high], dtype=torch.float64).repeat(rows)[: rows - 2 * count]

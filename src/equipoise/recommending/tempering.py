@@ -12,6 +12,7 @@ from equipoise.recommending.candidates import Candidate
 from equipoise.recommending.trying import Setting, Trial
 from equipoise.rehearsing.built_in import ColumnKinds
 from equipoise.rehearsing.labelled import Inputs
+from equipoise.rehearsing.orders import count_samples
 from equipoise.rehearsing.rehearse import FEWEST_SHIFTS, as_it_is, chosen_shifts, rehearse
 from equipoise.rehearsing.streams import Shifts, batches_of
 
@@ -38,8 +39,8 @@ def divided_shifts(
 
 
 def rehearsal_seconds(trial: Trial, setting: Setting, shifts: Shifts) -> float:
-    """An estimate of the time of a rehearsal: all shifts and one that changes nothing, half of them twice."""
-    samples = len(setting.stream.labelled) * (len(shifts) + 1) * 1.5
+    """An estimate of the time of a rehearsal of these shifts and of the one that changes nothing."""
+    samples = count_samples(len(shifts) + 1, len(setting.stream.labelled))
     return trial.seconds * samples / len(setting.stream)
 
 

@@ -114,6 +114,8 @@ def _values(labelled: Labelled, draw: torch.Generator) -> Tensor:
     """A value of each sample: a random column of a table, the mean of anything else."""
     tensors = [tensor for tensor in leaves(labelled.inputs).values() if tensor.dtype != torch.bool]
     tensors = tensors or [tensor.float() for tensor in leaves(labelled.inputs).values()]
+    # The mask of texts of one length says nothing about them.
+    tensors = [tensor for tensor in tensors if bool((tensor != tensor[:1]).any())] or tensors
     chosen = tensors[int(torch.randint(len(tensors), (), generator=draw))]
     if chosen.ndim == 2:
         order = torch.randperm(chosen.shape[1], generator=draw).tolist()

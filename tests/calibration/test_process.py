@@ -1,0 +1,281 @@
+"""Gaussian-process regression, against covariances of single rows written out in numpy."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.calibration.process import Posterior, Process, fit_process
+
+TREND, BEND, LENGTH, OFFSET, NOISE = 1.0, 0.5, 1.0, 0.4, 0.1
+FLOORS = torch.tensor([0.1, 0.1, 5.0, math.inf], dtype=torch.float64)
+NONE = "none"
+
+
+class Drawn:
+    """Rows of six shifts and of none, with a target that is a line, a bend and something of each shift."""
+
+    def __init__(self, rows: int = 28) -> None:
+        draw = torch.Generator().manual_seed(0)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=draw, dtype=torch.float64)
+
+        self.x = normal(rows, 4) * torch.tensor([1.0, 4.0, 0.2, 1.0]) + 3
+        self.shifts = [NONE if row % 7 == 0 else f"shift {row % 7}" for row in range(rows)]
+        own = {name: float(value) for name, value in zip(sorted(set(self.shifts)), normal(7), strict=True)}
+        slopes = torch.tensor([0.7, -0.2, 1.0, 0.0], dtype=torch.float64)
+        offsets = torch.tensor([0.3 * own[name] for name in self.shifts], dtype=torch.float64)
+        self.y = self.x @ slopes + self.x[:, 0].sin() + offsets + 0.1 * normal(rows)
+        self.weight = 0.2 + torch.rand(rows, generator=draw, dtype=torch.float64)
+        self.variance = 0.1 * torch.rand(rows, generator=draw, dtype=torch.float64)
+        self.origin = self.x[::7].mean(0)
+        self.exact = torch.tensor([4.2, 1e-4], dtype=torch.float64)
+
+    def fit(self, weight: Tensor | None = None) -> Process:
+        return fit_process(
+            self.x,
+            self.y,
+            variance=self.variance,
+            weight=self.weight if weight is None else weight,
+            shifts=self.shifts,
+            none=NONE,
+            floors=FLOORS,
+            origin=self.origin,
+            exact=self.exact,
+        )
+
+
+class Plain:
+    """The same, row by row; `left` are the places that are left out of the fit, the last is the exact one."""
+
+    def __init__(self, drawn: Drawn, left: Sequence[int] = ()) -> None:
+        x, y, weight = drawn.x.numpy(), drawn.y.numpy(), drawn.weight.numpy()
+        n, f = x.shape
+        share = weight / weight.sum()
+        self.mean = np.array([sum(share[i] * x[i, j] for i in range(n)) for j in range(f)])
+        variance = [sum(share[i] * (x[i, j] - self.mean[j]) ** 2 for i in range(n)) for j in range(f)]
+        finite = [j for j in range(f) if math.isfinite(float(FLOORS[j]))]
+        self.scale = np.array(
+            [
+                1 / (max(math.sqrt(variance[j]), float(FLOORS[j])) * math.sqrt(len(finite)))
+                if j in finite
+                else 0.0
+                for j in range(f)
+            ]
+        )
+        self.bias = sum(share[i] * y[i] for i in range(n))
+        self.start = (drawn.origin.numpy() - self.mean) * self.scale
+        rows = [*((x - self.mean) * self.scale), self.start]
+        targets = [*y, float(drawn.exact[0])]
+        noise = [*(drawn.variance.numpy() + NOISE**2), float(drawn.exact[1]) + (NOISE / 10) ** 2]
+        shifts = [*drawn.shifts, NONE]
+        self.low, self.high = min(targets), max(targets)
+        kept = [at for at in range(n + 1) if at not in left]
+        self.rows = [rows[at] for at in kept]
+        self.shifts, self.noise = [shifts[at] for at in kept], [noise[at] for at in kept]
+        self.residuals = np.array([targets[at] - self.bias for at in kept])
+        size = len(kept)
+        covariance = np.zeros((size, size))
+        for i in range(size):
+            for j in range(size):
+                covariance[i, j] = self.of_two(self.rows[i], self.rows[j])
+                if self.shifts[i] == self.shifts[j] != NONE:
+                    covariance[i, j] += OFFSET**2
+            covariance[i, i] += self.noise[i]
+        self.covariance = covariance
+
+    @staticmethod
+    def of_two(left: np.ndarray, right: np.ndarray) -> float:
+        apart = sum((a - b) ** 2 for a, b in zip(left, right, strict=True))
+        return float(TREND**2 * (left @ right + 1) + BEND**2 * math.exp(-apart / (2 * LENGTH**2)))
+
+    def near(self, z: np.ndarray) -> np.ndarray:
+        return np.array([self.of_two(z, row) for row in self.rows])
+
+    def z(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray((x - self.mean) * self.scale)
+
+    def unclamped(self, z: np.ndarray) -> float:
+        return float(self.bias + self.near(z) @ np.linalg.solve(self.covariance, self.residuals))
+
+    def __call__(self, x: np.ndarray) -> float:
+        return float(np.clip(self.unclamped(self.z(x)), self.low, self.high))
+
+    def variance(self, z: np.ndarray) -> float:
+        near = self.near(z)
+        return self.of_two(z, z) - float(near @ np.linalg.solve(self.covariance, near))
+
+
+def left_out(drawn: Drawn) -> tuple[list[float], list[float], list[float]]:
+    """For each row, the estimate by a fit without its shift, its error and the deviation expected of that."""
+    estimates, errors, deviations = [], [], []
+    names = [*drawn.shifts, NONE]
+    targets, noise = [*drawn.y.tolist(), float(drawn.exact[0])], Plain(drawn).noise
+    for row, name in enumerate(names):
+        plain = Plain(drawn, [at for at, other in enumerate(names) if other == name])
+        z = plain.start if row == len(drawn.y) else plain.z(drawn.x[row].numpy())
+        found = plain.unclamped(z)
+        estimates.append(float(np.clip(found, plain.low, plain.high)))
+        errors.append(targets[row] - found)
+        deviations.append(math.sqrt(plain.variance(z) + (name != NONE) * OFFSET**2 + noise[row]))
+    return estimates, errors, deviations
+
+
+def test_estimates_are_those_of_the_covariance_written_out() -> None:
+    drawn = Drawn()
+    found, plain = drawn.fit(), Plain(drawn)
+    np.testing.assert_allclose(found.mean.numpy(), plain.mean)
+    np.testing.assert_allclose(found.scale.numpy(), plain.scale)
+    np.testing.assert_allclose(found.inverse.numpy(), np.linalg.inv(plain.covariance), atol=1e-6)
+    assert float(found.bias) == pytest.approx(plain.bias)
+    assert found(drawn.x).tolist() == pytest.approx([plain(row) for row in drawn.x.numpy()])
+    between = (drawn.x[1:] + drawn.x[:-1]) / 2
+    assert found(between).tolist() == pytest.approx([plain(row) for row in between.numpy()])
+    assert found(between.reshape(3, 9, 4)).shape == (3, 9)
+
+
+def test_each_shift_is_estimated_by_a_fit_without_it() -> None:
+    drawn = Drawn()
+    estimates, errors, _ = left_out(drawn)
+    found = drawn.fit()
+    assert found.left_out().tolist() == pytest.approx(estimates)
+    assert min(abs(error) for error in errors) > 0
+    with_it = found(drawn.x) - drawn.y
+    assert float(with_it.abs().mean()) < sum(abs(error) for error in errors[:-1]) / len(drawn.y)
+
+
+def test_margin_and_doubt_are_those_of_the_shifts_left_out() -> None:
+    drawn = Drawn()
+    found, (_, errors, deviations) = drawn.fit(), left_out(drawn)
+    weight = drawn.weight.tolist()
+    total = sum(weight)
+    doubt = math.sqrt(sum(a * e**2 for a, e in zip(weight, errors, strict=False)) / total)
+    assert float(found.doubt) == pytest.approx(doubt)
+    ordered = sorted(zip([abs(e) / d for e, d in zip(errors, deviations, strict=True)], weight, strict=False))
+    covered = [
+        ratio for at, (ratio, _) in enumerate(ordered) if sum(a for _, a in ordered[: at + 1]) >= 0.9 * total
+    ]
+    assert float(found.margin) == pytest.approx(covered[0])
+
+
+def test_the_limit_is_what_95_percent_of_the_rows_keep_from_other_shifts() -> None:
+    drawn = Drawn()
+    found, plain = drawn.fit(), Plain(drawn)
+    nearest = [
+        min(
+            math.dist(row, other)
+            for other, name in zip(plain.rows, plain.shifts, strict=True)
+            if name != plain.shifts[at]
+        )
+        for at, row in enumerate(plain.rows)
+    ]
+    assert float(found.limit) == pytest.approx(float(np.quantile(nearest, 0.95)))
+    x = drawn.x[3] + 2
+    apart = min(math.dist(plain.z(x.numpy()), row) for row in plain.rows)
+    assert float(found.distance(x)) == pytest.approx(apart / float(found.limit))
+
+
+@pytest.mark.parametrize("far", [0.0, 0.5, 3.0, 30.0])
+def test_the_half_width_written_out(far: float) -> None:
+    drawn = Drawn()
+    found, plain = drawn.fit(), Plain(drawn)
+    x = drawn.origin + far * torch.tensor([1.0, -2.0, 0.5, 7.0], dtype=torch.float64)
+    z = plain.z(x.numpy())
+    own = OFFSET * (1 - math.exp(-(math.dist(z, plain.start) ** 2) / 2))
+    deviation = math.sqrt(plain.variance(z) + own**2 + NOISE**2)
+    expected = float(found.margin) * deviation * max(1.0, float(found.distance(x)))
+    assert float(found.half_width(x)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_interval_is_narrow_where_nothing_shifted_and_widens_with_the_distance() -> None:
+    drawn = Drawn()
+    found = drawn.fit()
+    along = torch.tensor([1.0, 4.0, 1.0, 0.0], dtype=torch.float64)
+    widths = [float(found.half_width(drawn.origin + step * along)) for step in (0, 3, 6, 20)]
+    assert widths == sorted(widths)
+    assert widths[0] < 0.5 * widths[1]
+    assert float(found.distance(drawn.origin)) == 0
+
+
+def test_the_estimate_is_exact_where_nothing_shifted() -> None:
+    drawn = Drawn()
+    for value in (0.0, 1.5, 3.0):  # whatever the rows nearby say
+        drawn.exact = torch.tensor([value, 1e-5], dtype=torch.float64)
+        assert float(drawn.fit()(drawn.origin)) == pytest.approx(value, abs=0.03)
+    assert float(drawn.y[::7].min()) > 3.1
+
+
+def test_far_away_it_follows_the_line() -> None:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 2, generator=draw, dtype=torch.float64)
+    bump = 2 * (-(x - 0.5).square().sum(1)).exp()
+    y = x[:, 0] - x[:, 1] + bump
+    made = fit_process(
+        x,
+        y,
+        variance=torch.zeros_like(y),
+        weight=torch.ones_like(y),
+        shifts=[f"shift {row}" for row in range(40)],
+        none=NONE,
+        floors=torch.full((2,), 0.1, dtype=torch.float64),
+        origin=torch.zeros(2, dtype=torch.float64),
+        exact=torch.tensor([1.2, 1e-4], dtype=torch.float64),
+    )
+    steps = [torch.full((2,), 20.0 * step, dtype=torch.float64) for step in range(1, 4)]
+    first, second, third = (float(made(step)) for step in steps)
+    assert third - second == pytest.approx(second - first, abs=1e-6)  # no bend is left
+    tilted = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    slope = float(made(steps[0] + 0.2 * tilted) - made(steps[0] - 0.2 * tilted)) / 0.4
+    assert slope == pytest.approx(1, abs=0.25)
+
+
+def test_it_stays_within_what_it_was_fitted_to() -> None:
+    drawn = Drawn()
+    found = drawn.fit()
+    far = drawn.origin + 1000 * torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]], dtype=torch.float64)
+    targets = [*drawn.y.tolist(), float(drawn.exact[0])]
+    assert sorted(found(far).tolist()) == pytest.approx([min(targets), max(targets)])
+    assert sorted(Posterior(found, torch.device("cpu"))(far.float()).tolist()) == pytest.approx(
+        [min(targets), max(targets)]
+    )
+
+
+def test_a_floor_of_infinity_leaves_a_feature_out() -> None:
+    drawn = Drawn()
+    found = drawn.fit()
+    other = drawn.x.clone()
+    other[:, 3] += 100
+    assert torch.equal(found(other), found(drawn.x))
+    assert float(found.half_width(other[2])) == float(found.half_width(drawn.x[2]))
+
+
+def test_weights_count_by_their_ratios_alone() -> None:
+    drawn = Drawn()
+    found, scaled = drawn.fit(), drawn.fit(9 * drawn.weight)
+    for name, tensor in found.tensors().items():
+        torch.testing.assert_close(scaled.tensors()[name], tensor)
+
+
+def test_tensors_make_it_again() -> None:
+    found = Drawn().fit()
+    again = Process(**{name: tensor.clone() for name, tensor in found.tensors().items()})
+    x = Drawn().x
+    assert torch.equal(again(x), found(x))
+    assert torch.equal(again.left_out(), found.left_out())
+    assert float(again.half_width(x[0])) == float(found.half_width(x[0]))
+
+
+def test_the_posterior_of_a_device_agrees_in_single_precision() -> None:
+    drawn = Drawn()
+    found = drawn.fit()
+    posterior = Posterior(found, torch.device("cpu"))
+    x = torch.cat([drawn.x, drawn.x * 1.5 - 2, drawn.origin.unsqueeze(0)])
+    on_device = posterior(x.float())
+    assert on_device.dtype == torch.float32
+    torch.testing.assert_close(on_device.double(), found(x), rtol=1e-4, atol=1e-4)
+    assert posterior(x[:28].float().reshape(4, 7, 4)).shape == (4, 7)
+    assert posterior(x[0].float()).shape == ()
