@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
 from equipoise.core.record import Record
-from equipoise.errors import RehearsalWarning, SourceError
+from equipoise.errors import OptionError, RehearsalWarning, SourceError
 from equipoise.network.batch import Batch
 from tests.support.models import Counting, same, snapshot
 from tests.support.rehearsals import (
@@ -182,6 +182,37 @@ def test_answers_are_divided_by_the_temperature_of_the_window() -> None:
         assert adapter.last.temperature == pytest.approx(temperature)
         torch.testing.assert_close(found * temperature, raw)
         torch.testing.assert_close(adapter.predict(x) * temperature, plain.predict(x))
+
+
+def test_a_doubtful_model_is_sharpened_unless_t_min_says_otherwise(tmp_path: Path) -> None:
+    source = estimating(4.0)  # nearly every answer is right
+    adapter, held = eq.Poise(trained(), source), eq.Poise(trained(), source, t_min=1.0)
+    for seed in (20, 21):
+        noisy, _ = samples(200, seed=seed, noise=4.0)
+        answer, kept = adapter(noisy), held(noisy)
+    assert 0.25 <= adapter.temperature < 0.9
+    assert float(answer.softmax(1).amax(1).mean()) == pytest.approx(0.982, abs=0.02)
+    assert held.temperature == 1.0
+    torch.testing.assert_close(answer * adapter.temperature, kept)
+    assert (adapter.options["t_min"], held.options["t_min"], held.options["t_max"]) == (None, 1.0, None)
+    held.save(tmp_path / "state.safetensors")
+    again = eq.load(tmp_path / "state.safetensors", trained())
+    assert again.options == held.options
+    assert again.temperature == 1.0
+
+
+@pytest.mark.parametrize("options", [{"t_min": 0.1}, {"t_max": 40.0}, {"t_min": 3.0, "t_max": 2.0}])
+def test_a_range_of_rehearsed_temperatures_is_within_those_that_are_searched(
+    options: dict[str, float],
+) -> None:
+    with pytest.raises(OptionError, match=r"expected 0\.25 <= t_min <= t_max <= 32"):
+        eq.Poise(trained(), rehearsed(), **options)
+
+
+@pytest.mark.parametrize("method", ["poise", "tent"])
+def test_a_rehearsal_does_not_depend_on_a_range(method: str) -> None:
+    with pytest.raises(OptionError, match=f"t_max: a rehearsal of {method} does not depend on the range"):
+        eq.rehearse(trained(), held_out(), method=method, t_max=2.0)
 
 
 def test_predict_uses_the_recent_stream() -> None:
