@@ -74,9 +74,20 @@ def stream(run: RunPlan) -> Images:
     return images.select(make_stream([images.labels], "shuffled", run.any_cell["seed"]).rows)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
-    run = runs_of(folder, methods={method: {"batch_size": 16}})[1]
+def adapter_options(run: RunPlan, tempering: str) -> dict[str, Any]:
+    """The options of an adapter that does what the run does; t has a range where tau or a loss needs it."""
+    options = {**run.any_cell["options"], "tempering": tempering}
+    learns_with_t = "dec" in (run.any_cell["method"], options.get("base"))
+    left_out = ("t_min", "t_max") if tempering == "none" and not learns_with_t else ()
+    return {name: value for name, value in options.items() if name not in left_out}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [*((method, {}) for method in METHODS), ("rdumb", {"base": "dec", "options": {"learning_rate": 1e-4}})],
+)
+def test_a_run_gives_what_each_adapter_would(method: str, options: dict[str, Any], folder: Path) -> None:
+    run = runs_of(folder, methods={method: {"batch_size": 16, "options": options}})[1]
     found, images = trained(run, folder), stream(run)
     _, lines = run_cells(run, folder, summarise=False)
     assert [line["status"] for line in lines] == ["ok"] * 12, lines[0]["traceback"]
@@ -86,9 +97,7 @@ def test_a_run_gives_what_each_adapter_would(method: str, folder: Path) -> None:
     batches = images.pixels.float().split(16)
     for tempering in dict.fromkeys(kind for kind, _ in by_way):
         kind, fixed = ("none", found.fixed_tau) if tempering == "fixed" else (tempering, 1.0)
-        adapter = eq.create(
-            method, found.model, found.source, **{**run.any_cell["options"], "tempering": kind}
-        )
+        adapter = eq.create(method, found.model, found.source, **adapter_options(run, kind))
         online = torch.cat([adapter(x) for x in batches]) / fixed
         after = torch.cat([adapter.predict(x) for x in batches]) / fixed
         for protocol, answers in (("online", online), ("after-pass", after)):
@@ -264,7 +273,7 @@ def test_the_seed_orders_the_stream_and_its_line_says_what_it_is_of(folder: Path
     run = runs_of(folder, seeds=[3], methods={"norm": {"batch_size": 4}})[1]
     found, images = trained(run, folder), stream(run)
     about, lines = run_cells(run, folder, summarise=True)
-    adapter = eq.create("norm", found.model, found.source, **run.any_cell["options"])
+    adapter = eq.create("norm", found.model, found.source, **adapter_options(run, "none"))
     online = torch.cat([adapter(x) for x in images.pixels.float().split(4)])
     (line,) = [
         line for line in lines if (line["cell"]["protocol"], line["cell"]["tempering"]) == ("online", "none")

@@ -29,6 +29,7 @@ from equipoise.bench.source_model import (
 from equipoise.bench.sweep import run_recipe
 from equipoise.bench.training import train_source_model
 from equipoise.bench.workers import InProcess
+from equipoise.calibration.process import Process
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.data import Cache, DataSet, Images, Reader, Shift, make_stream, register_data_set
 from equipoise.data.images import chosen
@@ -157,8 +158,6 @@ def test_a_rehearsal_is_of_the_held_out_images(
         "batch_size": 10,
         "seed": 3,
         "progress": False,
-        "t_min": 1.2,
-        "t_max": 2.75,
         "norm_momentum": 0.1,
         "falls_back": True,
         "teacher": "resident",
@@ -168,13 +167,22 @@ def test_a_rehearsal_is_of_the_held_out_images(
 def doubting(source: SourceStatistics, trusts: bool) -> SourceStatistics:
     """The same with a rehearsal that finds half of the answers right, and the source model far from that."""
     found = source.rehearsal_of("poise")
-    assert found.gap is not None
-    half, far = torch.zeros_like(found.student.high), torch.full_like(found.gap.high, 9.0 if trusts else -9.0)
-    gap = replace(found.gap, low=far, high=far.clone())  # a file has no two tensors of one memory
-    student = replace(found.student, low=half, high=half.clone())
-    hottest = torch.full_like(found.hottest, 20.0)
-    changed = replace(found, gap=gap, student=student, hottest=hottest)
+    changed = replace(
+        found,
+        student=always(found.student, 0.0),
+        compared=always(found.compared, 0.0),
+        source=always(found.source, 9.0 if trusts else -9.0),
+        lead=always(found.lead, 2.5 if trusts else -2.5),
+        disagreement=-1.0,  # any disagreement is more, and so the lead decides
+        hottest=torch.full_like(found.hottest, 20.0),
+    )
     return replace(source, rehearsals={"poise": changed})
+
+
+def always(process: Process | None, value: float) -> Process:
+    """A process that estimates this value, whatever comes."""
+    assert process is not None
+    return replace(process, targets=torch.full_like(process.targets, value), bias=process.bias * 0 + value)
 
 
 @pytest.mark.parametrize("trusts", [False, True])
@@ -189,13 +197,16 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
     lines = rehearsed_lines(run_cells(run, folder, summarise=False)[1])
     images = toy_images("dark", 80)
     images = images.select(make_stream([images.labels], "shuffled", 3).rows)
-    adapter = eq.create("poise", model, changed, **rehearsed_cell(run)["options"])
+    # The range of t is the regulariser's, and limits no rehearsed temperature.
+    options = {n: v for n, v in rehearsed_cell(run)["options"].items() if n not in ("t_min", "t_max")}
+    adapter = eq.create("poise", model, changed, **options)
     batches = images.pixels.float().split(20)
     online = torch.cat([adapter(x) for x in batches])
     after = torch.cat([adapter.predict(x) for x in batches])
     assert adapter.last is not None
     assert (adapter.last.answered_by == "source") == (trusts and falls_back)
-    raw = eq.create("poise", model, changed, **{**rehearsed_cell(run)["options"], "tempering": "none"})
+    assert not 1.2 <= adapter.temperature <= 2.75
+    raw = eq.create("poise", model, changed, tempering="none", **options)
     assert not torch.equal(online, torch.cat([raw(x) for x in batches]))
     for protocol, logits in (("online", online), ("after-pass", after)):
         assert lines[protocol]["status"] == "ok", lines[protocol]["traceback"]
@@ -212,7 +223,7 @@ def test_estimates_are_those_after_each_batch(folder: Path, run: RunPlan, source
     line = rehearsed_lines(run_cells(replace(run, trace="batches"), folder, summarise=False)[1])["online"]
     images = toy_images("dark", 80)
     images = images.select(make_stream([images.labels], "shuffled", 3).rows)
-    adapter = eq.create("poise", trained(run, folder).model, source, **rehearsed_cell(run)["options"])
+    adapter = eq.Poise(trained(run, folder).model, source)
     expected = []
     for x in images.pixels.float().split(20):
         adapter(x)
@@ -289,7 +300,7 @@ def test_other_options_or_batches_are_another_rehearsal_and_a_seed_is_not(folder
     cell = rehearsed_cell(run)
     for change in (
         {"batch_size": 10},
-        {"method": "norm"},
+        {"method": "norm", "options": {"norm_momentum": 0.1}},
         {"model": "other"},
         {"rehearsal": {"images": 2000, "shifts": 8}},
         {"options": {**cell["options"], "norm_momentum": 0.2}},
@@ -300,6 +311,26 @@ def test_other_options_or_batches_are_another_rehearsal_and_a_seed_is_not(folder
     assert rehearsal_path(folder, same) == rehearsal_path(folder, cell)  # the default
     drawing: list[Any] = [{**cell, "method": "sotta", "options": {"seed": seed}} for seed in (1, 2)]
     assert rehearsal_path(folder, drawing[0]) == rehearsal_path(folder, drawing[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "learns_with_t"),
+    [
+        ("poise", {}, False),
+        ("dec", {}, True),
+        ("rdumb", {"base": "tent"}, False),
+        ("rdumb", {"base": "dec"}, True),
+    ],
+)
+def test_the_range_of_t_is_of_a_rehearsal_where_the_method_learns_with_it(
+    method: str, own: dict[str, Any], learns_with_t: bool, folder: Path, run: RunPlan
+) -> None:
+    cells: list[Any] = [
+        {**rehearsed_cell(run), "method": method, "options": {**own, "t_min": 1.0, "t_max": t_max}}
+        for t_max in (2.0, 3.0)
+    ]
+    found = {rehearsal_path(folder, cell) for cell in cells}
+    assert len(found) == (2 if learns_with_t else 1)
 
 
 def test_too_few_held_out_images_fail_the_rehearsed_cells_alone(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_autocast_sees_every_update() -> None:
         ({"learning_rate": math.nan}, "learning_rate >= 0"),
         ({"norm_momentum": 1.5}, "norm_momentum"),
         ({"t_min": "1"}, "t_min as a number, got '1'"),
-        ({"t_max": None}, "t_max as a number, got None"),
+        ({"t_max": "3"}, "t_max as a number, got '3'"),
         ({"learning_rate": True}, "learning_rate >= 0, got True"),
         ({"learning_rate": "1e-3"}, "learning_rate >= 0"),
         ({"reading": "notebook"}, "reading as one of paper, released"),

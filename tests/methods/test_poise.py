@@ -90,7 +90,17 @@ def test_options_out_of_range() -> None:
     with pytest.raises(OptionError, match="norm_momentum >= 0 and <= 1"):
         eq.Poise(model, source, norm_momentum=1.5)
     with pytest.raises(OptionError, match="t_min <= t_max"):
-        eq.Poise(model, source, t_min=3.0, t_max=1.0)
+        eq.Poise(model, source, tempering="mean", t_min=3.0, t_max=1.0)
+
+
+@pytest.mark.parametrize("name", ["poise", "tent", "source"])
+@pytest.mark.parametrize("end", [{"t_min": 1.0}, {"t_max": 3.0}])
+def test_a_range_of_temperatures_needs_a_tempering(name: str, end: dict[str, float]) -> None:
+    model, source = make()
+    with pytest.raises(OptionError, match=f"no effect on {name} with tempering='none': leave them out"):
+        eq.create(name, model, source, tempering="none", **end)
+    assert eq.create(name, model, source, tempering="mean", **end).options["tempering"] == "mean"
+    assert eq.create("dec", model, source, tempering="none", **end).options["tempering"] == "none"
 
 
 def test_dropout_stays_off_and_layers_are_left_as_they_were() -> None:

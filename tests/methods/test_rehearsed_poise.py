@@ -1,5 +1,6 @@
 """Poise, and others, with the temperature of a rehearsal."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,35 +12,53 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
-from equipoise.calibration.ridge import Ridge
 from equipoise.core.record import Record
-from equipoise.errors import RehearsalWarning, SourceError
+from equipoise.errors import OptionError, RehearsalWarning, SourceError
 from equipoise.network.batch import Batch
 from tests.support.models import Counting, same, snapshot
-from tests.support.rehearsals import held_out, rehearsed, ridge, samples, trained, window_of
-
-FLAT = [0.0, 0.0, 0.0, 0.0]
+from tests.support.rehearsals import (
+    flat,
+    flat_gap,
+    flat_lead,
+    held_out,
+    rehearsed,
+    samples,
+    trained,
+    window_of,
+)
 
 
 def stream(count: int, rows: int = 50, seed: int = 20) -> list[Tensor]:
     return [samples(rows, seed=seed + place)[0] for place in range(count)]
 
 
-def with_lines(student: Ridge, gap: Ridge | None = None) -> eq.SourceStatistics:
-    """The statistics of the trained model with regressions of one's own for poise."""
-    source = rehearsed()
+def estimating(
+    value: float, source: float | None = None, gap: float | None = None, **others: Any
+) -> eq.SourceStatistics:
+    """The statistics of the trained model with estimates of one's own for poise, in logits, whatever comes.
+
+    The source model is as much more accurate as its estimate says, by both regressions but for another `gap`.
+    """
+    theirs = value if source is None else source
+    lead = 1 / (1 + math.exp(-theirs)) - 1 / (1 + math.exp(-value))
+    own = rehearsed()
     made = replace(
-        source.rehearsals["poise"],
-        student=student,
-        gap=gap or ridge([0.0] * 8),
+        own.rehearsals["poise"],
+        student=flat(value),
+        compared=flat(value),
+        source=flat(theirs),
+        lead=flat_lead(lead),
+        gap=flat_gap(theirs - value if gap is None else gap),
+        disagreement=1.0,
+        coolest=torch.full((2,), 0.25, dtype=torch.float64),
         hottest=torch.full((2,), 32.0, dtype=torch.float64),
     )
-    return replace(source, rehearsals={**source.rehearsals, "poise": made})
+    return replace(own, rehearsals={**own.rehearsals, "poise": replace(made, **others)})
 
 
 def ahead(amount: float) -> eq.SourceStatistics:
     """Those of a source model that is better, or worse, by so many logits, whatever comes."""
-    return with_lines(ridge(FLAT, 0.5), ridge([0.0] * 8, amount))
+    return estimating(0.5, 0.5 + amount)
 
 
 def observed(adapter: eq.Adapter) -> dict[str, Tensor]:
@@ -141,8 +160,8 @@ def test_accuracy_follows_the_window() -> None:
     model = trained()
     source_window = 50 * made.prior[1]
     for x in stream(4):
-        adapter(x)
-        source_window = source_window * 2 ** (-50 / 300) + window_of(model(x))
+        answer = adapter(x)
+        source_window = source_window * 2 ** (-50 / 300) + window_of(model(x), answer)
         assert adapter.last is not None
         assert adapter.last.accuracy == adapter.accuracy
         assert adapter.last.source_accuracy == adapter.source_accuracy
@@ -167,8 +186,39 @@ def test_answers_are_divided_by_the_temperature_of_the_window() -> None:
         torch.testing.assert_close(adapter.predict(x) * temperature, plain.predict(x))
 
 
+def test_a_doubtful_model_is_sharpened_unless_t_min_says_otherwise(tmp_path: Path) -> None:
+    source = estimating(4.0)  # nearly every answer is right
+    adapter, held = eq.Poise(trained(), source), eq.Poise(trained(), source, t_min=1.0)
+    for seed in (20, 21):
+        noisy, _ = samples(200, seed=seed, noise=4.0)
+        answer, kept = adapter(noisy), held(noisy)
+    assert 0.25 <= adapter.temperature < 0.9
+    assert float(answer.softmax(1).amax(1).mean()) == pytest.approx(0.982, abs=0.02)
+    assert held.temperature == 1.0
+    torch.testing.assert_close(answer * adapter.temperature, kept)
+    assert (adapter.options["t_min"], held.options["t_min"], held.options["t_max"]) == (None, 1.0, None)
+    held.save(tmp_path / "state.safetensors")
+    again = eq.load(tmp_path / "state.safetensors", trained())
+    assert again.options == held.options
+    assert again.temperature == 1.0
+
+
+@pytest.mark.parametrize("options", [{"t_min": 0.1}, {"t_max": 40.0}, {"t_min": 3.0, "t_max": 2.0}])
+def test_a_range_of_rehearsed_temperatures_is_within_those_that_are_searched(
+    options: dict[str, float],
+) -> None:
+    with pytest.raises(OptionError, match=r"expected 0\.25 <= t_min <= t_max <= 32"):
+        eq.Poise(trained(), rehearsed(), **options)
+
+
+@pytest.mark.parametrize("method", ["poise", "tent"])
+def test_a_rehearsal_does_not_depend_on_a_range(method: str) -> None:
+    with pytest.raises(OptionError, match=f"t_max: a rehearsal of {method} does not depend on the range"):
+        eq.rehearse(trained(), held_out(), method=method, t_max=2.0)
+
+
 def test_predict_uses_the_recent_stream() -> None:
-    adapter = eq.Poise(trained(), with_lines(ridge(FLAT, 0.5)))
+    adapter = eq.Poise(trained(), estimating(0.5))
     clean = stream(1, seed=50)[0]
     found = []
     for factor in (1.0, 0.02, 1.0):
@@ -187,7 +237,7 @@ def test_predict_uses_the_recent_stream() -> None:
 
 
 def test_the_window_forgets_a_stretch_of_another_domain() -> None:
-    adapter = eq.Poise(trained(), with_lines(ridge(FLAT, 0.5)), falls_back=False)
+    adapter = eq.Poise(trained(), estimating(0.5), falls_back=False)
     found = []
     for noisy in (0.0, 3.0, 0.0):
         for place, x in enumerate(stream(30)):

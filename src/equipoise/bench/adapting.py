@@ -13,8 +13,7 @@ from torch import Tensor
 from equipoise.bench.bins import bin_stream
 from equipoise.bench.estimates import stream_estimate
 from equipoise.bench.plan import RunPlan
-from equipoise.bench.provenance import untempered_options
-from equipoise.bench.rehearsals import rehearsed_temper
+from equipoise.bench.rehearsals import rehearsed_temper, untempered_options
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.schema import (
     RAW,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import equipoise
-from equipoise.bench.schema import Cell
 from equipoise.engine.choice import EXECUTION_OPTIONS
 from equipoise.errors import OptionError
 from equipoise.factory import options_of
@@ -75,14 +74,6 @@ def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     left_out = {*own, "tempering", *EXECUTION_OPTIONS}
     shared = {option: value for option, value in options_of(name).items() if option not in left_out}
     return {**shared, **given, **{option: getattr(method, option) for option in own}}
-
-
-def untempered_options(cell: Cell) -> dict[str, Any]:
-    """The options of a cell without tempering: the range of t only where the method learns with it."""
-    options = dict(cell["options"])
-    if method_class(cell["method"]).asks_source:
-        return options
-    return {name: value for name, value in options.items() if name not in ("t_min", "t_max")}
 
 
 def _method_file(name: str) -> Path:

@@ -7,7 +7,6 @@ import torch
 
 from equipoise.bench.keys import content_key
 from equipoise.bench.plan import ModelPlan, RunPlan
-from equipoise.bench.provenance import untempered_options
 from equipoise.bench.repeatable import seeded
 from equipoise.bench.schema import Cell
 from equipoise.bench.source_model import (
@@ -38,6 +37,13 @@ def rehearsed_temper(cell: Cell, plan: ModelPlan, trained: SourceModel, models: 
     return Temper(
         "rehearsed", source, rehearsal=source.rehearsal_of(cell["method"]), compares=method.compares
     )
+
+
+def untempered_options(cell: Cell) -> dict[str, Any]:
+    """The options of a cell without tempering: the range of t only where the method learns with it."""
+    method, _ = make_method(cell["method"], cell["options"])
+    left_out = () if method.asks_source else ("t_min", "t_max")
+    return {name: value for name, value in cell["options"].items() if name not in left_out}
 
 
 def rehearsed_source(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> SourceStatistics:

@@ -47,11 +47,12 @@ def rehearse(
     """Source statistics with a rehearsal, which estimates a method's accuracy from its answers alone.
 
     The method adapts to each made-up shift of labelled samples from a reset, without tempering: in random
-    order, some of them sorted by class or in bursts as well, and to all one after another without a reset
-    (`rehearsing.orders.plan_passes`). Over windows of its answers (`window.features`), a Gaussian process
-    fits the logit of their accuracy; in a stream, `tempering="rehearsed"` evaluates it. One shift after
-    another is left out to learn how far off that is. The model and torch's global random state are left
-    alone.
+    order, every second one sorted by class as well, and without a shift in bursts and in uneven shares of
+    classes, groups and answers; one that learns weights also meets all shifts without a reset
+    (`rehearsing.orders.plan_passes`). Over windows of its answers (`window.features`), a Gaussian process fits
+    the logit of their accuracy (`calibration.process`); in a stream, `tempering="rehearsed"` evaluates it. One
+    shift after another is left out to learn how far off that is. The model and torch's global random state are
+    left alone.
 
     Args:
         model: the classifier to be deployed.
@@ -142,6 +143,12 @@ def _check_call(method: str, options: Mapping[str, Any]) -> None:
             raise OptionError(f"{name} is not an option of a rehearsal: it chooses its own")
     if unknown := sorted(set(options) - set(known)):
         raise UnknownOptionError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    ranged = [name for name in ("t_min", "t_max") if options.get(name) is not None]
+    if ranged and not make_method(method, dict(options))[0].asks_source:
+        raise OptionError(
+            f"{' and '.join(ranged)}: a rehearsal of {method} does not depend on the range of temperatures; "
+            "give it to the adapter"
+        )
 
 
 def check_shifts(shifts: int | Shifts | None, columns: ColumnKinds | None) -> None:

@@ -57,7 +57,10 @@ class AccuracyResponse(BaseModel):
     value: float
     low: float
     high: float
-    inside: Annotated[bool, Field(description="Whether the stream lies within the rehearsed range.")]
+    inside: Annotated[
+        bool,
+        Field(description="Whether the stream is as near to rehearsed streams as they are to each other."),
+    ]
 
 
 class PredictionResponse(BaseModel):
