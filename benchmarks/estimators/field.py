@@ -20,7 +20,6 @@ from equipoise.estimators import (
     style_logits,
 )
 from equipoise.rehearsing.rehearse import chosen_shifts
-from equipoise.rehearsing.streams import shifted_inputs
 
 BATCH = 50
 WINDOW = 500
@@ -81,28 +80,34 @@ def of_batches(values: Sequence[float], spans: Spans) -> Estimates:
     return Estimates(each[-len(spans.moments) :], torch.stack(of_chunks))
 
 
-def from_logits(
-    held_out: Tensor, labels: Tensor, shifted: Sequence[Tensor], ends: Tensor, spans: Spans, logits: Tensor
-) -> dict[str, Estimates]:
-    """What needs logits alone, by name.
+class HeldOut(NamedTuple):
+    """Answers to labelled held-out rows, which estimators are fitted on.
 
-    Args:
-        held_out: answers to held-out rows.
+    Attributes:
+        logits: of the rows as they are.
         labels: of them.
-        shifted: answers to the first of these rows under each made-up shift.
-        ends: their labels.
-        spans: of the stream.
-        logits: answers to the stream.
+        shifted: logits of the first rows under each made-up shift.
+        shifted_labels: of these rows.
     """
-    degree = float(fit_temperature(logits=held_out, target=labels))
-    sets = [part for answers in shifted for part in answers.split(WINDOW)]
-    targets = [part for _ in shifted for part in ends.split(WINDOW)]
-    atc = ATC.fit(logits=held_out / degree, target=labels)
-    cot = COT.fit(logits=held_out, target=labels)
+
+    logits: Tensor
+    labels: Tensor
+    shifted: Sequence[Tensor]
+    shifted_labels: Tensor
+
+
+def from_logits(held_out: HeldOut, spans: Spans, stream: Tensor) -> dict[str, Estimates]:
+    """What needs the logits of the stream alone, by name."""
+    logits, labels, shifted, shifted_labels = held_out
+    degree = float(fit_temperature(logits=logits, target=labels))
+    sets = [part for answered in shifted for part in answered.split(WINDOW)]
+    targets = [part for _ in shifted for part in shifted_labels.split(WINDOW)]
+    atc = ATC.fit(logits=logits / degree, target=labels)
+    cot = COT.fit(logits=logits, target=labels)
     scaled = TemperatureScaledConfidence(degree)
     nuclear = NuclearNorm.fit(logits=sets, target=targets)
-    cbpe = CBPE.fit(logits=held_out, target=labels)
-    last_known = (held_out.argmax(1) == labels).double().mean()
+    cbpe = CBPE.fit(logits=logits, target=labels)
+    last_known = (logits.argmax(1) == labels).double().mean()
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "last known accuracy": lambda _: last_known,
         "mean confidence": lambda z: mean_confidence(logits=z),
@@ -114,7 +119,7 @@ def from_logits(
     }
     return {
         name: Estimates(
-            *(torch.stack([function(logits[span]).double() for span in own]) for own in spans[1:])
+            *(torch.stack([function(stream[span]).double() for span in own]) for own in spans[1:])
         )
         for name, function in functions.items()
     }
@@ -147,8 +152,9 @@ def answers_under_shifts(
     found = []
     for shift in chosen_shifts(shifts, inputs).values():
         restart()
+        # The same random numbers for each batch, as in a rehearsal, so that a stream is one domain.
         batches = inputs[:SHIFTED_ROWS].split(BATCH)
-        found.append(answers(ask, (shifted_inputs(batch, shift, seed) for batch in batches)))
+        found.append(answers(ask, (shift(b, torch.Generator().manual_seed(seed)) for b in batches)))
     return found
 
 

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ import pandas as pd
 import torch
 from field import (
     BATCH,
+    Ask,
     Estimates,
+    HeldOut,
     Spans,
     answers,
     answers_under_shifts,
@@ -134,7 +136,7 @@ def intervals(estimates: Sequence[Estimate], true: Tensor) -> Row:
 
 
 def stream_rows(
-    subject: Subject, adapters: dict[str, eq.Adapter], fits: dict[str, Any], name: str, seed: int
+    subject: Subject, adapters: dict[str, eq.Adapter], held_out: dict[str, HeldOut], name: str, seed: int
 ) -> tuple[list[Row], Row]:
     """The rows of all estimators on a stream, and of the stream."""
     inputs, labels = (part[: len(part) // BATCH * BATCH] for part in subject.streams[name])
@@ -146,7 +148,7 @@ def stream_rows(
     for who, own in met.items():
         logits = plain if who == "source" else own.raw
         right[who] = own.logits.argmax(1) == labels
-        found = from_logits(*fits[who], spans, logits)
+        found = from_logits(held_out[who], spans, logits)
         if who == "source":
             found |= from_forwards(subject.model, inputs, logits, spans, seed)
         rows += [scored(at, who, logits, labels, spans, each) for at, each in found.items()]
@@ -175,40 +177,40 @@ def measured(subject: Subject, seed: int) -> Iterator[tuple[str, list[Row], Row]
             source = eq.rehearse(subject.model, (x, y), method=method, progress=False, **own)
         adapters[method] = eq.create(method, subject.model, source, tempering="rehearsed")
     untempered = eq.create("poise", subject.model, adapters["poise"].source, tempering="none")
-    fits = {}
-    for who, ask, restart in (
-        ("source", subject.model, lambda: None),
-        ("poise", untempered, untempered.reset),
-    ):
-        shifted = answers_under_shifts(ask, restart, x, subject.shifts, seed)
-        restart()
-        fits[who] = (answers(ask, x.split(BATCH)), y, shifted, y[: len(shifted[0])])
+    asked: dict[str, Ask] = {"source": subject.model, "poise": untempered}
+    held_out = {}
+    for who, ask in asked.items():
+        shifted = answers_under_shifts(ask, untempered.reset, x, subject.shifts, seed)
+        untempered.reset()
+        plain = answers(ask, x.split(BATCH))
+        held_out[who] = HeldOut(plain, y, shifted, y[: len(shifted[0])])
     for name in subject.streams:
-        yield name, *stream_rows(subject, adapters, fits, name, seed)
+        yield name, *stream_rows(subject, adapters, held_out, name, seed)
 
 
-def measure(cases: Iterable[Case], rehearsals: Sequence[int], out: Path, quick: bool) -> None:
-    """Measure what the files in the folder do not have yet."""
+def measure(cases: Sequence[Case], rehearsals: Sequence[int], out: Path, quick: bool) -> None:
+    """Measure what the files in the folder do not have yet: all cases by one rehearsal, then by the next."""
     out.mkdir(parents=True, exist_ok=True)
-    for case in cases:
-        own = (case.kind, case.data, case.network, case.seed)
-        missing = [seed for seed in rehearsals if not _done((*own, seed), out)]
-        if not missing:
+    made: dict[Case, Subject] = {}
+    for seed, case in product(rehearsals, cases):
+        own = (case.kind, case.data, case.network, case.seed, seed)
+        if _done(own, out):
             continue
+        _tell(f"{', '.join(map(str, own[:4]))}, rehearsal {seed}")
         started = time.perf_counter()
-        subject = quickened(case.make()) if quick else case.make()
-        _tell(f"{', '.join(map(str, own))}: trained in {time.perf_counter() - started:.0f} s")
-        for seed in missing:
-            started = time.perf_counter()
-            rows, facts = [], []
-            for stream, found, fact in measured(subject, seed):
-                key = dict(zip(KEY, (*own, seed, stream), strict=True))
-                rows += [key | row for row in found]
-                facts.append(key | fact)
-            # The streams last: they say what is done.
-            add(out / "estimates.csv", rows)
-            add(out / "streams.csv", facts)
-            _tell(f"  rehearsal {seed}: {len(rows)} rows in {time.perf_counter() - started:.0f} s")
+        if case not in made:
+            made[case] = quickened(case.make()) if quick else case.make()
+            _tell(f"  trained in {time.perf_counter() - started:.0f} s")
+        rows: list[Row] = []
+        facts: list[Row] = []
+        for stream, found, fact in measured(made[case], seed):
+            key = dict(zip(KEY, (*own, stream), strict=True))
+            rows += [key | row for row in found]
+            facts.append(key | fact)
+        # The streams last: they say what is done.
+        add(out / "estimates.csv", rows)
+        add(out / "streams.csv", facts)
+        _tell(f"  {len(rows)} rows in {time.perf_counter() - started:.0f} s")
 
 
 def quickened(subject: Subject) -> Subject:
@@ -249,10 +251,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, few shifts of few samples")
     given = parser.parse_args()
     seeds = SEEDS[:1] if given.quick else SEEDS
-    cases = chain(
-        tables(given.tables, seeds) if given.tables else (),
-        digits(given.digits, seeds[:1]) if given.digits else (),
-    )
+    cases = [*(tables(given.tables, seeds) if given.tables else ())]
+    cases += digits(given.digits, seeds[:1]) if given.digits else ()
     try:
         measure(cases, seeds, given.out, given.quick)
     except KeyboardInterrupt:
