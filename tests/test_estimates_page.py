@@ -109,8 +109,8 @@ def test_goals_are_of_the_mean_of_the_tables_and_of_the_worst_run() -> None:
 
 def test_rows_that_an_interrupted_command_left_twice_count_once(tmp_path: Path) -> None:
     estimates, _ = rows("table", "elec", "in order", 0.07)
-    measure_estimates.add(tmp_path / "estimates.csv", estimates.to_dict("records"))
-    measure_estimates.add(tmp_path / "estimates.csv", estimates.to_dict("records"))
+    measure_estimates.add(tmp_path / "estimates.csv", estimates)
+    measure_estimates.add(tmp_path / "estimates.csv", estimates)
     assert len(measure_estimates.read(tmp_path / "estimates.csv")) == len(estimates)
 
 
@@ -120,9 +120,15 @@ def made_up_table(path: Path) -> None:
     x = draw.normal(size=(600, 4)).astype(np.float16)
     y = (x[:, 0] + x[:, 1] > 0).astype(np.uint8)
     x[400:] += 0.5
-    parts = {"train": slice(0, 300), "held": slice(300, 600), "stream": slice(0, 600)}
-    arrays = {f"{name}_{part}": a[rows] for part, rows in parts.items() for name, a in (("x", x), ("y", y))}
-    np.savez(path, **arrays, flags=np.zeros(4, bool))
+    np.savez(
+        path,
+        x_train=x[:300],
+        y_train=y[:300],
+        x_held=x[300:],
+        y_held=y[300:],
+        x_stream=x,
+        y_stream=y,
+    )
 
 
 def test_a_table_is_a_case_for_each_network_and_seed(tmp_path: Path) -> None:
@@ -165,7 +171,7 @@ def test_what_is_measured_is_not_trained_again(tmp_path: Path) -> None:
         raise AssertionError("trained again")
 
     _, facts = rows("table", "elec", "in order", 0.07)
-    measure_estimates.add(tmp_path / "streams.csv", facts.to_dict("records"))
+    measure_estimates.add(tmp_path / "streams.csv", facts)
     measure([Case("table", "elec", "n", 0, refuse)], [0], tmp_path, quick=False)
 
 

@@ -39,11 +39,8 @@ class Goal(NamedTuple):
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with the data of the page: the name of a table, or the kind of a stream of digits."""
-    names = [
-        DIGITS[row.stream] if row.kind == "digits" else TABLES.get(row.data, row.data)
-        for row in rows.itertuples()
-    ]
-    return rows.assign(place=names)
+    kinds = rows["stream"].map(DIGITS)
+    return rows.assign(place=kinds.where(rows["kind"] == "digits", rows["data"].replace(TABLES)))
 
 
 def places(rows: pd.DataFrame) -> list[str]:

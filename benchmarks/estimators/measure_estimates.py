@@ -208,8 +208,8 @@ def measure(cases: Sequence[Case], rehearsals: Sequence[int], out: Path, quick: 
             rows += [key | row for row in found]
             facts.append(key | fact)
         # The streams last: they say what is done.
-        add(out / "estimates.csv", rows)
-        add(out / "streams.csv", facts)
+        add(out / "estimates.csv", pd.DataFrame(rows))
+        add(out / "streams.csv", pd.DataFrame(facts))
         _tell(f"  {len(rows)} rows in {time.perf_counter() - started:.0f} s")
 
 
@@ -226,9 +226,9 @@ def read(path: Path) -> pd.DataFrame:
     return rows.drop_duplicates(names, keep="last")
 
 
-def add(path: Path, rows: Sequence[Row]) -> None:
+def add(path: Path, rows: pd.DataFrame) -> None:
     """Add rows to a CSV file, in one piece."""
-    text = pd.DataFrame(rows).to_csv(index=False, header=not path.exists(), float_format="%.5f")
+    text = rows.to_csv(index=False, header=not path.exists(), float_format="%.5f")
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
 
