@@ -64,8 +64,10 @@ def test_intervals_count_what_they_hold_and_what_inside_knew() -> None:
     assert (found["inside"], found["off"], found["off_outside"]) == (0.5, 3, 2)
 
 
-def rows(kind: str, data: str, stream: str, off: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of a stream where ours is off by so much and CBPE by twice as much."""
+def rows(
+    kind: str, data: str, stream: str, off: float, above: float = 0.0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of a stream: ours is off by so much, CBPE by twice as much, and ECE above no adaptation."""
     key = {"kind": kind, "data": data, "network": "n", "seed": 0, "rehearsal": 0, "stream": stream}
     errors = {"error_moments": off, "error_chunks": off, "ece": off, "bias_chunks": off}
     held = {"coverage": 0.9, "width": 0.1, "inside": 1.0, "off": 0, "off_outside": 0}
@@ -83,7 +85,7 @@ def rows(kind: str, data: str, stream: str, off: float) -> tuple[pd.DataFrame, p
         for name, more in (("CBPE", 2), ("rehearsed", 1))
     ]
     facts = {"accuracy_none": 0.8, "accuracy_poise": 0.795, "worst_chunk": -0.06, "by_source": 0.5}
-    facts |= {"ece_none": 0.02, "ece_source": 0.034, "ece_poise": 0.041}
+    facts |= {"ece_none": 0.02, "ece_source": 0.02 + above, "ece_poise": 0.02 + above}
     return pd.DataFrame(estimates), pd.DataFrame([key | facts])
 
 
@@ -97,14 +99,14 @@ def reached(frames: Sequence[pd.DataFrame]) -> list[bool]:
 
 def test_goals_are_of_the_mean_of_the_tables_and_of_the_worst_run() -> None:
     met = joined(
-        rows("table", "elec", "in order", 0.07),
-        rows("table", "weather", "in order", 0.03),
-        rows("table", "weather", "in order", 0.03),
-        rows("digits", "mnist", "random order", 0.5),
+        rows("table", "elec", "in order", 0.07, above=0.016),
+        rows("table", "weather", "in order", 0.02),
+        rows("table", "weather", "in order", 0.02),
+        rows("digits", "mnist", "random order", 0.5, above=0.04),
     )
-    # The error is (.07 + .03) / 2, whatever the number of runs: too much for source, just enough for poise.
-    # Then ECE (.014 and .021 above), accuracy (-.005), a chunk (-.06), both intervals, ECE on digits.
-    assert reached(met) == [False, True, True, True, True, False, True, False, True, True, True]
+    # The error is (.07 + .02) / 2, whatever the number of runs: too much for source, not for poise.
+    # ECE of the worst run is too much for source. Then accuracy (-.005), a chunk (-.06), intervals, digits.
+    assert reached(met) == [False, True, True, True, False, True, True, False, True, True, False]
 
 
 def test_rows_that_an_interrupted_command_left_twice_count_once(tmp_path: Path) -> None:
