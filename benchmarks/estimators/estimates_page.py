@@ -51,11 +51,11 @@ def places(rows: pd.DataFrame) -> list[str]:
 
 
 def per_place(rows: pd.DataFrame, column: str) -> dict[str, float]:
-    """The mean of a column over the runs on each of the data, and over the tables alike."""
+    """The mean of a column over the runs on each of the tables, over the tables alike, and on digits."""
     means = {name: float(rows.loc[rows["place"] == name, column].mean()) for name in places(rows)}
-    own = [means[str(name)] for name in rows.loc[rows["kind"] == "table", "place"].unique()]
-    tables = {ALL_TABLES: sum(own) / len(own)} if own else {}
-    return means | tables
+    digits = {name: means.pop(name) for name in DIGITS.values() if name in means}
+    tables = {ALL_TABLES: sum(means.values()) / len(means)} if means else {}
+    return means | tables | digits
 
 
 def estimators(rows: pd.DataFrame, who: str) -> str:
@@ -63,7 +63,7 @@ def estimators(rows: pd.DataFrame, who: str) -> str:
     rows = rows[rows["answers"] == who]
     columns = list(per_place(rows, "ece"))
     body = []
-    for name in rows["estimator"].unique():
+    for name in sorted(rows["estimator"].unique(), key=lambda each: each == REHEARSED):
         own = rows[rows["estimator"] == name]
         scores = [per_place(own, score) for score in SCORES]
         cells = [
@@ -75,11 +75,11 @@ def estimators(rows: pd.DataFrame, who: str) -> str:
 
 
 def best(rows: pd.DataFrame, who: str) -> str:
-    """Who is best in chunks on each of the data: "Elec COT (.026), ours .086 …"."""
+    """Who is best at single moments on each of the data: "Elec: COT (.056, rehearsed .104); …"."""
     found = []
     for name in places(rows):
         own = rows[(rows["answers"] == who) & (rows["place"] == name)]
-        errors = own.groupby("estimator")["error_chunks"].mean()
+        errors = own.groupby("estimator")["error_moments"].mean()
         winner, ours = str(errors.idxmin()), float(errors[REHEARSED])
         more = "" if winner == REHEARSED else f", rehearsed {told(ours)}"
         found.append(f"{name}: {winner} ({told(float(errors.min()))}{more})")
@@ -155,8 +155,15 @@ def goals(estimates: pd.DataFrame, streams: pd.DataFrame) -> Iterator[Goal]:
 
 
 def runs(streams: pd.DataFrame) -> str:
-    """How many runs the means are over: "Elec 8, weather 8 …"."""
-    return ", ".join(f"{name} {(streams['place'] == name).sum()}" for name in places(streams))
+    """How many runs the means are over: "Elec 8 (4 by the first rehearsal) …"."""
+    found = []
+    for name in places(streams):
+        own = streams[streams["place"] == name]
+        of = f"{(own['rehearsal'] == 0).sum()} by the first rehearsal"
+        if name in DIGITS.values():
+            of = f"without {', '.join(domain.upper() for domain in own['data'].unique())}"
+        found.append(f"{name} {len(own)} ({of})")
+    return ", ".join(found)
 
 
 def page(folder: Path) -> str:
