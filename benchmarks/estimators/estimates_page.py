@@ -1,0 +1,194 @@
+"""Writes docs/estimates.md from its template and the rows that measure_estimates.py wrote.
+
+PYTHONPATH=benchmarks/results python benchmarks/estimators/estimates_page.py > docs/estimates.md
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from measure_estimates import REHEARSED, read
+from wording import filled, mark, signed, table, told
+
+HERE = Path(__file__).parent
+TABLES = {"elec": "Elec", "weather": "weather", "car_loan": "car loan"}
+DIGITS = {
+    "random order": "Digits, random order",
+    "sorted by class": "Digits, sorted by class",
+    "unseen source images": "Digits, source images",
+}
+ALL_TABLES = "mean of the tables"
+ANSWERED = {"source": "no adaptation", "poise": "poise"}
+SCORES = ("error_moments", "error_chunks", "ece")
+
+ERROR = {"source": 0.04, "poise": 0.05}
+ECE_ABOVE = {"source": 0.015, "poise": 0.02}
+LOSS, CHUNK_LOSS = 0.01, 0.05
+HELD = (0.85, 0.95)
+DIGITS_ECE = 0.05
+
+
+class Goal(NamedTuple):
+    """What was aimed at, and what came."""
+
+    text: str
+    measured: str
+    reached: bool
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the data of the page: the name of a table, or the kind of a stream of digits."""
+    kinds = rows["stream"].map(DIGITS)
+    return rows.assign(place=kinds.where(rows["kind"] == "digits", rows["data"].replace(TABLES)))
+
+
+def places(rows: pd.DataFrame) -> list[str]:
+    """The data that there are rows of, tables first."""
+    found = set(rows["place"])
+    known = [*TABLES.values(), *DIGITS.values()]
+    return [name for name in known if name in found] + sorted(found - set(known))
+
+
+def per_place(rows: pd.DataFrame, column: str) -> dict[str, float]:
+    """The mean of a column over the runs on each of the tables, over the tables alike, and on digits."""
+    means = {name: float(rows.loc[rows["place"] == name, column].mean()) for name in places(rows)}
+    digits = {name: means.pop(name) for name in DIGITS.values() if name in means}
+    tables = {ALL_TABLES: sum(means.values()) / len(means)} if means else {}
+    return means | tables | digits
+
+
+def estimators(rows: pd.DataFrame, who: str) -> str:
+    """Every estimator on all data: errors at single moments and in chunks, and ECE."""
+    rows = rows[rows["answers"] == who]
+    columns = list(per_place(rows, "ece"))
+    body = []
+    for name in sorted(rows["estimator"].unique(), key=lambda each: each == REHEARSED):
+        own = rows[rows["estimator"] == name]
+        scores = [per_place(own, score) for score in SCORES]
+        cells = [
+            " / ".join(told(score[at]) for score in scores) if at in scores[0] else "-" for at in columns
+        ]
+        shown = f"**rehearsed, `{who}`**" if name == REHEARSED else str(name)
+        body.append([shown, *cells])
+    return table(["", *columns], body)
+
+
+def best(rows: pd.DataFrame, who: str) -> str:
+    """Who is best at single moments on each of the data: "Elec: COT (.056, rehearsed .104); …"."""
+    found = []
+    for name in places(rows):
+        own = rows[(rows["answers"] == who) & (rows["place"] == name)]
+        errors = own.groupby("estimator")["error_moments"].mean()
+        winner, ours = str(errors.idxmin()), float(errors[REHEARSED])
+        more = "" if winner == REHEARSED else f", rehearsed {told(ours)}"
+        found.append(f"{name}: {winner} ({told(float(errors.min()))}{more})")
+    return "; ".join(found)
+
+
+def intervals(rows: pd.DataFrame) -> str:
+    """Coverage and width of the intervals at single moments, and what `inside` says."""
+    head = ["", "data", "holds", "width", "`inside`", "off by more than half the width"]
+    body = []
+    for who in ANSWERED:
+        ours = rows[(rows["answers"] == who) & (rows["estimator"] == REHEARSED)]
+        for name in places(ours):
+            own = ours[ours["place"] == name]
+            off, moments = int(own["off"].sum()), int(own["moments"].sum())
+            cells = [told(float(own[column].mean())) for column in ("coverage", "width", "inside")]
+            cells.append(f"{off} of {moments}")
+            body.append([f"`{who}`", name, *cells, f"{int(own['off_outside'].sum())} of {off}"])
+    return table([*head, "of these, `inside` is false"], body)
+
+
+def methods(streams: pd.DataFrame) -> str:
+    """Accuracy and ECE of what answers."""
+    head = ["", "accuracy: no adaptation", "poise", "worst chunk of a run", "ECE: no adaptation"]
+    head += ["`source`, rehearsed", "`poise`, rehearsed", "answered by the source model"]
+    body = []
+    for name in places(streams):
+        own = streams[streams["place"] == name]
+        columns = ("accuracy_none", "accuracy_poise", "worst_chunk", "ece_none", "ece_source", "ece_poise")
+        values = {column: float(own[column].mean()) for column in columns}
+        values["worst_chunk"] = float(own["worst_chunk"].min())
+        cells = [signed(v) if column == "worst_chunk" else told(v) for column, v in values.items()]
+        body.append([name, *cells, f"{100 * own['by_source'].mean():.0f} %"])
+    return table(head, body)
+
+
+def goals(estimates: pd.DataFrame, streams: pd.DataFrame) -> Iterator[Goal]:
+    """The goals with what was measured."""
+    on_tables, digits = (streams[streams["kind"] == kind] for kind in ("table", "digits"))
+    ours = estimates[(estimates["estimator"] == REHEARSED) & (estimates["kind"] == "table")]
+    rival = estimates[(estimates["estimator"] == "CBPE") & (estimates["kind"] == "table")]
+    for who, most in ERROR.items():
+        error, cbpe = (
+            per_place(rows[rows["answers"] == who], "error_chunks")[ALL_TABLES] for rows in (ours, rival)
+        )
+        text = f"tables, `{who}`: error of the accuracy in chunks ≤ {told(most)}, mean of the three"
+        yield Goal(text, told(error), error <= most)
+        yield Goal(f"tables, `{who}`: less than the error of CBPE, {told(cbpe)}", told(error), error < cbpe)
+    for who, most in ECE_ABOVE.items():
+        above = on_tables[f"ece_{who}"] - on_tables["ece_none"]
+        text = f"tables, `{who}`: ECE above no adaptation by at most {signed(most)} in every run"
+        told_runs = f"{signed(float(above.max()))} in the worst, {signed(float(above.mean()))} on average"
+        yield Goal(text, told_runs, bool(above.max() <= most))
+    gain = streams["accuracy_poise"] - streams["accuracy_none"]
+    text = f"accuracy of `poise` on no stream below no adaptation by more than {told(LOSS, 2)}"
+    yield Goal(text, f"{signed(float(gain.min()))} on the worst", bool(gain.min() >= -LOSS))
+    worst = float(streams["worst_chunk"].min())
+    text = f"in no chunk by more than {told(CHUNK_LOSS, 2)}"
+    yield Goal(text, f"{signed(worst)} in the worst", worst >= -CHUNK_LOSS)
+    low, high = HELD
+    for who in ERROR:
+        held = per_place(ours[ours["answers"] == who], "coverage")
+        del held[ALL_TABLES]
+        text = f"tables, `{who}`: intervals hold {100 * low:.0f} to {100 * high:.0f} % at single moments"
+        shown = ", ".join(f"{name} {100 * value:.0f} %" for name, value in held.items())
+        yield Goal(text, shown, all(low <= value <= high for value in held.values()))
+    for stream in list(DIGITS)[:2]:
+        own = digits.loc[digits["stream"] == stream, "ece_poise"]
+        if len(own):
+            text = f"Digits, {stream}, `poise`: ECE ≤ {told(DIGITS_ECE, 2)}"
+            shown = f"{told(float(own.mean()))} on average, {told(float(own.max()))} in the worst"
+            yield Goal(text, shown, bool(own.mean() <= DIGITS_ECE))
+
+
+def runs(streams: pd.DataFrame) -> str:
+    """How many runs the means are over: "Elec 8 (4 by the first rehearsal) …"."""
+    found = []
+    for name in places(streams):
+        own = streams[streams["place"] == name]
+        of = f"{(own['rehearsal'] == 0).sum()} by the first rehearsal"
+        if name in DIGITS.values():
+            of = f"without {', '.join(domain.upper() for domain in own['data'].unique())}"
+        found.append(f"{name} {len(own)} ({of})")
+    return ", ".join(found)
+
+
+def page(folder: Path) -> str:
+    """The page from the files of a folder."""
+    estimates, streams = (named(read(folder / f"{name}.csv")) for name in ("estimates", "streams"))
+    content = {
+        "source_estimates": estimators(estimates, "source"),
+        "poise_estimates": estimators(estimates, "poise"),
+        "best_source": best(estimates, "source"),
+        "best_poise": best(estimates, "poise"),
+        "intervals": intervals(estimates),
+        "methods": methods(streams),
+        "goals": table(
+            ["goal", "measured", ""],
+            [[goal.text, goal.measured, mark(goal.reached)] for goal in goals(estimates, streams)],
+        ),
+        "runs": runs(streams),
+    }
+    return filled((HERE / "estimates.template.md").read_text(encoding="utf-8"), content)
+
+
+def main() -> None:
+    """Print the page."""
+    print(page(HERE), end="")
+
+
+if __name__ == "__main__":
+    main()

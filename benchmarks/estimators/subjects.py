@@ -1,0 +1,164 @@
+"""The classifiers and streams that estimates are measured on: tables in order of time, and digits.
+
+Another source of data is another generator of `Case`, given to `measure_estimates.measure`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from equipoise.data import Reader, open_data_set
+from equipoise.data.images import Images
+from equipoise.models import SmallCNN
+
+DOMAINS = ("mnist", "usps", "svhn")
+IMAGES = 12_000
+"""The training images of a source domain; USPS has fewer."""
+
+HELD_OUT_IMAGES = 1_000
+STREAM_IMAGES = 1_500
+IMAGE_SHIFTS = 16
+EPOCHS = 3
+"""Of the images."""
+
+STEPS = 3_000
+"""Of the training on a table."""
+
+BATCH, HIDDEN = 64, 64
+
+Labelled = tuple[Tensor, Tensor]
+"""Inputs and labels."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained classifier with data that it was not trained on.
+
+    Attributes:
+        model: in eval mode.
+        held_out: labelled source data, for the rehearsal and for the estimators that need labels.
+        streams: by name, in order.
+        samples: of the held-out data, how many are rehearsed at most.
+        shifts: how many built-in shifts are rehearsed; None: all.
+    """
+
+    model: nn.Module
+    held_out: Labelled
+    streams: Mapping[str, Labelled]
+    samples: int = 2000
+    shifts: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """The name of a subject, and the function that makes it.
+
+    Attributes:
+        kind: of the data, "table" or "digits".
+        data: its name.
+        network: the name of the network.
+        seed: of the training.
+        make: trains the network.
+    """
+
+    kind: str
+    data: str
+    network: str
+    seed: int
+    make: Callable[[], Subject]
+
+
+def tables(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
+    """A case for each .npz file of the folder, kind of normalisation and seed.
+
+    A file has x_train, y_train, x_held, y_held, x_stream and y_stream: rows of numbers, and classes.
+    """
+    for seed in seeds:
+        for path in sorted(folder.glob("*.npz")):
+            for norm in ("batch norm", "layer norm"):
+                yield Case("table", path.stem, f"MLP, {norm}", seed, partial(_table, path, norm, seed))
+
+
+def digits(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
+    """A case for each domain that is left out of training, and seed."""
+    for seed in seeds:
+        for domain in DOMAINS:
+            yield Case("digits", domain, "SmallCNN", seed, partial(_digits, folder, domain, seed))
+
+
+def _table(path: Path, norm: str, seed: int) -> Subject:
+    with np.load(path, allow_pickle=False) as arrays:
+        x_train, x_held, x_stream = (
+            torch.from_numpy(arrays[f"x_{part}"]).float() for part in ("train", "held", "stream")
+        )
+        y_train, y_held, y_stream = (
+            torch.from_numpy(arrays[f"y_{part}"]).long() for part in ("train", "held", "stream")
+        )
+    torch.manual_seed(seed)
+    model = mlp(x_train.shape[1], int(y_train.max()) + 1, norm)
+    train(model, x_train, y_train, STEPS)
+    return Subject(model, (x_held, y_held), {"in order": (x_stream, y_stream)})
+
+
+def mlp(columns: int, classes: int, norm: str) -> nn.Sequential:
+    """Two hidden layers of 64 with "batch norm" or "layer norm"."""
+    layer = nn.BatchNorm1d if norm == "batch norm" else nn.LayerNorm
+    widths = (columns, HIDDEN, HIDDEN)
+    hidden = [
+        part
+        for before, after in pairwise(widths)
+        for part in (nn.Linear(before, after), layer(after), nn.ReLU())
+    ]
+    return nn.Sequential(*hidden, nn.Linear(HIDDEN, classes))
+
+
+def _digits(folder: Path, domain: str, seed: int) -> Subject:
+    read, reader = open_data_set("digits", folder).read, Reader()
+    sources = [name for name in DOMAINS if name != domain]
+    draw = torch.Generator().manual_seed(seed)
+    aside = HELD_OUT_IMAGES // len(sources)
+    known = [_drawn(read(f"{name}/train", IMAGES + aside, reader), draw) for name in sources]
+    held = Images.join([images.select(torch.arange(aside)) for images in known])
+    kept = Images.join([images.select(torch.arange(aside, len(images))) for images in known])
+    torch.manual_seed(seed)
+    model = SmallCNN()
+    train(model, kept.pixels, kept.labels, EPOCHS * len(kept) // BATCH)
+    part = STREAM_IMAGES // len(sources)
+    unseen = Images.join([read(f"{name}/test", part, reader) for name in sources])
+    target = _drawn(read(f"{domain}/test", STREAM_IMAGES, reader), draw)
+    by_class = target.select(target.labels.argsort(stable=True))
+    streams = {
+        "random order": target,
+        "sorted by class": by_class,
+        "unseen source images": _drawn(unseen, draw),
+    }
+    met = {name: (images.pixels.float(), images.labels) for name, images in streams.items()}
+    held = _drawn(held, draw)
+    return Subject(model, (held.pixels.float(), held.labels), met, HELD_OUT_IMAGES, IMAGE_SHIFTS)
+
+
+def _drawn(images: Images, draw: torch.Generator) -> Images:
+    """The images in random order."""
+    return images.select(torch.randperm(len(images), generator=draw))
+
+
+def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int) -> None:
+    """Train by Adam on cross-entropy, in batches of 64, and leave the model in eval mode."""
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    model.train()
+    left: list[Tensor] = []
+    for _ in range(steps):
+        # Epochs are of whole batches: the last one may be of one row, of which batch norm has no variance.
+        left = left or list(torch.randperm(len(labels))[: len(labels) // BATCH * BATCH].split(BATCH))
+        rows = left.pop()
+        optimizer.zero_grad()
+        cross_entropy(model(inputs[rows].float()), labels[rows]).backward()
+        optimizer.step()
+    model.eval()
