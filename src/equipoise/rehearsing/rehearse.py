@@ -49,9 +49,9 @@ def rehearse(
     The method adapts to each made-up shift of labelled samples from a reset, without tempering: in random
     order, every second one sorted by class as well, and without a shift in bursts and in uneven shares of
     classes, groups and answers; one that learns weights also meets all shifts without a reset
-    (`rehearsing.orders.plan_passes`). Over windows of its answers (`window.features`), a Gaussian process fits
-    the logit of their accuracy (`calibration.process`); in a stream, `tempering="rehearsed"` evaluates it. One
-    shift after another is left out to learn how far off that is. The model and torch's global random state are
+    (`rehearsing.orders`). Over windows of its answers (`window.features`), a Gaussian process fits the logit
+    of their accuracy (`calibration.process`); in a stream, `tempering="rehearsed"` evaluates it. One shift
+    after another is left out to learn how far off that is. The model and torch's global random state are
     left alone.
 
     Args:
