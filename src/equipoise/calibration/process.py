@@ -17,6 +17,9 @@ BEND of .3 to 1 and LENGTH of .7 to 2 were tried on recorded answers of 29 model
 OFFSET, SCATTER = 0.4, 0.1
 """Standard deviations of what a shift has in common (.2 to .5 were tried), and of a single window."""
 
+ROOM = 0.3
+"""Half of the least interval, as a logit: real streams mix samples as no made-up shift does."""
+
 COVERED = 0.9
 """The share of left-out errors that `margin` covers."""
 
@@ -102,7 +105,7 @@ class Process:
         return found.clamp(self.low, self.high)
 
     def half_width(self, x: Tensor) -> Tensor:
-        """Half of the 90 % interval at features (f): margin · standard deviation, wider where it is far.
+        """Half of the 90 % interval at features (f): √((margin · standard deviation)² + ROOM²).
 
         The variance is that of the process with what a shift adds, OFFSET² · g² with
         g = 1 − exp(−‖z − origin‖² / 2): nothing where nothing shifted. Beyond `limit` the deviation grows
@@ -113,7 +116,8 @@ class Process:
         known = _variance(z) - near @ self.inverse @ near
         apart = OFFSET * (1 - (-(z - self.origin).square().sum() / 2).exp())
         deviation = (known.clamp(min=0) + apart.square() + SCATTER**2).sqrt()
-        return self.margin * deviation * self.distance(x).clamp(min=1)
+        own: Tensor = self.margin * deviation * self.distance(x).clamp(min=1)
+        return (own.square() + ROOM**2).sqrt()
 
     def distance(self, x: Tensor) -> Tensor:
         """The distance of features (f) from the nearest row that was fitted, in units of `limit`."""
@@ -130,6 +134,11 @@ class Process:
     def weights(self) -> Tensor:
         """The weight of each row in an estimate: inverse · (targets − bias)."""
         return self.inverse @ (self.targets - self.bias)
+
+    @property
+    def at_rest(self) -> Tensor:
+        """The target where nothing shifted."""
+        return self.targets[-1]
 
     @property
     def low(self) -> Tensor:

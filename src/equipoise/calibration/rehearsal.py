@@ -11,14 +11,24 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
-from equipoise.calibration.process import Process
+from equipoise.calibration.process import ROOM, Process
 from equipoise.calibration.ridge import Ridge
 from equipoise.errors import StateError
 
-_VERSION = 2
+_VERSION = 3
 _LEAST = 1e-3
 _TENSORS = ("prior", "coolest", "hottest", "bins")
 _PROCESSES = ("student", "compared", "source", "lead")
+
+
+def believed(value: Tensor, at_rest: Tensor, novelty: Tensor, familiar: float) -> Tensor:
+    """An estimate in logits, no more than the accuracy without shift where the inputs are new.
+
+    Easier classes or rows may make a model more accurate than it is on its own data, new inputs do not. The
+    excess has the weight 2 − n / familiar, from 0 to 1, for inputs of novelty n.
+    """
+    excess = (value - at_rest).clamp(min=0)
+    return value - excess * (novelty / familiar - 1).clamp(0, 1)
 
 
 def logit(share: Tensor) -> Tensor:
@@ -34,8 +44,9 @@ class Estimate:
         value: the estimate.
         low: lower end of a 90 % interval.
         high: its upper end.
-        inside: whether the window is as near to rehearsed ones as they are to those of other shifts; if not,
-            the interval is wider, and the value is no further than the most extreme that was rehearsed.
+        inside: whether the window is as near to rehearsed ones as they are to those of other shifts, and the
+            answers do not look clearly more accurate than without shift where the inputs are new; if not,
+            the interval is wider, or the value no higher than without shift (`believed`).
     """
 
     value: float
@@ -92,6 +103,8 @@ class Rehearsal:
             in units of `rehearsed.LEAD`; None where the source model was not asked.
         gap: a linear regression of the difference of their logits on the same features; None where the source
             model was not asked.
+        familiar: the novelty of inputs (`novelty.Novelty`) that nine in ten windows without shift kept below,
+            in any order and in any shares of classes; at least .2.
         disagreement: the largest share of answers of a window in which the adapted model names another class
             than the source model, over rehearsed windows in which adapting lost nothing; None where the
             source model was not asked.
@@ -113,6 +126,7 @@ class Rehearsal:
     source: Process | None
     lead: Process | None
     gap: Ridge | None
+    familiar: float
     disagreement: float | None
     prior: Tensor
     coolest: Tensor
@@ -132,9 +146,25 @@ class Rehearsal:
     def estimates(self, windows: Tensor) -> tuple[Estimate, Estimate | None]:
         """The accuracy of the answers in windows (models, width), and of the source model if it has one."""
         seen = windows.detach().double().cpu()
-        x, rows = window.features(seen), float(seen[0, window.COUNT])
-        found = [_estimate(process, x[at], rows) for at, process in enumerate(self.processes(len(seen)))]
+        x, rows, new = window.features(seen), float(seen[0, window.COUNT]), window.novelty(seen[0])
+        found = [
+            self._estimate(process, x[at], rows, new) for at, process in enumerate(self.processes(len(seen)))
+        ]
         return found[0], found[1] if len(found) > 1 else None
+
+    def _estimate(self, process: Process, x: Tensor, rows: float, novelty: Tensor) -> Estimate:
+        """An estimate in logits with its interval.
+
+        The half width is √(h² + z² / (n · a · (1 − a) + 1)) with h that of the process, z = 1.645, n the
+        samples in the window and a the estimate.
+        """
+        found = process(x)
+        value = believed(found, process.at_rest, novelty, self.familiar)
+        a = float(value.sigmoid())
+        half = math.sqrt(float(process.half_width(x)) ** 2 + 1.645**2 / (rows * a * (1 - a) + 1))
+        low, high = (float(torch.sigmoid(value + side * half)) for side in (-1, 1))
+        better = bool(found > process.at_rest + ROOM) and bool(novelty > self.familiar)
+        return Estimate(a, low, high, bool(process.distance(x) <= 1) and not better)
 
     def processes(self, models: int) -> tuple[Process, ...]:
         """The regressions for windows of the answers alone, or of the source model's as well."""
@@ -167,7 +197,7 @@ class Rehearsal:
 
     def to_json(self) -> str:
         """Everything but the tensors, as text."""
-        known = ("method", "options", "samples", "batch_size", "seed", "disagreement")
+        known = ("method", "options", "samples", "batch_size", "seed", "familiar", "disagreement")
         own = {name: getattr(self, name) for name in known}
         return json.dumps({"version": _VERSION, **own, "runs": [asdict(run) for run in self.runs]})
 
@@ -232,19 +262,6 @@ def _fitted(kind: type[Any], at: str, tensors: Mapping[str, Tensor]) -> Any:
     """The regression of a name, made of its tensors; None where there are none."""
     own = {name.removeprefix(f"{at}."): t for name, t in tensors.items() if name.startswith(f"{at}.")}
     return kind(**own) if own else None
-
-
-def _estimate(process: Process, x: Tensor, rows: float) -> Estimate:
-    """An estimate in logits with its interval.
-
-    The half width is √(h² + z² / (n · a · (1 − a) + 1)) with h that of the process, z = 1.645, n the samples
-    in the window and a the estimate.
-    """
-    value = process(x)
-    a = float(value.sigmoid())
-    half = math.sqrt(float(process.half_width(x)) ** 2 + 1.645**2 / (rows * a * (1 - a) + 1))
-    low, high = (float(torch.sigmoid(value + side * half)) for side in (-1, 1))
-    return Estimate(a, low, high, bool(process.distance(x) <= 1))
 
 
 def calibration_error(bins: Tensor) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.calibration import window
 from equipoise.calibration.process import Posterior
-from equipoise.calibration.rehearsal import Estimate, Rehearsal
+from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed
 from equipoise.calibration.ridge import Ridge
 
 PRIOR_SAMPLES = 50
@@ -45,6 +45,7 @@ class _Constants(NamedTuple):
     estimates: tuple[Posterior, ...]
     lead: Posterior | None
     gap: Ridge | None
+    at_rest: Tensor
     doubts: Tensor
     coolest: Tensor
     hottest: Tensor
@@ -90,14 +91,19 @@ class RehearsedTemperature:
         return {WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1), TRUSTS: torch.zeros((), dtype=torch.bool)}
 
     def after(
-        self, observed: Mapping[str, Tensor], logits: Tensor, source: Tensor | None, good: Tensor
+        self,
+        observed: Mapping[str, Tensor],
+        logits: Tensor,
+        source: Tensor | None,
+        good: Tensor,
+        novelty: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], Verdict]:
         """The observations after a batch, and the verdict on it; `good` samples count."""
         before = {name: tensor.to(logits.device) for name, tensor in observed.items()}
         answers = (
             torch.stack([logits, source.to(logits)]) if self.compares and source is not None else logits[None]
         )
-        windows = window.after(before[WINDOWS], window.sums(answers, good))
+        windows = window.after(before[WINDOWS], window.sums(answers, good, novelty))
         verdict = self.judge(windows[:, 0], before[TRUSTS])
         return {WINDOWS: windows, TRUSTS: verdict.trusts}, verdict
 
@@ -105,7 +111,8 @@ class RehearsedTemperature:
         """Temperatures of the models in windows (models, width), and whether the source model answers now."""
         known = self._on(slow.device)
         x = window.features(slow)
-        values = torch.stack([estimate(x[at]) for at, estimate in enumerate(known.estimates)])
+        found = torch.stack([estimate(x[at]) for at, estimate in enumerate(known.estimates)])
+        values = believed(found, known.at_rest, window.novelty(slow), self.rehearsal.familiar)
         trusts = torch.zeros_like(trusted)
         if self.compares and known.lead is not None and known.gap is not None:
             both, own = x.flatten(), values.sigmoid()
@@ -117,8 +124,8 @@ class RehearsedTemperature:
         off = values - x[:, 0]
         held = (SHARE_OF_DOUBT * known.doubts).square() + 1e-9
         aim = (x[:, 0] + off * off.square() / (off.square() + held)).sigmoid()
-        found = window.temperature_for(slow, aim)
-        return Verdict(found.maximum(known.coolest[: len(slow)]).minimum(known.hottest[: len(slow)]), trusts)
+        right = window.temperature_for(slow, aim)
+        return Verdict(right.maximum(known.coolest[: len(slow)]).minimum(known.hottest[: len(slow)]), trusts)
 
     def level(self, observed: Mapping[str, Tensor]) -> Tensor:
         """The temperature of the model that answers now."""
@@ -145,7 +152,12 @@ class RehearsedTemperature:
             # An end that is given holds: the other one gives way.
             coolest = coolest if t_max is None else coolest.clamp(max=t_max)
             hottest = hottest if t_min is None else hottest.clamp(min=t_min)
-            numbers = (torch.stack([part.doubt for part in fitted]), coolest, hottest)
+            numbers = (
+                torch.stack([part.at_rest for part in fitted]),
+                torch.stack([part.doubt for part in fitted]),
+                coolest,
+                hottest,
+            )
             self._constants[device] = _Constants(
                 tuple(Posterior(part, device) for part in fitted),
                 None if own.lead is None else Posterior(own.lead, device),

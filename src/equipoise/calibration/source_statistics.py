@@ -16,6 +16,7 @@ from equipoise.calibration.feature_moments import FeatureMoments
 from equipoise.calibration.fisher import Fisher
 from equipoise.calibration.measured_answers import MeasuredAnswers, even_quantiles
 from equipoise.calibration.norm_limits import SampleMoments
+from equipoise.calibration.novelty import SourceInputs
 from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
@@ -31,7 +32,7 @@ from equipoise.version import __version__
 
 _KIND, _VERSION = "equipoise source statistics", 1
 _VECTORS = {name: f"source.{name}" for name in ("norm_limits", "entropies", "confidences")}
-_TABLES = {name: f"source.{name}." for name in ("fisher", "features")}
+_TABLES = {name: f"source.{name}." for name in ("fisher", "features", "inputs")}
 _REHEARSAL = "source.rehearsal."
 
 
@@ -59,6 +60,8 @@ class SourceStatistics:
         fisher: how much each parameter matters, by name (`fisher.Fisher`); empty unless asked for.
         features: "mean" (D), "class_means" and "class_variances" (C, D), and "class_counts" (C) of the linear
             head's inputs by predicted class (`feature_moments.FeatureMoments`); empty unless asked for.
+        inputs: numbers of source inputs, from which the novelty of others is measured
+            (`novelty.SourceInputs`); empty for inputs that are neither tables nor images.
         rehearsals: how accurate methods on this model are, seen from their answers, by their names; made by
             `equipoise.rehearse`.
 
@@ -79,6 +82,7 @@ class SourceStatistics:
     confidences: Tensor = field(default_factory=lambda: torch.zeros(0), repr=False, compare=False)
     fisher: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
     features: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    inputs: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
     rehearsals: Mapping[str, Rehearsal] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +110,7 @@ class SourceStatistics:
         outputs: OutputsFunction | None = None,
         progress: bool = True,
     ) -> "SourceStatistics":
-        """Measure a model on source-domain batches in one pass that keeps three numbers of each sample.
+        """Measure a model on source-domain batches in one pass that keeps a few numbers of each sample.
 
         The loader yields tensors, tuples (inputs, labels), or dicts of keyword inputs; labels play no part.
         `inputs` and `outputs` are as in `equipoise.Adapter`. The model is left as it was. Samples with
@@ -124,6 +128,7 @@ class SourceStatistics:
             None if fisher is False else Fisher(model, checked_parameters("parameters", fisher), outputs)
         )
         moments, answers, of_features = SampleMoments(model), MeasuredAnswers(), FeatureMoments()
+        of_inputs = SourceInputs()
         seen, classes = 0, 0
         modes = [(module, module.training) for module in model.modules()]
         try:
@@ -141,6 +146,7 @@ class SourceStatistics:
                     logits = checked_logits(output, batch.rows, classes or None, outputs)
                     classes, finite = logits.shape[1], logits.isfinite().all(1)
                     answers.observe(logits)
+                    of_inputs.observe(batch.samples(), logits)
                     if not moments.full:
                         moments.name(logits.argmax(1), finite)
                     if watched is not None:
@@ -166,6 +172,7 @@ class SourceStatistics:
             confidences=even_quantiles(answers.confidences),
             fisher={} if importance is None else importance.result(),
             features=of_features.result() if features else {},
+            inputs=of_inputs.result(),
         )
 
     @property

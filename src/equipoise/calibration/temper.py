@@ -196,16 +196,22 @@ class Temper:
         return SourceView(source_logits, t, tau)
 
     def divide(
-        self, observed: Mapping[str, Tensor], logits: Tensor, view: SourceView | None, good: Tensor
+        self,
+        observed: Mapping[str, Tensor],
+        logits: Tensor,
+        view: SourceView | None,
+        good: Tensor,
+        novelty: Tensor | None = None,
     ) -> TemperedAnswers:
         """The logits of a batch over its temperature; only `good` samples count for it.
 
         Nor do samples that the source model cannot judge (its logits are not finite, or zero), or answers
         that are not finite; where each sample has its own temperature, theirs is the largest of the others'.
+        A rehearsal also takes the novelty of the inputs, where it is known.
         """
         sound = good & logits.isfinite().all(1)
         if self.rehearsed is not None:
-            return self._rehearse(self.rehearsed, observed, logits, view, sound)
+            return self._rehearse(self.rehearsed, observed, logits, view, sound, novelty)
         if view is None:
             return TemperedAnswers(logits, None, observed)
         known = view.tau.isfinite()
@@ -222,10 +228,12 @@ class Temper:
         logits: Tensor,
         view: SourceView | None,
         sound: Tensor,
+        novelty: Tensor | None,
     ) -> TemperedAnswers:
         if view is not None:
             sound = sound & view.logits.isfinite().all(1)
-        after, verdict = rehearsed.after(observed, logits, None if view is None else view.logits, sound)
+        others = None if view is None else view.logits
+        after, verdict = rehearsed.after(observed, logits, others, sound, novelty)
         temperature = torch.where(verdict.trusts, verdict.temperatures[-1], verdict.temperatures[0])
         if view is not None:
             logits = torch.where(verdict.trusts, view.logits.to(logits), logits)

@@ -2,8 +2,9 @@
 
 A window is a vector of sums over samples, each with the weight that it has left: the number of samples,
 their confidence max p, its square, their entropy in nats, the logarithm of the norm of their centred logits,
-whether two models differ about their class, their confidence at each temperature of `GRID`, and their
-probabilities, p = softmax(z). All of it is linear, so windows can be added, and forget by a factor.
+whether two models differ about their class, the novelty of their inputs (`novelty.Novelty`), their
+confidence at each temperature of `GRID`, and their probabilities, p = softmax(z). All of it is linear, so
+windows can be added, and forget by a factor.
 """
 
 import math
@@ -25,23 +26,38 @@ CHANGED = 4.0
 GRID = tuple(2 ** (step / 4) for step in range(-8, 21))
 """Temperatures from ¼ to 32 at which confidence is known; between them it is interpolated."""
 
-COUNT, CONFIDENCE, SQUARE, ENTROPY, NORM, APART = range(6)
-_CURVE = slice(6, 6 + len(GRID))
-_SHARES = slice(6 + len(GRID), None)
+COUNT, CONFIDENCE, SQUARE, ENTROPY, NORM, APART, NOVEL = range(7)
+_CURVE = slice(7, 7 + len(GRID))
+_SHARES = slice(7 + len(GRID), None)
 _AS_IT_IS = GRID.index(1.0)
 AT_ONCE = 2**22  # numbers up to which all temperatures are tried in one go, for fewer kernels
 
-FEATURES = ("confidence", "entropy ratio", "spread ratio", "class balance", "logit norm", "disagreement")
+FEATURES = (
+    "confidence",
+    "entropy ratio",
+    "spread ratio",
+    "class balance",
+    "logit norm",
+    "disagreement",
+    "novelty",
+)
+
+LITTLE_NEW = 0.3
+"""The novelty up to which a feature is linear; .3 to 1 were tried, and a linear one."""
+
 _TINY = 1e-6
 
 
 def width(classes: int) -> int:
     """The number of elements of a window."""
-    return 6 + len(GRID) + classes
+    return 7 + len(GRID) + classes
 
 
-def sums(logits: Tensor, good: Tensor) -> Tensor:
-    """The windows of a batch of (models, N, C) logits, (models, width): `good` samples (N) count."""
+def sums(logits: Tensor, good: Tensor, new: Tensor | None = None) -> Tensor:
+    """The windows of a batch of (models, N, C) logits, (models, width): `good` samples (N) count.
+
+    `new` is the novelty of the inputs (N), the same for all models; None counts as 0.
+    """
     z = at_least_single(logits)
     z = torch.where(good.unsqueeze(-1), z, 0.0)
     norm = (z - z.mean(-1, keepdim=True)).square().sum(-1).clamp(min=_TINY**2).log() / 2
@@ -53,7 +69,8 @@ def sums(logits: Tensor, good: Tensor) -> Tensor:
     ones = torch.ones_like(confidence)
     classes = z.argmax(-1)
     apart = (classes != classes.roll(1, 0)).to(ones.dtype)  # of two models; one does not differ from itself
-    rows = torch.stack([ones, confidence, confidence.square(), entropy, norm, apart], -1)
+    novel = torch.zeros_like(ones) if new is None else new.to(ones).expand_as(ones)
+    rows = torch.stack([ones, confidence, confidence.square(), entropy, norm, apart, novel], -1)
     counted = torch.cat([rows, confidences(z), p], -1)
     return (counted * good.unsqueeze(-1)).sum(-2).float()
 
@@ -87,15 +104,16 @@ def after(windows: Tensor, fresh: Tensor) -> Tensor:
 
 
 def features(window: Tensor) -> Tensor:
-    """The features that accuracy is estimated from, (…, 6), of windows (…, width).
+    """The features that accuracy is estimated from, (…, 7), of windows (…, width).
 
-    With c the mean confidence, v its variance, H the mean entropy, q the mean probabilities, and d the share
-    of samples that two models put into different classes:
+    With c the mean confidence, v its variance, H the mean entropy, q the mean probabilities, d the share of
+    samples that two models put into different classes, and n the novelty of the inputs:
 
-        logit c,  ln(H / (1 − c)),  ln(v / (c · (1 − c))),  H(q) / ln C,  mean ln ‖z − z̄‖,  logit d.
+        logit c,  ln(H / (1 − c)),  ln(v / (c · (1 − c))),  H(q) / ln C,  mean ln ‖z − z̄‖,  logit d,
+        ± ln(1 + |mean n| / .3).
 
     The two ratios distinguish doubt that is spread over all samples from doubt about some of them. Confidence
-    has no part in the last two.
+    has no part in the last three, nor have answers in the last.
     """
     count = window[..., COUNT].clamp(min=_TINY)
     c = (window[..., CONFIDENCE] / count).clamp(1e-3, 1 - 1e-3)
@@ -105,12 +123,19 @@ def features(window: Tensor) -> Tensor:
     balance = -(q * q.clamp(min=1e-12).log()).sum(-1) / math.log(shares.shape[-1])
     ratio = (window[..., ENTROPY] / count).clamp(min=_TINY) / (1 - c)
     norm, apart = window[..., NORM] / count, disagreement(window).clamp(0.01, 0.99)
-    return torch.stack([c.logit(), ratio.log(), (v / (c * (1 - c))).log(), balance, norm, apart.logit()], -1)
+    shape, new = (v / (c * (1 - c))).log(), novelty(window)
+    novel = new.sign() * (new.abs() / LITTLE_NEW).log1p()
+    return torch.stack([c.logit(), ratio.log(), shape, balance, norm, apart.logit(), novel], -1)
 
 
 def disagreement(window: Tensor) -> Tensor:
     """The share of samples that two models put into different classes, of windows (…, width)."""
     return window[..., APART] / window[..., COUNT].clamp(min=_TINY)
+
+
+def novelty(window: Tensor) -> Tensor:
+    """The mean novelty of the inputs, of windows (…, width)."""
+    return window[..., NOVEL] / window[..., COUNT].clamp(min=_TINY)
 
 
 def confidence_at(confidences: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:

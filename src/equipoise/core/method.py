@@ -71,6 +71,8 @@ class Context(NamedTuple):
         counts: the method's `counters` before this batch, as 0-d tensors.
         constants: `Method.constants`, on the student's device.
         source: the statistics of the source domain, if there are any.
+        novelty: how unlike source samples the inputs are, (N) for the samples of all processes
+            (`calibration.novelty`); None where that was not measured, and outside of a step.
         host_looks: whether the host may read tensors; not in a step that is captured.
         uniform: draws random numbers of a shape, the same on all processes: for `rand` and `rand_like`.
     """
@@ -83,6 +85,7 @@ class Context(NamedTuple):
     counts: Memory = NO_TENSORS
     constants: Memory = NO_TENSORS
     source: SourceStatistics | None = None
+    novelty: Tensor | None = None
     host_looks: bool = True
     uniform: Callable[[tuple[int, ...]], Tensor] | None = None
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.rehearsed import TRUSTS
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import OF_TAU, SourceView, Temper, TemperedAnswers, divide
@@ -49,6 +50,7 @@ class Responder:
     ) -> None:
         self.student, self.method, self.temper = student, method, temper
         self.state, self.source = state, source
+        self._novelty = Novelty(source.inputs) if source is not None and source.inputs else None
         self._constants: dict[int, Memory] = {}
 
     @property
@@ -98,11 +100,12 @@ class Responder:
         with self.state.transaction() as pending:
             batch, good, silent, view = self._screen(batch)
             permitted = good.all()
-            plan, update = self._step(batch, view, host, permitted, pending)
+            novelty = self._new(batch)
+            plan, update = self._step(batch, view, novelty, host, permitted, pending)
             if view is None and self.temper.kind in OF_TAU:
                 view = self._view(batch, update.source_logits)
             checks = (student.finite_statistics(), *update.checks)
-            tempered, tau = self._temper(update.logits.detach(), view, good)
+            tempered, tau = self._temper(update.logits.detach(), view, good, novelty)
             stands = all_hold([Check(permitted, ""), *(check for check in checks if check.undoes)])
             memory = self.state.staged(update.memory)
             pending.commit(
@@ -149,8 +152,19 @@ class Responder:
         with torch.no_grad():
             return self.temper.view(self.student.source_logits(batch) if logits is None else logits)
 
+    def _new(self, batch: Batch) -> Tensor | None:
+        """The novelty of the samples of all processes, where source inputs were measured."""
+        found = None if self._novelty is None else self._novelty(batch.samples())
+        return None if found is None else self.student.gather(found, "novelty")
+
     def _step(
-        self, batch: Batch, view: SourceView | None, host: HostInputs, permitted: Tensor, pending: Pending
+        self,
+        batch: Batch,
+        view: SourceView | None,
+        novelty: Tensor | None,
+        host: HostInputs,
+        permitted: Tensor,
+        pending: Pending,
     ) -> tuple[Plan, Update]:
         context = self.context(batch, looks=host.looks)
         plan = self.method.plan(context)
@@ -161,7 +175,9 @@ class Responder:
         self.student.permission = permitted
         try:
             update = self.method.step(
-                context._replace(view=view, plan=plan, counts=host.counts, uniform=host.uniform)
+                context._replace(
+                    view=view, novelty=novelty, plan=plan, counts=host.counts, uniform=host.uniform
+                )
             )
         finally:
             self.student.permission = None
@@ -174,7 +190,7 @@ class Responder:
         return plan, update
 
     def _temper(
-        self, logits: Tensor, view: SourceView | None, good: Tensor
+        self, logits: Tensor, view: SourceView | None, good: Tensor, novelty: Tensor | None
     ) -> tuple[TemperedAnswers, Tensor | None]:
         """The answers after tempering, and tau of the good samples."""
         logits = self._wide(logits)
@@ -182,7 +198,7 @@ class Responder:
             view = view._replace(tau=torch.where(good, view.tau, torch.nan))
         if view is None and self.temper.rehearsed is None:
             return TemperedAnswers(logits, None, NO_TENSORS), None
-        tempered = self.temper.divide(self.state.temperature, logits, view, good)
+        tempered = self.temper.divide(self.state.temperature, logits, view, good, novelty)
         return tempered, None if view is None else view.tau
 
     def _observed(self, looks: bool) -> Memory:

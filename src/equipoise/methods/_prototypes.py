@@ -49,28 +49,29 @@ def _learned(memory: Memory, head: nn.Linear, features: Tensor, logits: Tensor) 
     return {**sums, SPREAD_TOTALS: tally + torch.stack([*spreads, good.sum().double()])}
 
 
-def blend(memory: Memory, head: WatchedHead, logits: Tensor) -> Tensor:
+def blend(memory: Memory, head: WatchedHead, logits: Tensor, new: Tensor | None = None) -> Tensor:
     """The head's logits and the prototypes', the latter stretched to the same spread.
 
     z = (1 − w) · (W f + b) + w · rho · f · v with v_c the unit prototype of class c,
     w = ½ · N / (N + 100 C) for N samples and C classes, and rho = Σ std_c(W f + b) / Σ std_c(f · v), over all
-    samples since the last reset. Without a linear head or prototypes, the logits are the model's.
+    samples since the last reset. Without a linear head or prototypes, the logits are the model's. Where
+    inputs have changed in part, w is multiplied by that share (`new`; None: 1).
     """
     if head.features is None or CLASS_SUMS not in memory:
         return logits
-    share, stretched = _share(memory), _stretched(memory)
+    share, stretched = _share(memory, new), _stretched(memory)
     wide = at_least_single(logits)
     theirs = (at_least_single(head.features) @ stretched.T).to(wide.dtype)  # autocast may have narrowed it
     return torch.lerp(wide, theirs, share.to(wide.dtype)).to(logits.dtype)
 
 
-def export_blended(student: Student, memory: Memory) -> nn.Module:
+def export_blended(student: Student, memory: Memory, new: Tensor | None = None) -> nn.Module:
     """A copy of the network whose one linear head answers as `blend` does."""
     if CLASS_SUMS not in memory:
         return student.export()
     if student.head is None:
         raise StateError("poise finds the head in a forward: answer a batch before detach()")
-    layer, share = linear_layer(student.model, student.head), _share(memory)
+    layer, share = linear_layer(student.model, student.head), _share(memory, new)
     weight = at_least_single(layer.weight.detach())
     weight = torch.lerp(weight, _stretched(memory), share.to(weight.dtype)).to(layer.weight.dtype)
     bias = None if layer.bias is None else layer.bias.detach() * (1 - share).to(layer.bias.dtype)
@@ -85,9 +86,10 @@ def check_prototypes(memory: Memory, classes: int | None) -> None:
         raise StateError("the state's prototypes are not those of this model's head")
 
 
-def _share(memory: Memory) -> Tensor:
+def _share(memory: Memory, new: Tensor | None) -> Tensor:
     samples = memory[SPREAD_TOTALS][2]
-    return samples / (samples + HALF_WEIGHT_SAMPLES * len(memory[CLASS_SUMS])) / 2
+    most = samples / (samples + HALF_WEIGHT_SAMPLES * len(memory[CLASS_SUMS])) / 2
+    return most if new is None else most * new.to(most)
 
 
 def _stretched(memory: Memory) -> Tensor:

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from equipoise.calibration import novelty
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Counts, Memory, Method, Update
 from equipoise.methods._prototypes import PROTOTYPES, blend, check_prototypes, export_blended, learn
 from equipoise.network.flags import Check
-from equipoise.network.following import settled_age
+from equipoise.network.following import Return, settled_age
+from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.student import Student
 from equipoise.options import flag, option
 from equipoise.registry import register
 
 AGE, LIMITS = "age", "norm_limits"
+NOVELTY, LIMIT, SOURCE = "novelty", "novelty_limit", "source."
 
 
 @register
@@ -24,8 +27,10 @@ class PoiseMethod(Method):
 
     Normalisation statistics follow the stream, and start anew when it jumps (`network.following`); where the
     model ends in a linear layer, class prototypes help it (`_prototypes.blend`, the DEC paper's combination
-    with T3A). One forward a batch. With a rehearsal the answers are as confident as they are estimated to be
-    accurate, and the source model answers where adapting is estimated to be worse.
+    with T3A). On tables both do so only as far as rows are unlike source rows (`calibration.novelty`): rows
+    of one class or group are no change of the world. One forward a batch. With a rehearsal the answers are as
+    confident as they are estimated to be accurate, and the source model answers where adapting is estimated
+    to be worse.
 
     Args:
         norm_momentum: how fast normalisation statistics follow: the share that 50 samples have in them.
@@ -47,32 +52,54 @@ class PoiseMethod(Method):
     falls_back: bool = flag(True)
 
     def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
-        """The age of the statistics, samples since the last jump, where jumps can be seen."""
-        return {AGE: settled_age(student.device)} if self.constants(student, source) else {}
+        """The samples since the last jump, and a window of novelty, where either can be seen."""
+        known, found = self.constants(student, source), dict[str, Tensor]()
+        if LIMITS in known:
+            found[AGE] = settled_age(student.device)
+        if LIMIT in known:
+            found[NOVELTY] = novelty.at_rest(student.device)
+        return found
 
     def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
-        """The limits of source batches, beyond which a batch is a jump; none without batch norm."""
-        return {LIMITS: source.norm_limits.to(student.device)} if source and len(source.norm_limits) else {}
+        """Limits beyond which a batch is a jump, or its rows are new, as far as there are any.
+
+        With the latter also the source's statistics, to which rows return that are not new.
+        """
+        device, found = student.device, dict[str, Tensor]()
+        if source is not None and len(source.norm_limits):
+            found[LIMITS] = source.norm_limits.to(device)
+        if source is not None and "limit" in source.inputs:
+            values = student.source_values(student.statistics)
+            found[LIMIT] = source.inputs["limit"].to(device)
+            found |= prefixed(SOURCE, {name: value.to(device) for name, value in values.items()})
+        return found
 
     def step(self, context: Context) -> Update:
         """Let statistics and prototypes follow the batch."""
-        student, memory, limits = context.student, dict(context.memory), context.constants.get(LIMITS)
-        momentum = self.norm_momentum
+        student, memory, known = context.student, dict(context.memory), context.constants
+        momentum, limits, new, back = self.norm_momentum, known.get(LIMITS), None, None
+        if NOVELTY in memory and context.novelty is not None:
+            memory[NOVELTY] = novelty.after(memory[NOVELTY], context.novelty, known[LIMIT])
+            new = novelty.share_of_new(memory[NOVELTY])
+            back = Return(part(known, SOURCE), new)
         with torch.no_grad(), student.watched() as head:
-            logits, age = student.on_running_statistics(context.batch, momentum, limits, memory.get(AGE))
+            logits, age = student.on_running_statistics(
+                context.batch, momentum, limits, memory.get(AGE), back
+            )
             used = logits.isfinite().all(1).sum()
             memory |= learn(memory, head, logits) | ({} if age is None else {AGE: age})
             some = Check(used > 0, "non-finite logits", undoes=False)
-            return Update(blend(memory, head, logits), memory, used, checks=(some,))
+            return Update(blend(memory, head, logits, new), memory, used, checks=(some,))
 
     def answer(self, context: Context) -> Answer:
         """The student's logits in eval mode, with the prototypes as they are."""
         with context.student.watched() as head:
-            return Answer(blend(context.memory, head, context.student.frozen(context.batch)))
+            logits = context.student.frozen(context.batch)
+            return Answer(blend(context.memory, head, logits, _new(context.memory)))
 
     def export(self, student: Student, memory: Memory) -> nn.Module:
         """A copy of the student with the prototypes in its head."""
-        return export_blended(student, memory)
+        return export_blended(student, memory, _new(memory))
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse prototypes of another number of classes."""
@@ -82,3 +109,8 @@ class PoiseMethod(Method):
     def compares(self) -> bool:
         """Whether the source model may answer."""
         return self.falls_back
+
+
+def _new(memory: Memory) -> Tensor | None:
+    """How far the inputs have changed; None where that is not seen."""
+    return novelty.share_of_new(memory[NOVELTY]) if NOVELTY in memory else None

@@ -1,6 +1,6 @@
 """Normalisation statistics that follow a stream: slowly while it stays as it is, at once when it jumps."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import log
 from typing import NamedTuple
@@ -62,6 +62,19 @@ class Jumps(NamedTuple):
         return torch.lerp(self.limits[place, before], self.limits[place, after], part)
 
 
+class Return(NamedTuple):
+    """Statistics of the source that a batch moves back to, as far as nothing about it is new.
+
+    Attributes:
+        source: the running statistics of the source model, by their names in the model.
+        new: the share of the batch in what its statistics are taken for, a single number; the source has the
+            rest.
+    """
+
+    source: Mapping[str, Tensor]
+    new: Tensor
+
+
 class Followed:
     """The age of the statistics after what happened in a block of `following_statistics`."""
 
@@ -71,7 +84,11 @@ class Followed:
 
 @contextmanager
 def following_statistics(
-    model: nn.Module, momentum: float | Tensor, measure: Measure = moments, jumps: Jumps | None = None
+    model: nn.Module,
+    momentum: float | Tensor,
+    measure: Measure = moments,
+    jumps: Jumps | None = None,
+    back: Return | None = None,
 ) -> Iterator[Followed]:
     """Normalise with the running statistics, which the batch has joined just before.
 
@@ -86,9 +103,13 @@ def following_statistics(
     With `jumps`, a batch that is further from the running statistics of one of the first layers than its
     limit starts the average anew from that layer on: with m samples since then, the share is
     n / max(m + n, 16) until that falls below a. Every decision is made on the device.
+
+    With `back`, a batch is taken for a mixture of its own samples, in the share `new`, and of source samples:
+    where nothing is new the statistics return to those of the source.
     """
     layers = batch_norm_layers(model)
     places = {id(layer): place for place, layer in enumerate(layers)}
+    named = {id(module): f"{prefix}." if prefix else "" for prefix, module in model.named_modules()}
     followed = Followed(None if jumps is None else jumps.age)
     watched = 0 if jumps is None else len(jumps.limits)
     known: dict[str, Tensor] = {}
@@ -111,6 +132,11 @@ def following_statistics(
 
     def join(layer: _BatchNorm, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         rows, _, centre, fresh = measure(input_of(args, kwargs))
+        if back is not None:
+            start, spread = (back.source[named[id(layer)] + name].to(centre) for name in _STATISTICS)
+            new = back.new.to(centre)
+            fresh = torch.lerp(spread, fresh, new) + new * (1 - new) * (centre - start).square()
+            centre = torch.lerp(start, centre, new)
         if torch.is_grad_enabled():
             layer._buffers.update({name: layer.get_buffer(name).clone() for name in _STATISTICS})
         mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")

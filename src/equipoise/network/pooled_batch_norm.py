@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
-from equipoise.network.following import Followed, Jumps, following_statistics
+from equipoise.network.following import Followed, Jumps, Return, following_statistics
 from equipoise.network.normalisation import (
     Measure,
     Moments,
@@ -179,11 +179,12 @@ def pooled_following(
     ranks: Ranks,
     counts: Sequence[int],
     jumps: Jumps | None = None,
+    back: Return | None = None,
 ) -> Iterator[Followed]:
     """`following.following_statistics` where the batch is that of all ranks, `counts` their rows."""
     measure = _measure(ranks, counts)
     with (
-        following_statistics(model, momentum, measure, jumps) as followed,
+        following_statistics(model, momentum, measure, jumps, back) as followed,
         _pooled(model, ranks, counts),
     ):
         yield followed

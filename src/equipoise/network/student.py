@@ -13,7 +13,7 @@ from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.network.compiled import Compiler
 from equipoise.network.flags import Check, all_hold, host_knows, reads_are_free
-from equipoise.network.following import Jumps
+from equipoise.network.following import Jumps, Return
 from equipoise.network.head import SeenHead, WatchedHead, watch_head
 from equipoise.network.layout import Layout, needs_contiguous
 from equipoise.network.modules import device_of, fingerprint, frozen_copy
@@ -126,7 +126,12 @@ class Student:
             return self._forward(batch)
 
     def on_running_statistics(
-        self, batch: Batch, momentum: float | Tensor, limits: Tensor | None = None, age: Tensor | None = None
+        self,
+        batch: Batch,
+        momentum: float | Tensor,
+        limits: Tensor | None = None,
+        age: Tensor | None = None,
+        back: Return | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Update the running statistics by the batch, then normalise by them (`network.following`).
 
@@ -135,12 +140,13 @@ class Student:
             momentum: the share that 50 samples have in the statistics; a 0-d tensor for one that changes.
             limits: divergences of source batches; a batch beyond them starts the statistics anew.
             age: the samples since that happened last.
+            back: the source's statistics, which have a share where not all of a batch is new.
 
         Returns:
             The logits, and the new age; None without limits.
         """
         jumps = None if limits is None or age is None else Jumps(limits, age)
-        following = pooled_following(self.model, momentum, self.ranks, self._rows(batch), jumps)
+        following = pooled_following(self.model, momentum, self.ranks, self._rows(batch), jumps, back)
         with following as followed:
             logits = self._forward(batch, hooked=True)
         return logits, followed.age

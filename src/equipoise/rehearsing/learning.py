@@ -7,6 +7,7 @@ from torch import Tensor
 
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
+from equipoise.calibration.novelty import LEAST_LIMIT
 from equipoise.calibration.process import SCATTER, Process, fit_process
 from equipoise.calibration.rehearsal import Rehearsal, Run, logit
 from equipoise.calibration.rehearsed import LEAD
@@ -14,7 +15,7 @@ from equipoise.calibration.ridge import fit_ridge
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.rehearsing.streams import RehearsedStream
 
-FLOORS = torch.tensor([0.3, 0.03, 0.1, 0.04, 0.05, 0.3], dtype=torch.float64)
+FLOORS = torch.tensor([0.3, 0.03, 0.1, 0.04, 0.05, 0.3, 0.1], dtype=torch.float64)
 """The least spread of each feature of a window: smaller changes over the shifts are noise."""
 
 BY_ITSELF = FLOORS.index_fill(0, torch.tensor([window.FEATURES.index("disagreement")]), torch.inf)
@@ -60,6 +61,8 @@ def learned(
         gap = fit_ridge(both, logit(hits[:, 1]) - logit(hits[:, 0]), weight, torch.cat([FLOORS, FLOORS]))
         apart = window.disagreement(snapshots[:, 0])[ahead <= 0]
         disagreement = float(apart.max()) if len(apart) else 0.0
+    unshifted = torch.tensor([name == NO_SHIFT for name in shifts])
+    familiar = float(window.novelty(snapshots[unshifted, 0]).quantile(0.9).clamp(min=LEAST_LIMIT))
     wholes = torch.stack([stream.whole for stream in streams])
     right = window.temperature_for(wholes, torch.stack([_accuracies(stream) for stream in streams]))
     runs, bins = _runs(streams, student if compared is None else compared)
@@ -75,6 +78,7 @@ def learned(
         source=source,
         lead=lead,
         gap=gap,
+        familiar=familiar,
         disagreement=disagreement,
         prior=still.whole / whole.unsqueeze(1),
         coolest=right.amin(0).clamp(max=1.0),

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import Dataset
 
+from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.core.method import Method
@@ -118,7 +119,8 @@ def rehearse(
         own = {"tempering": "none", "distributed": False, "inputs": as_it_is, "outputs": outputs}
         adapter = create(method, model, bare, **own, **options)
         near = labelled.near(adapter.device)
-        setup = RehearsalSetup(adapter, measured.num_classes, near, batch_size, seed)
+        novelty = Novelty(measured.inputs) if measured.inputs else None
+        setup = RehearsalSetup(adapter, measured.num_classes, near, batch_size, seed, novelty)
         found = learned(adapter, run_streams(setup, chosen, progress), len(labelled), batch_size, seed)
     return replace(measured, rehearsals={**measured.rehearsals, method: found})
 

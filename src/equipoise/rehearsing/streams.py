@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
+from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.errors import RehearsalError
 from equipoise.network.nested import leaves
@@ -28,13 +29,23 @@ SNAPSHOT = 500
 
 @dataclass(frozen=True)
 class RehearsalSetup:
-    """A method without tempering, which takes the inputs as they are, and samples to rehearse it with."""
+    """A method without tempering, which takes the inputs as they are, and samples to rehearse it with.
+
+    Attributes:
+        adapter: the method.
+        classes: of the model.
+        labelled: the samples.
+        batch_size: of the streams.
+        seed: of everything random.
+        novelty: of inputs, where that was measured.
+    """
 
     adapter: Adapter
     classes: int
     labelled: Labelled
     batch_size: int
     seed: int
+    novelty: Novelty | None = None
 
 
 @dataclass(frozen=True)
@@ -92,10 +103,12 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
     for name, batch in _batches(setup, own):
         with named_errors(name):
             there = mapped(batch.inputs, lambda t: t.to(device))
-            logits = _answers(adapter, shifted_inputs(there, shifts[name], setup.seed + own.seed))
+            inputs = shifted_inputs(there, shifts[name], setup.seed + own.seed)
+            logits = _answers(adapter, inputs)
+            new = None if setup.novelty is None else setup.novelty(leaves(inputs))
         good = logits.isfinite().all(2).all(0)
         hits = (logits.argmax(2) == batch.labels) & good
-        fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
+        fresh = torch.cat([window.sums(logits, good, new), hits.sum(1, keepdim=True).float()], 1)
         windows, whole = window.after(windows, fresh), whole + fresh
         behind = logits[0][good] - logits[0][good].amax(1, keepdim=True)
         confidences.append(window.confidences(behind))
