@@ -45,8 +45,9 @@ class Estimate:
         low: lower end of a 90 % interval.
         high: its upper end.
         inside: whether the window is as near to rehearsed ones as they are to those of other shifts, and the
-            answers do not look clearly more accurate than without shift where the inputs are new; if not,
-            the interval is wider, or the value no higher than without shift (`believed`).
+            answers do not look clearly more accurate than without shift where the inputs are new, and the
+            weights are no further from the source model's than in rehearsal; if not, the interval is wider,
+            or the value no higher than without shift (`believed`).
     """
 
     value: float
@@ -105,6 +106,8 @@ class Rehearsal:
             model was not asked.
         familiar: the novelty of inputs (`novelty.Novelty`) that nine in ten windows without shift kept below,
             in any order and in any shares of classes; at least .2.
+        reach: how far the weights that learn were from the source model's at most, ‖θ − θ₀‖ / ‖θ₀‖; 0 for a
+            method that learns none.
         disagreement: the largest share of answers of a window in which the adapted model names another class
             than the source model, over rehearsed windows in which adapting lost nothing; None where the
             source model was not asked.
@@ -127,6 +130,7 @@ class Rehearsal:
     lead: Process | None
     gap: Ridge | None
     familiar: float
+    reach: float
     disagreement: float | None
     prior: Tensor
     coolest: Tensor
@@ -143,28 +147,35 @@ class Rehearsal:
         """The mean distance of estimated and true accuracy, each estimated without its own shift."""
         return sum(abs(run.estimate - run.accuracy) for run in self.runs) / len(self.runs)
 
-    def estimates(self, windows: Tensor) -> tuple[Estimate, Estimate | None]:
-        """The accuracy of the answers in windows (models, width), and of the source model if it has one."""
+    def estimates(self, windows: Tensor, weight_distance: float = 0.0) -> tuple[Estimate, Estimate | None]:
+        """The accuracy of the answers in windows (models, width), and of the source model if it has one.
+
+        Where the weights that learn are further from the source model's than in rehearsal, nothing rehearsed
+        is like them: the interval of the adapted model is wider in proportion.
+        """
+        stretch = max(1.0, weight_distance / self.reach) if self.reach > 0 else 1.0
         seen = windows.detach().double().cpu()
         x, rows, new = window.features(seen), float(seen[0, window.COUNT]), window.novelty(seen[0])
-        found = [
-            self._estimate(process, x[at], rows, new) for at, process in enumerate(self.processes(len(seen)))
-        ]
+        fitted = enumerate(self.processes(len(seen)))
+        found = [self._estimate(own, x[at], rows, new, 1.0 if at else stretch) for at, own in fitted]
         return found[0], found[1] if len(found) > 1 else None
 
-    def _estimate(self, process: Process, x: Tensor, rows: float, novelty: Tensor) -> Estimate:
+    def _estimate(
+        self, process: Process, x: Tensor, rows: float, novelty: Tensor, stretch: float
+    ) -> Estimate:
         """An estimate in logits with its interval.
 
-        The half width is √(h² + z² / (n · a · (1 − a) + 1)) with h that of the process, z = 1.645, n the
-        samples in the window and a the estimate.
+        The half width is s · √(h² + z² / (n · a · (1 − a) + 1)) with h that of the process, z = 1.645, n the
+        samples in the window, a the estimate and s the stretch.
         """
         found = process(x)
         value = believed(found, process.at_rest, novelty, self.familiar)
         a = float(value.sigmoid())
-        half = math.sqrt(float(process.half_width(x)) ** 2 + 1.645**2 / (rows * a * (1 - a) + 1))
+        half = stretch * math.sqrt(float(process.half_width(x)) ** 2 + 1.645**2 / (rows * a * (1 - a) + 1))
         low, high = (float(torch.sigmoid(value + side * half)) for side in (-1, 1))
         better = bool(found > process.at_rest + ROOM) and bool(novelty > self.familiar)
-        return Estimate(a, low, high, bool(process.distance(x) <= 1) and not better)
+        near = bool(process.distance(x) <= 1) and stretch <= 1
+        return Estimate(a, low, high, near and not better)
 
     def processes(self, models: int) -> tuple[Process, ...]:
         """The regressions for windows of the answers alone, or of the source model's as well."""
@@ -197,7 +208,7 @@ class Rehearsal:
 
     def to_json(self) -> str:
         """Everything but the tensors, as text."""
-        known = ("method", "options", "samples", "batch_size", "seed", "familiar", "disagreement")
+        known = ("method", "options", "samples", "batch_size", "seed", "familiar", "reach", "disagreement")
         own = {name: getattr(self, name) for name in known}
         return json.dumps({"version": _VERSION, **own, "runs": [asdict(run) for run in self.runs]})
 

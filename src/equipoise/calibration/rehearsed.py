@@ -138,9 +138,14 @@ class RehearsedTemperature:
             return None
         return self.judge(observed[WINDOWS][:, 0], observed[TRUSTS]).temperatures[1]
 
-    def estimates(self, observed: Mapping[str, Tensor]) -> tuple[Estimate, Estimate | None]:
-        """The estimated accuracy of the adapted model and of the source model over the window."""
-        return self.rehearsal.estimates(observed[WINDOWS][:, 0])
+    def estimates(
+        self, observed: Mapping[str, Tensor], weight_distance: float = 0.0
+    ) -> tuple[Estimate, Estimate | None]:
+        """The estimated accuracy of the adapted model and of the source model over the window.
+
+        `weight_distance` is how far the weights that learn are from the source model's.
+        """
+        return self.rehearsal.estimates(observed[WINDOWS][:, 0], weight_distance)
 
     def _on(self, device: torch.device) -> _Constants:
         """The regressions on a device; copied there once."""

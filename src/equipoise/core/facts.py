@@ -74,6 +74,12 @@ class AdapterFacts(LearningModule):
         return self._respond.student.learned
 
     @property
+    @one_at_a_time
+    def weight_distance(self) -> float:
+        """How far the parameters that learn are from the source model's, ‖θ − θ₀‖ / ‖θ₀‖."""
+        return float(self._respond.student.weight_distance())
+
+    @property
     def model_fingerprint(self) -> str:
         """A hash of the source model's weights."""
         return self._respond.student.fingerprint
@@ -137,7 +143,10 @@ class AdapterFacts(LearningModule):
     @property
     def _estimates(self) -> tuple[Estimate | None, Estimate | None]:
         rehearsed = self._respond.temper.rehearsed
-        return (None, None) if rehearsed is None else rehearsed.estimates(self._respond.state.temperature)
+        if rehearsed is None:
+            return None, None
+        far = float(self._respond.student.weight_distance())
+        return rehearsed.estimates(self._respond.state.temperature, far)
 
     @one_at_a_time
     def footprint(self) -> Footprint:

@@ -75,6 +75,7 @@ class Record:
         temperature: the divisor of the logits.
         rehearsal: of the method, where the temperature comes from one.
         observed: the observations of that temperature, the batch included.
+        weight_distance: how far the weights that learn are from the source model's, after the batch.
         source_logits: those of the source model, a row for each sample; None where it was not asked.
     """
 
@@ -93,6 +94,7 @@ class Record:
     temperature: Tensor | None = None
     rehearsal: Rehearsal | None = None
     observed: Mapping[str, Tensor] = field(default_factory=dict)
+    weight_distance: float | Tensor = 0.0
     source_logits: Tensor | None = None
 
     def read(self) -> Step:
@@ -105,9 +107,10 @@ class Record:
         bits = entropy(self.answer)
         bits = bits[bits.isfinite()]
         trusts = bool(self.observed[TRUSTS]) if self.rehearsal else False
-        own, theirs = (
-            self.rehearsal.estimates(self.observed[WINDOWS][:, 0]) if self.rehearsal else (None, None)
-        )
+        own, theirs = None, None
+        if self.rehearsal:
+            far = float(self.weight_distance)
+            own, theirs = self.rehearsal.estimates(self.observed[WINDOWS][:, 0], far)
         return Step(
             samples=self.samples,
             used=used,

@@ -133,6 +133,7 @@ class Responder:
             temperature=tempered.temperature,
             rehearsal=rehearsal,
             observed=self._observed(host.looks) if rehearsal else {},
+            weight_distance=student.weight_distance() if rehearsal and student.learned else 0.0,
             source_logits=None if view is None else student.local(view.logits.detach()),
         )
 
@@ -224,6 +225,7 @@ class Responder:
             set_aside=batch.rows,
             rehearsal=None if rehearsed is None else rehearsed.rehearsal,
             observed=self._observed(True) if rehearsed else {},
+            weight_distance=student.weight_distance() if rehearsed and student.learned else 0.0,
         )
 
     # ------------------------------------------------------------------ answer only

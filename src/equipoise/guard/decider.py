@@ -56,12 +56,14 @@ class Options:
         cool_down: batches for which the adapter is held after an alarm.
         disagreement: the largest share of answers that differed from the source model's in rehearsal where
             adapting lost nothing; None without one.
+        reach: how far the weights moved from the source model's in rehearsal at most; None without one.
     """
 
     tolerance: float = 0.05
     delta: float = 0.01
     cool_down: int = 20
     disagreement: float | None = None
+    reach: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Watch:
             Collapse(EProcess(MOVED_ANSWERS, delta, EVIDENCE_HALF_LIFE)),
             Disagreement.beyond(options.disagreement, tolerance, delta, DISAGREEMENT_HALF_LIFE),
             BelowSource(tolerance),
-            Runaway(weights),
+            Runaway.within(options.reach, weights),
             **kept,
         )
 
@@ -157,6 +159,7 @@ class Watch:
             [
                 watch.below.tolerance,
                 watch.disagreement.limit,
+                watch.runaway.farthest,
                 *((p.epsilon, p.delta, p.half_life) for p in watch.processes.values()),
             ]
             for watch in (self, fresh)

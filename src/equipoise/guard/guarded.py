@@ -80,6 +80,7 @@ class Guarded:
             number("delta", delta, low=1e-9, high=0.5),
             integer("cool_down", cool_down, low=1),
             None if adapter.rehearsal is None else adapter.rehearsal.disagreement,
+            None if adapter.rehearsal is None else adapter.rehearsal.reach,
         )
         self._every = integer("every", every, low=1)
         self._snapshots = Snapshots(integer("keep", keep, low=1), folder)

@@ -33,6 +33,9 @@ LEAST_DISAGREEMENT, MOST_DISAGREEMENT = 0.01, 0.99
 FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
 """The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
 
+BEYOND_REHEARSAL = 2.0
+"""The limit of the weights of a rehearsed method, in units of how far they moved in rehearsal at most."""
+
 LARGEST_STEP = 0.05
 """The limit of the rise of the weights' distance in one batch: some 35 times TENT's at its rate of 0.001."""
 
@@ -320,6 +323,7 @@ class Runaway:
         statistics: the distance of the running statistics.
         finite: whether everything is finite.
         calm: the last batch at which everything was at most half of its limit.
+        farthest: the limit of the weights.
     """
 
     weights: float = 0.0
@@ -327,11 +331,18 @@ class Runaway:
     statistics: float = 0.0
     finite: bool = True
     calm: int = 0
+    farthest: float = FARTHEST_WEIGHTS
+
+    @classmethod
+    def within(cls, reach: float | None, weights: float = 0.0) -> "Runaway":
+        """The trigger for weights that moved so far in rehearsal at most; None or 0: not known."""
+        most = BEYOND_REHEARSAL * reach if reach else FARTHEST_WEIGHTS
+        return cls(weights, farthest=min(most, FARTHEST_WEIGHTS))
 
     def after(self, seen: Observation, batch: int) -> "Runaway":
         """The trigger after a batch."""
         step = max(seen.weights - self.weights, 0.0)
-        after = Runaway(seen.weights, step, seen.statistics, seen.finite, self.calm)
+        after = Runaway(seen.weights, step, seen.statistics, seen.finite, self.calm, self.farthest)
         calm = seen.finite and all(2 * value <= limit for value, limit, _ in after._limits)
         return replace(after, calm=batch) if calm else after
 
@@ -339,7 +350,7 @@ class Runaway:
     def _limits(self) -> list[tuple[float, float, str]]:
         return [
             (self.step, LARGEST_STEP, "the weights moved away from the source model's, in one batch,"),
-            (self.weights, FARTHEST_WEIGHTS, "the weights have moved from the source model's"),
+            (self.weights, self.farthest, "the weights have moved from the source model's"),
             (
                 self.statistics,
                 FARTHEST_STATISTICS,

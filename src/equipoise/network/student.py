@@ -172,6 +172,18 @@ class Student:
         """The source model's values of adapting tensors, by name."""
         return self.teacher.tensors(list(names))
 
+    def weight_distance(self) -> Tensor:
+        """How far the weights that learn are from the source model's, ‖θ − θ₀‖ / ‖θ₀‖; 0 where none learn."""
+        source = self.source_values(self.learned)
+        pairs = [
+            (value.detach().float(), source[name].to(value).float()) for name, value in self.learned.items()
+        ]
+        if not pairs:
+            return torch.zeros((), device=self.device)
+        apart = torch.stack([(value - start).square().sum() for value, start in pairs]).sum()
+        length = torch.stack([start.square().sum() for _, start in pairs]).sum()
+        return (apart / length.clamp(min=torch.finfo(length.dtype).tiny)).sqrt()
+
     def values(self) -> dict[str, Tensor]:
         """Copies of the adapting weights and statistics, at least in single precision, to average."""
         floats = {name: t.detach() for name, t in self.adapting.items() if t.is_floating_point()}

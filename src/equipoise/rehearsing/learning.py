@@ -79,6 +79,7 @@ def learned(
         lead=lead,
         gap=gap,
         familiar=familiar,
+        reach=max(stream.weight_distance for stream in streams),
         disagreement=disagreement,
         prior=still.whole / whole.unsqueeze(1),
         coolest=right.amin(0).clamp(max=1.0),

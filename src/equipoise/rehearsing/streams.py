@@ -62,6 +62,7 @@ class RehearsedStream:
         confidences: of each answer at each temperature of the grid, (N, grid).
         right: whether each answer is right, (N).
         source_right: the share of right answers of the source model, if the method compares itself with it.
+        weight_distance: how far the weights that learn were from the source model's at most, at snapshots.
     """
 
     shift: str
@@ -73,6 +74,7 @@ class RehearsedStream:
     confidences: Tensor
     right: Tensor
     source_right: float | None
+    weight_distance: float
 
 
 def run_streams(setup: RehearsalSetup, shifts: Shifts, progress: bool) -> list[RehearsedStream]:
@@ -98,7 +100,7 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
     models = 2 if adapter.method.compares else 1
     windows = torch.zeros(models, 2, window.width(setup.classes) + 1)
     whole = torch.zeros(models, windows.shape[2])
-    snapshots, names, confidences, right, seen = [], [], [], [], 0
+    snapshots, names, confidences, right, seen, farthest = [], [], [], [], 0, 0.0
     total = sum(len(part.rows) for part in own.parts)
     for name, batch in _batches(setup, own):
         with named_errors(name):
@@ -117,6 +119,7 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
         if seen // SNAPSHOT > (seen - len(batch)) // SNAPSHOT or seen == total:
             snapshots.append(windows[:, 0])
             names.append(name)
+            farthest = max(farthest, adapter.weight_distance)
     if not bool(whole[0, window.COUNT] > 0):
         raise RehearsalError(f"the shift {own.shift!r} left no sample with a finite answer")
     noted = torch.stack(snapshots).double()
@@ -130,6 +133,7 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
         torch.cat(confidences),
         torch.cat(right),
         float(whole[1, -1] / whole[1, window.COUNT]) if models == 2 else None,
+        farthest,
     )
 
 
