@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.agreement import agreement_temperature, median
-from equipoise.calibration.rehearsal import Rehearsal
+from equipoise.calibration.rehearsal import Rehearsal, countable
 from equipoise.calibration.rehearsed import RehearsedTemperature
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.window import GRID
@@ -202,6 +202,7 @@ class Temper:
 
         Nor do samples that the source model cannot judge (its logits are not finite, or zero), or answers
         that are not finite; where each sample has its own temperature, theirs is the largest of the others'.
+        For a rehearsed temperature, nor do answers so large that a window cannot hold their norm.
         """
         sound = good & logits.isfinite().all(1)
         if self.rehearsed is not None:
@@ -223,8 +224,9 @@ class Temper:
         view: SourceView | None,
         sound: Tensor,
     ) -> TemperedAnswers:
+        sound = sound & countable(logits)
         if view is not None:
-            sound = sound & view.logits.isfinite().all(1)
+            sound = sound & countable(view.logits)
         after, verdict = rehearsed.after(observed, logits, None if view is None else view.logits, sound)
         temperature = torch.where(verdict.trusts, verdict.temperatures[-1], verdict.temperatures[0])
         if view is not None:

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
+from equipoise.calibration.rehearsal import countable
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.errors import RehearsalError
 from equipoise.network.nested import leaves
@@ -93,7 +94,7 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
         with named_errors(name):
             there = mapped(batch.inputs, lambda t: t.to(device))
             logits = _answers(adapter, shifted_inputs(there, shifts[name], setup.seed + own.seed))
-        good = logits.isfinite().all(2).all(0)
+        good = countable(logits).all(0)
         hits = (logits.argmax(2) == batch.labels) & good
         fresh = torch.cat([window.sums(logits, good), hits.sum(1, keepdim=True).float()], 1)
         windows, whole = window.after(windows, fresh), whole + fresh
