@@ -166,14 +166,17 @@ def test_a_rehearsal_is_of_the_held_out_images(
 
 def doubting(source: SourceStatistics, trusts: bool) -> SourceStatistics:
     """The same with a rehearsal that finds half of the answers right, and the source model far from that."""
-    found = source.rehearsal_of("poise")
+    found, sign = source.rehearsal_of("poise"), 1.0 if trusts else -1.0
+    assert found.gap is not None
+    gap = replace(found.gap, weights=0 * found.gap.weights, bias=0 * found.gap.bias + 9.0 * sign)
     changed = replace(
         found,
         student=always(found.student, 0.0),
         compared=always(found.compared, 0.0),
-        source=always(found.source, 9.0 if trusts else -9.0),
-        lead=always(found.lead, 2.5 if trusts else -2.5),
-        disagreement=-1.0,  # any disagreement is more, and so the lead decides
+        source=always(found.source, 9.0 * sign),
+        lead=always(found.lead, 2.5 * sign),
+        gap=gap,
+        disagreement=1.0,  # no disagreement is more, so that the lead decides
         hottest=torch.full_like(found.hottest, 20.0),
     )
     return replace(source, rehearsals={"poise": changed})

@@ -164,51 +164,103 @@ def two_windows(disagreement: float = 0.2) -> Tensor:
     return slow
 
 
-ENTERS, STAYS, AGAINST, FOR = 0.06, 0.03, -0.5, 0.5
+def share(value: float) -> float:
+    """The accuracy of a logit."""
+    return 1 / (1 + math.exp(-value))
+
+
+def lead_of(mine: float, theirs: float, lead: float, gap: float) -> float:
+    """The mean of the estimated leads: of the logits of both accuracies, a lead, and a gap of logits.
+
+    The gap is added to the student's logit, and taken from the source model's: half of the one, half of the
+    other.
+    """
+    linear = (share(mine + gap) - share(mine)) / 2 + (share(theirs) - share(theirs - gap)) / 2
+    return (share(theirs) - share(mine) + lead + linear) / 3
+
+
+def answering(
+    mine: float, theirs: float, lead: float, gap: float, trusted: bool, disagreement: float = 0.1
+) -> bool:
+    """Whether the source model answers; in rehearsal at most .3 of the answers differed without loss."""
+    own = rehearsal(flat(mine), flat(theirs), lead=flat_lead(lead), gap=flat_gap(gap), disagreement=0.3)
+    slow, before = two_windows(disagreement), torch.tensor(trusted)
+    alone = RehearsedTemperature(own, compares=False)
+    assert not bool(alone.judge(slow[:1], before).trusts)
+    return bool(RehearsedTemperature(own, compares=True).judge(slow, before).trusts)
 
 
 @pytest.mark.parametrize(
-    ("lead", "gap", "disagreement", "trusted", "answers"),
+    ("mine", "theirs", "lead", "gap", "enters", "stays"),
     [
-        (ENTERS, FOR, 0.1, False, True),
-        (ENTERS, FOR, 0.1, True, True),
-        (0.04, FOR, 0.1, False, False),  # not by enough to begin
-        (0.04, FOR, 0.1, True, True),  # but to go on
-        (STAYS, FOR, 0.1, False, False),
-        (STAYS, FOR, 0.1, True, True),
-        (0.01, FOR, 0.1, True, False),
-        (0.0, FOR, 0.9, True, False),
-        (-0.2, FOR, 0.9, False, False),
-        (ENTERS, AGAINST, 0.1, False, False),  # the linear regression says no
-        (ENTERS, AGAINST, 0.1, True, False),
-        (0.5, AGAINST, 0.29, False, False),
-        (ENTERS, AGAINST, 0.31, False, True),  # more apart than in any rehearsed window without loss
-        (ENTERS, AGAINST, 0.31, True, True),
-        (STAYS, AGAINST, 0.31, True, True),
-        (STAYS, AGAINST, 0.31, False, False),  # however far apart, a lead is needed
-        (0.01, AGAINST, 0.9, True, False),
-        (ENTERS, 0.0, 0.1, False, False),
+        (0.4, 0.4, 0.16, 0.0, True, True),  # ahead by a third of .16
+        (0.4, 0.4, 0.14, 0.0, False, True),  # not by enough to begin, but to go on
+        (0.4, 0.4, 0.07, 0.0, False, True),
+        (0.4, 0.4, 0.05, 0.0, False, False),
+        (0.4, 0.4, 0.0, 0.0, False, False),
+        (0.0, 0.64, 0.0, 0.0, True, True),  # .655 less .5, by their own estimates alone
+        (0.0, 0.56, 0.0, 0.0, False, True),
+        (0.4, 0.4, 0.0, 0.7, True, True),  # .162, by the linear regression alone
+        (0.4, 0.4, 0.0, 0.6, False, True),
+        (0.0, 0.3, 0.05, 0.05, False, True),  # .074, .05 and .012
+        (0.0, 0.3, 0.05, 0.3, True, True),  # .074, .05 and .073
+        (0.4, 0.4, 0.5, -0.5, True, True),  # none of them decides alone
+        (0.4, 0.4, 0.2, -0.5, False, True),
+        (0.4, 0.4, 0.15, -0.5, False, False),
+        (0.4, 0.4, -0.2, 1.5, False, True),
+        (1.0, 0.0, 0.25, 0.5, False, True),
+        (-3.0, 3.0, -0.5, -1.0, True, True),
+        (3.0, -3.0, 0.8, 1.0, False, False),
+        (4.0, 4.0, 0.1, 2.0, True, True),  # a gap of logits is little accuracy where both are nearly right
+        (4.0, 4.0, 0.08, 2.0, False, True),
+        (3.0, -1.0, 0.5, 3.0, False, False),
+        (-0.4, -0.4, -0.16, 0.0, False, False),
     ],
 )
-def test_who_answers(lead: float, gap: float, disagreement: float, trusted: bool, answers: bool) -> None:
-    own = rehearsal(flat(0.4), flat(0.4), lead=flat_lead(lead), gap=flat_gap(gap), disagreement=0.3)
-    verdict = RehearsedTemperature(own, compares=True).judge(two_windows(disagreement), torch.tensor(trusted))
-    assert bool(verdict.trusts) is answers
-    alone = RehearsedTemperature(own, compares=False)
-    assert not bool(alone.judge(two_windows(disagreement)[:1], torch.tensor(trusted)).trusts)
+def test_who_answers(mine: float, theirs: float, lead: float, gap: float, enters: bool, stays: bool) -> None:
+    ahead = lead_of(mine, theirs, lead, gap)
+    assert (ahead > 0.05, ahead > 0.02) == (enters, stays)
+    assert answering(mine, theirs, lead, gap, trusted=False) is enters
+    assert answering(mine, theirs, lead, gap, trusted=True) is stays
 
 
-def test_estimates_of_both_models_do_not_decide_who_answers() -> None:
-    """The difference of two estimates has the errors of both: `lead` and `gap` are fitted to it."""
-    for mine, other in ((-3.0, 3.0), (3.0, -3.0)):
-        own = rehearsal(flat(mine), flat(other), lead=flat_lead(0.06), gap=flat_gap(0.1))
-        made = RehearsedTemperature(own, compares=True)
-        assert bool(made.judge(two_windows(), torch.tensor(False)).trusts)
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize(
+    ("mine", "theirs", "gap"),
+    [
+        (0.4, 0.4, 0.0),
+        (-1.0, 2.0, 0.5),
+        (2.0, -1.0, 0.5),
+        (0.3, 0.8, -1.5),
+        (-2.0, -2.5, 1.0),
+        (3.0, 3.0, 4.0),
+    ],
+)
+def test_the_lead_that_is_needed_is_what_the_other_estimates_leave(
+    mine: float, theirs: float, gap: float, trusted: bool
+) -> None:
+    needed = 3 * (0.02 if trusted else 0.05) - 3 * lead_of(mine, theirs, 0.0, gap)
+    assert answering(mine, theirs, needed + 0.002, gap, trusted)
+    assert not answering(mine, theirs, needed - 0.002, gap, trusted)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_models_that_differ_more_than_ever_without_loss_need_no_lead(trusted: bool) -> None:
+    worse = (3.0, -3.0, -1.0, -3.0)
+    assert not answering(*worse, trusted, disagreement=0.29)
+    assert not answering(*worse, trusted, disagreement=0.31)  # .05 more is tolerated
+    assert not answering(*worse, trusted, disagreement=0.34)
+    assert answering(*worse, trusted, disagreement=0.36)
+    assert answering(*worse, trusted, disagreement=1.0)
+    better = (0.4, 0.4, 0.16, 0.0)
+    for disagreement in (0.0, 0.34, 0.36):
+        assert answering(*better, trusted, disagreement)
 
 
 def test_who_is_trusted_depends_on_the_stream() -> None:
     # The more confident the source model is than the student, the more it is ahead: by .08 for each logit.
-    slopes = [-0.4, 0, 0, 0, 0, 0, 0.4, 0, 0, 0, 0, 0]
+    slopes = [0.0] * (2 * FEATURES)
+    slopes[0], slopes[FEATURES] = -0.4, 0.4
     own = rehearsal(flat(0.0), flat(0.3), lead=line(slopes), gap=ridge([10 * w for w in slopes]))
     made = RehearsedTemperature(own, compares=True)
     flags: list[bool] = []
@@ -219,7 +271,8 @@ def test_who_is_trusted_depends_on_the_stream() -> None:
         flags.append(bool(verdict.trusts))
         assert bool(observed["trusts_source"]) is flags[-1]
         c = [float(observed["windows"][model, 0, 1] / observed["windows"][model, 0, 0]) for model in (0, 1)]
-        ahead = 0.08 * (math.log(c[1] / (1 - c[1])) - math.log(c[0] / (1 - c[0])))
+        apart = math.log(c[1] / (1 - c[1])) - math.log(c[0] / (1 - c[0]))
+        ahead = lead_of(0.0, 0.3, 0.08 * apart, 4 * apart)
         assert flags[-1] is (ahead > (0.02 if before else 0.05))
         expected = verdict.temperatures[1 if flags[-1] else 0]
         assert float(made.level(observed)) == pytest.approx(float(expected))
@@ -231,7 +284,7 @@ def test_who_is_trusted_depends_on_the_stream() -> None:
 
 
 def test_each_temperature_is_of_a_models_own_window() -> None:
-    own = rehearsal(line([0.5] + [0.0] * 5), line([0.3, 0.1, 0, 0, 0, 0]))
+    own = rehearsal(line([0.5] + [0.0] * (FEATURES - 1)), line([0.3, 0.1] + [0.0] * (FEATURES - 2)))
     made = RehearsedTemperature(own, compares=True)
     first, second, third = (
         made.judge(windows_of(torch.stack(pair)).float(), torch.tensor(False)).temperatures

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import equipoise as eq
 from tests.support.models import drifted, make, measured
-from tests.support.rehearsals import CLASSES, held_out, rehearsed, ridge, samples, trained
+from tests.support.rehearsals import CLASSES, flat, flat_gap, flat_lead, held_out, rehearsed, samples, trained
 
 SIZE = 50
 
@@ -31,11 +31,17 @@ def contented(disagreement: float | None) -> eq.Adapter:
     """Poise, rehearsed to estimate that it is far better than the source model, whatever comes.
 
     Args:
-        disagreement: the largest share of answers that differed in rehearsal where nothing was lost.
+        disagreement: the largest share of answers that differed in rehearsal where nothing was lost; None:
+            the source model was not asked in rehearsal, and there is no estimate of it.
     """
     source = rehearsed()
-    student, gap = ridge([0.0] * 4, 3.0), ridge([0.0] * 8, -3.0)
-    made = replace(source.rehearsal, disagreement=disagreement, student=student, gap=gap)
+    made = replace(source.rehearsal, student=flat(3.0), disagreement=disagreement)
+    if disagreement is None:
+        alone: dict[str, Any] = {name: getattr(made, name)[:1] for name in ("prior", "coolest", "hottest")}
+        made = replace(made, compared=None, source=None, lead=None, gap=None, **alone)
+    else:
+        estimates: dict[str, Any] = {"compared": flat(3.0), "source": flat(0.0), "lead": flat_lead(-0.45)}
+        made = replace(made, gap=flat_gap(-3.0), **estimates)
     return eq.create("poise", trained(), replace(source, rehearsals={"poise": made}))
 
 

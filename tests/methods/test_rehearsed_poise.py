@@ -391,6 +391,38 @@ def test_samples_set_aside_do_not_count(kind: str) -> None:
     assert count == pytest.approx(50 * 2 ** (-48 / 300) + 48)
 
 
+@pytest.mark.parametrize("size", [1e20, 1e30, 3e37])
+@pytest.mark.parametrize("method", ["source", "poise"])
+def test_finite_answers_with_too_large_a_norm_do_not_count(method: str, size: float) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4, bias=False))
+    source = eq.rehearse(model, held_out(100), method=method, shifts=8, check_held_out=False, progress=False)
+    adapter, twin = (eq.create(method, model, source, tempering="rehearsed") for _ in range(2))
+    x = stream(1)[0]
+    large = x.clone()
+    large[[3, 17]] *= size / model(x).abs().max()
+    logits = model(large)
+    assert bool(logits.isfinite().all())
+    assert not bool(logits.square().sum(1).isfinite().all())
+    rest = [row for row in range(50) if row not in (3, 17)]
+    answer, clean = adapter(large), twin(x[rest])
+    windows = observed(adapter)["windows"].clone()
+    assert windows[:, 0, 0].tolist() == pytest.approx([50 * 2 ** (-48 / 300) + 48] * len(windows))
+    assert bool(windows.isfinite().all())
+    torch.testing.assert_close(windows[-1], observed(twin)["windows"][-1])  # of the model that learns nothing
+    if method == "source":
+        torch.testing.assert_close(answer[rest], clean)
+        assert bool(answer.isfinite().all())
+        assert adapter.accuracy is not None
+        assert twin.accuracy is not None
+        assert adapter.accuracy.value == pytest.approx(twin.accuracy.value, rel=1e-5)
+    adapter(large[[3, 17]])
+    assert torch.equal(observed(adapter)["windows"], windows)
+    assert adapter.accuracy is not None
+    assert 0 < adapter.accuracy.low <= adapter.accuracy.value <= adapter.accuracy.high < 1
+
+
 @pytest.mark.parametrize("kind", MADE)
 def test_the_record_of_a_batch_without_a_good_sample_has_the_accuracy(kind: str) -> None:
     adapter, twin = MADE[kind](), MADE[kind]()

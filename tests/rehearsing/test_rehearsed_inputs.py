@@ -103,8 +103,7 @@ def test_shifts_of_ones_own_get_what_the_model_takes() -> None:
 
     shifts = {str(n): lambda inputs, g, by=n / 10: moved(inputs, g, by) for n in range(8)}
     found = eq.rehearse(TwoInputs(), [((X, ONES), Y)], shifts=shifts, progress=False)
-    every = {"none", *shifts, "all, one after another"}
-    assert {run.shift for run in found.rehearsal.runs} == every
+    assert {run.shift for run in found.rehearsal.runs} == {"none", *shifts}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from equipoise.calibration.rehearsal import Run
 from equipoise.calibration.ridge import Ridge
 
 CLASSES = 4
-FEATURES = 6
+FEATURES = 7
 """The features of a window of one model."""
 
 GRID = [2 ** (step / 4) for step in range(-8, 21)]
@@ -159,7 +159,7 @@ def window_rows(logits: Tensor, other: Tensor | None = None) -> Tensor:
         norm = 0.5 * np.log(max(((z - z.mean()) ** 2).sum(), 1e-12))
         apart = float(z.argmax() != beside.argmax())
         curve = 1 / np.exp(behind / np.array(GRID)[:, None]).sum(1)
-        rows.append(np.concatenate([[1, c, c * c, nats, norm, apart], curve, p]))
+        rows.append(np.concatenate([[1, c, c * c, nats, norm, apart, 0.0], curve, p]))
     return torch.from_numpy(np.stack(rows))
 
 
@@ -194,6 +194,8 @@ def rehearsal(student: Process, source: Process | None = None, **others: Any) ->
         "compared": None if source is None else student,
         "lead": None if source is None else flat_lead(0.0),
         "gap": None if source is None else flat_gap(0.0),
+        "familiar": 0.2,
+        "reach": 0.0,
         "disagreement": None if source is None else 1.0,
         "prior": windows_of(logits[:models]) / 40,
         "coolest": torch.full((models,), 0.25, dtype=torch.float64),

@@ -14,9 +14,11 @@ from equipoise.calibration import window
 from equipoise.calibration.process import ROOM, Process
 from equipoise.calibration.ridge import Ridge
 from equipoise.errors import StateError
+from equipoise.functional import at_least_single
 
 _VERSION = 3
 _LEAST = 1e-3
+_LARGEST = 1e16
 _TENSORS = ("prior", "coolest", "hottest", "bins")
 _PROCESSES = ("student", "compared", "source", "lead")
 
@@ -34,6 +36,11 @@ def believed(value: Tensor, at_rest: Tensor, novelty: Tensor, familiar: float) -
 def logit(share: Tensor) -> Tensor:
     """ln(p / (1 − p)), finite at 0 and 1."""
     return share.clamp(_LEAST, 1 - _LEAST).logit()
+
+
+def countable(logits: Tensor) -> Tensor:
+    """Whether the logits of each sample (…, N, C) are finite, and so small that their norm is, too."""
+    return (at_least_single(logits).abs() <= _LARGEST).all(-1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.agreement import agreement_temperature, median
-from equipoise.calibration.rehearsal import Rehearsal
+from equipoise.calibration.rehearsal import Rehearsal, countable
 from equipoise.calibration.rehearsed import RehearsedTemperature
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.window import GRID
@@ -207,6 +207,7 @@ class Temper:
 
         Nor do samples that the source model cannot judge (its logits are not finite, or zero), or answers
         that are not finite; where each sample has its own temperature, theirs is the largest of the others'.
+        For a rehearsed temperature, nor do answers so large that a window cannot hold their norm.
         A rehearsal also takes the novelty of the inputs, where it is known.
         """
         sound = good & logits.isfinite().all(1)
@@ -230,8 +231,9 @@ class Temper:
         sound: Tensor,
         novelty: Tensor | None,
     ) -> TemperedAnswers:
+        sound = sound & countable(logits)
         if view is not None:
-            sound = sound & view.logits.isfinite().all(1)
+            sound = sound & countable(view.logits)
         others = None if view is None else view.logits
         after, verdict = rehearsed.after(observed, logits, others, sound, novelty)
         temperature = torch.where(verdict.trusts, verdict.temperatures[-1], verdict.temperatures[0])

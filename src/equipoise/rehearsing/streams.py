@@ -12,6 +12,7 @@ from tqdm import tqdm
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
 from equipoise.calibration.novelty import Novelty
+from equipoise.calibration.rehearsal import countable
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.errors import RehearsalError
 from equipoise.network.nested import leaves
@@ -108,7 +109,7 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
             inputs = shifted_inputs(there, shifts[name], setup.seed + own.seed)
             logits = _answers(adapter, inputs)
             new = None if setup.novelty is None else setup.novelty(leaves(inputs))
-        good = logits.isfinite().all(2).all(0)
+        good = countable(logits).all(0)
         hits = (logits.argmax(2) == batch.labels) & good
         fresh = torch.cat([window.sums(logits, good, new), hits.sum(1, keepdim=True).float()], 1)
         windows, whole = window.after(windows, fresh), whole + fresh
