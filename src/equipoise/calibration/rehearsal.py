@@ -16,7 +16,7 @@ from equipoise.calibration.ridge import Ridge
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 
-_VERSION = 3
+_VERSION = 2
 _LEAST = 1e-3
 _LARGEST = 1e16
 _TENSORS = ("prior", "coolest", "hottest", "bins")
