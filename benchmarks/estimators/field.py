@@ -132,12 +132,12 @@ def from_forwards(
     draw = torch.Generator().manual_seed(seed)
     known: list[float] = []
     for span in spans.batches:
-        drawn = dropout_logits(model, inputs[span], generator=draw)
+        drawn = dropout_logits(model, inputs[span], generator=draw).cpu()
         before = known[-1] if known else None
         known.append(float(aetta(logits=logits[span], dropout_logits=drawn, previous=before)))
     found = {"AETTA": of_batches(known, spans)}
     if any(isinstance(module, nn.Conv2d) for module in model.modules()):
-        styled = [style_logits(model, inputs[span], generator=draw) for span in spans.batches]
+        styled = [style_logits(model, inputs[span], generator=draw).cpu() for span in spans.batches]
         pairs = zip(styled, spans.batches, strict=True)
         agreed = [float(sicl(logits=logits[span], style_logits=style)) for style, span in pairs]
         rows = torch.tensor(agreed).repeat_interleave(BATCH)  # batches are of one size
@@ -161,4 +161,4 @@ def answers_under_shifts(
 def answers(ask: Ask, batches: Iterable[Tensor]) -> Tensor:
     """The logits of batches, one after the other."""
     with torch.no_grad():
-        return torch.cat([ask(batch).detach().float() for batch in batches])
+        return torch.cat([ask(batch).detach().float().cpu() for batch in batches])

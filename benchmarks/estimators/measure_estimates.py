@@ -1,11 +1,11 @@
 """Measure label-free estimates of accuracy, those of the literature and of rehearsals, on the same windows.
 
-    python benchmarks/estimators/measure_estimates.py OUT --tables FOLDER --digits DATA
+    python benchmarks/estimators/measure_estimates.py OUT --tables FOLDER --digits DATA --pacs DATA
 
-FOLDER has tables as .npz files (`subjects.tables`); DATA has digits as `equipoise data digits` says. Rows go
-to OUT/estimates.csv (a row for each estimator and stream) and OUT/streams.csv (a row for each stream); what
+FOLDER has tables as .npz files (`subjects.tables`); DATA has digits and PACS as `equipoise data` says. Rows
+go to OUT/estimates.csv (a row for each estimator and stream) and OUT/streams.csv (a row for each stream); what
 is there already is not measured again, so an interrupted command goes on where it stopped, and one command
-for tables and one for digits may run side by side. --quick trains and rehearses one seed, with few shifts of
+for tables and one for pictures may run side by side. --quick trains and rehearses one seed, with few shifts of
 few samples, to see that it runs.
 """
 
@@ -34,7 +34,7 @@ from field import (
     means,
     of_batches,
 )
-from subjects import Case, Subject, digits, tables
+from subjects import Case, Subject, digits, pacs, tables
 from torch import Tensor
 
 import equipoise as eq
@@ -72,7 +72,7 @@ def meet(adapter: eq.Adapter, batches: Iterable[Tensor]) -> Met:
     adapter.reset()
     logits, raw, estimates, by_source = [], [], [], []
     for batch in batches:
-        logits.append(adapter(batch).detach())
+        logits.append(adapter(batch).detach().cpu())
         step, estimate = adapter.last, adapter.accuracy
         if step is None or step.temperature is None or estimate is None:
             raise RuntimeError(f"expected a rehearsed adapter, got {adapter.name} without an estimate")
@@ -248,11 +248,13 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of the CSV files")
     parser.add_argument("--tables", type=Path, help="folder of .npz files")
     parser.add_argument("--digits", type=Path, help="folder with digits/")
+    parser.add_argument("--pacs", type=Path, help="folder with pacs/ and weights/")
     parser.add_argument("--quick", action="store_true", help="one seed, few shifts of few samples")
     given = parser.parse_args()
     seeds = SEEDS[:1] if given.quick else SEEDS
     cases = [*(tables(given.tables, seeds) if given.tables else ())]
     cases += digits(given.digits, seeds[:1]) if given.digits else ()
+    cases += pacs(given.pacs, seeds[:1]) if given.pacs else ()
     try:
         measure(cases, seeds, given.out, given.quick)
     except KeyboardInterrupt:

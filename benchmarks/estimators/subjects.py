@@ -1,4 +1,4 @@
-"""The classifiers and streams that estimates are measured on: tables in order of time, and digits.
+"""The classifiers and streams that estimates are measured on: tables in order of time, digits, and PACS.
 
 Another source of data is another generator of `Case`, given to `measure_estimates.measure`.
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, interpolate
 
 from equipoise.data import Reader, open_data_set
 from equipoise.data.images import Images
-from equipoise.models import SmallCNN
+from equipoise.models import SmallCNN, create_backbone
 
 DOMAINS = ("mnist", "usps", "svhn")
 IMAGES = 12_000
@@ -27,6 +27,13 @@ STREAM_IMAGES = 1_500
 IMAGE_SHIFTS = 16
 EPOCHS = 3
 """Of the images."""
+
+PICTURE_DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
+SIDE = 96
+"""The pixels that pictures of PACS are resized to."""
+
+PICTURES = 2_000
+"""The pictures of a domain of PACS in training, and in a stream."""
 
 STEPS = 3_000
 """Of the training on a table."""
@@ -61,7 +68,7 @@ class Case:
     """The name of a subject, and the function that makes it.
 
     Attributes:
-        kind: of the data, "table" or "digits".
+        kind: of the data, "table", "digits" or "pacs".
         data: its name.
         network: the name of the network.
         seed: of the training.
@@ -91,6 +98,13 @@ def digits(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
     for seed in seeds:
         for domain in DOMAINS:
             yield Case("digits", domain, "SmallCNN", seed, partial(_digits, folder, domain, seed))
+
+
+def pacs(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
+    """A case for each domain that a MobileNet is not trained on, and seed; on a GPU where there is one."""
+    for seed in seeds:
+        for domain in PICTURE_DOMAINS:
+            yield Case("pacs", domain, "MobileNet", seed, partial(_pacs, folder, domain, seed))
 
 
 def _table(path: Path, norm: str, seed: int) -> Subject:
@@ -144,14 +158,49 @@ def _digits(folder: Path, domain: str, seed: int) -> Subject:
     return Subject(model, (held.pixels.float(), held.labels), met, HELD_OUT_IMAGES, IMAGE_SHIFTS)
 
 
+def _pacs(folder: Path, domain: str, seed: int) -> Subject:
+    read, reader = open_data_set("pacs", folder).read, Reader(workers=4)
+    sources = [name for name in PICTURE_DOMAINS if name != domain]
+    draw = torch.Generator().manual_seed(seed)
+    aside = HELD_OUT_IMAGES // len(sources)
+    known = [_drawn(read(name, PICTURES, reader), draw) for name in sources]
+    held, unseen, kept = (
+        _drawn(Images.join([images.select(torch.arange(len(images))[part]) for images in known]), draw)
+        for part in (slice(aside), slice(aside, 2 * aside), slice(2 * aside, None))
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(seed)
+    weights = folder / "weights" / "mobilenet_v1.safetensors"
+    model = create_backbone("mobilenet_v1", 7, weights=weights).to(device)
+    x, y = _shown(kept, device)
+    train(model, x, y.to(device), EPOCHS * len(kept) // BATCH, rate=2e-4)
+    target = _drawn(read(domain, PICTURES, reader), draw)
+    streams = {
+        "random order": target,
+        "sorted by class": target.select(target.labels.argsort(stable=True)),
+        "unseen source images": unseen,
+    }
+    met = {name: _shown(images, device) for name, images in streams.items()}
+    return Subject(model, _shown(held, device), met, HELD_OUT_IMAGES, IMAGE_SHIFTS)
+
+
+def _shown(images: Images, device: torch.device) -> Labelled:
+    """Pictures on the device, at the size that the model is trained for, and their labels."""
+    parts = (
+        interpolate(part.to(device).float(), (SIDE, SIDE), mode="bilinear", antialias=True)
+        for part in images.pixels.split(256)
+    )
+    return torch.cat(list(parts)), images.labels
+
+
 def _drawn(images: Images, draw: torch.Generator) -> Images:
     """The images in random order."""
     return images.select(torch.randperm(len(images), generator=draw))
 
 
-def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int) -> None:
+def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, rate: float = 1e-3) -> None:
     """Train by Adam on cross-entropy, in batches of 64, and leave the model in eval mode."""
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), rate)
     model.train()
     left: list[Tensor] = []
     for _ in range(steps):

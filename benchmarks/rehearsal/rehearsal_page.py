@@ -155,6 +155,19 @@ def batches() -> str:
     return table(head, body)
 
 
+def novelty() -> str:
+    """Accuracy on tables in each order, from a file of its own."""
+    rows = pd.read_csv(HERE / "novelty.csv")
+    names = {"elec": "Elec", "car_loan": "car loans", "land_cover": "land cover"}
+    orders = list(rows["order"].unique())
+    body = []
+    for data, own in rows.groupby("data", sort=False):
+        found = own.set_index("order")
+        cells = [" / ".join(told(found.loc[o, kind]) for kind in ("none", "without", "with")) for o in orders]
+        body.append([names.get(str(data), str(data)), *cells])
+    return table(["", *orders], body)
+
+
 def main() -> None:
     """Fill in the template."""
     rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
@@ -162,7 +175,7 @@ def main() -> None:
     page = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
     for name, made in {"bar": bar, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
         page = page.replace(f"{{{{{name}}}}}", made(lines))
-    page = page.replace("{{batches}}", batches())
+    page = page.replace("{{batches}}", batches()).replace("{{novelty}}", novelty())
     print(page, end="")
 
 
