@@ -3,9 +3,9 @@
     python benchmarks/estimators/measure_estimates.py OUT --tables FOLDER --digits DATA --pacs DATA
 
 FOLDER has tables as .npz files (`subjects.tables`); DATA has digits and PACS as `equipoise data` says. Rows
-go to OUT/estimates.csv (a row for each estimator and stream) and OUT/streams.csv (a row for each stream); what
+go to OUT/estimates.csv (one for each estimator and stream) and OUT/streams.csv (one for each stream); what
 is there already is not measured again, so an interrupted command goes on where it stopped, and one command
-for tables and one for pictures may run side by side. --quick trains and rehearses one seed, with few shifts of
+for tables and one for pictures may run at a time. --quick trains and rehearses one seed, with few shifts of
 few samples, to see that it runs.
 """
 

@@ -1,9 +1,9 @@
 """Poise on tables in awkward orders, with and without the novelty of inputs.
 
-    PYTHONPATH=benchmarks/estimators python benchmarks/rehearsal/novelty.py TABLES benchmarks/rehearsal/novelty.csv
+    PYTHONPATH=benchmarks/estimators python benchmarks/rehearsal/novelty.py TABLES OUT.csv
 
 TABLES has .npz files as benchmarks/estimators says. For each table, and made-up land cover, an MLP with
-batch norm is trained once; the accuracy is that of untempered answers over the whole stream, in batches of 50.
+batch norm is trained once; accuracy is that of untempered answers over the whole stream, in batches of 50.
 Orders other than that of time are of 12,000 random rows of the stream.
 """
 
