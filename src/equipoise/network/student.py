@@ -176,7 +176,8 @@ class Student:
         """How far the weights that learn are from the source model's, ‖θ − θ₀‖ / ‖θ₀‖; 0 where none learn."""
         source = self.source_values(self.learned)
         pairs = [
-            (value.detach().float(), source[name].to(value).float()) for name, value in self.learned.items()
+            (value.detach().float(), source[name].to(value.device, non_blocking=True).float())
+            for name, value in self.learned.items()
         ]
         if not pairs:
             return torch.zeros((), device=self.device)
