@@ -34,7 +34,7 @@ from field import (
     means,
     of_batches,
 )
-from subjects import Case, Subject, digits, pacs, tables
+from subjects import Case, Subject, digits, doubtful_digits, pacs, tables
 from torch import Tensor
 
 import equipoise as eq
@@ -254,6 +254,7 @@ def main() -> None:
     seeds = SEEDS[:1] if given.quick else SEEDS
     cases = [*(tables(given.tables, seeds) if given.tables else ())]
     cases += digits(given.digits, seeds[:1]) if given.digits else ()
+    cases += doubtful_digits(given.digits, seeds[:1]) if given.digits else ()
     cases += pacs(given.pacs, seeds[:1]) if given.pacs else ()
     try:
         measure(cases, seeds, given.out, given.quick)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate
+from torch.nn.functional import cross_entropy, interpolate, one_hot
 
 from equipoise.data import Reader, open_data_set
 from equipoise.data.images import Images
@@ -21,6 +21,9 @@ from equipoise.models import SmallCNN, create_backbone
 DOMAINS = ("mnist", "usps", "svhn")
 IMAGES = 12_000
 """The training images of a source domain; USPS has fewer."""
+
+SMOOTHED = 0.2
+"""The smoothing of labels that makes a network under-confident."""
 
 HELD_OUT_IMAGES = 1_000
 STREAM_IMAGES = 1_500
@@ -68,7 +71,7 @@ class Case:
     """The name of a subject, and the function that makes it.
 
     Attributes:
-        kind: of the data, "table", "digits" or "pacs".
+        kind: of the data, "table", "digits", "under-confident digits" or "pacs".
         data: its name.
         network: the name of the network.
         seed: of the training.
@@ -98,6 +101,14 @@ def digits(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
     for seed in seeds:
         for domain in DOMAINS:
             yield Case("digits", domain, "SmallCNN", seed, partial(_digits, folder, domain, seed))
+
+
+def doubtful_digits(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
+    """The same, trained with label smoothing and mixup, which make a network under-confident."""
+    for seed in seeds:
+        for domain in DOMAINS:
+            make = partial(_digits, folder, domain, seed, SMOOTHED)
+            yield Case("under-confident digits", domain, "SmallCNN", seed, make)
 
 
 def pacs(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
@@ -133,7 +144,7 @@ def mlp(columns: int, classes: int, norm: str) -> nn.Sequential:
     return nn.Sequential(*hidden, nn.Linear(HIDDEN, classes))
 
 
-def _digits(folder: Path, domain: str, seed: int) -> Subject:
+def _digits(folder: Path, domain: str, seed: int, smoothed: float = 0.0) -> Subject:
     read, reader = open_data_set("digits", folder).read, Reader()
     sources = [name for name in DOMAINS if name != domain]
     draw = torch.Generator().manual_seed(seed)
@@ -143,7 +154,7 @@ def _digits(folder: Path, domain: str, seed: int) -> Subject:
     kept = Images.join([images.select(torch.arange(aside, len(images))) for images in known])
     torch.manual_seed(seed)
     model = SmallCNN()
-    train(model, kept.pixels, kept.labels, EPOCHS * len(kept) // BATCH)
+    train(model, kept.pixels, kept.labels, EPOCHS * len(kept) // BATCH, smoothed=smoothed)
     part = STREAM_IMAGES // len(sources)
     unseen = Images.join([read(f"{name}/test", part, reader) for name in sources])
     target = _drawn(read(f"{domain}/test", STREAM_IMAGES, reader), draw)
@@ -198,8 +209,18 @@ def _drawn(images: Images, draw: torch.Generator) -> Images:
     return images.select(torch.randperm(len(images), generator=draw))
 
 
-def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, rate: float = 1e-3) -> None:
-    """Train by Adam on cross-entropy, in batches of 64, and leave the model in eval mode."""
+def train(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    steps: int,
+    rate: float = 1e-3,
+    smoothed: float = 0.0,
+) -> None:
+    """Train by Adam on cross-entropy, in batches of 64, and leave the model in eval mode.
+
+    Where labels are smoothed, rows are mixed as well, each with the one before, in one share for a batch.
+    """
     optimizer = torch.optim.Adam(model.parameters(), rate)
     model.train()
     left: list[Tensor] = []
@@ -208,6 +229,11 @@ def train(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, rate: fl
         left = left or list(torch.randperm(len(labels))[: len(labels) // BATCH * BATCH].split(BATCH))
         rows = left.pop()
         optimizer.zero_grad()
-        cross_entropy(model(inputs[rows].float()), labels[rows]).backward()
+        x, y = inputs[rows].float(), labels[rows]
+        if smoothed:
+            y = one_hot(y, int(labels.max()) + 1).float()
+            share = float(torch.rand(()))
+            x, y = (share * each + (1 - share) * each.roll(1, 0) for each in (x, y))
+        cross_entropy(model(x), y, label_smoothing=smoothed).backward()
         optimizer.step()
     model.eval()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from equipoise.adapter import Adapter
 from equipoise.bench.bins import bin_stream
 from equipoise.bench.estimates import stream_estimate
 from equipoise.bench.plan import RunPlan
@@ -24,10 +25,11 @@ from equipoise.bench.schema import (
     Provenance,
     StreamSummary,
 )
-from equipoise.bench.scoring import Divider, oracle, quantiles, score
+from equipoise.bench.scoring import Answered, Divider, oracle, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
 from equipoise.bench.stream_data import StreamData, read_stream
 from equipoise.bench.tracing import trace_stream
+from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.temper import SourceView, Temper
 from equipoise.data.cache import read_stored
 from equipoise.errors import ModelError
@@ -166,20 +168,28 @@ def _adapt(
     protocols = {cell["protocol"] for cell in run.cells.values()}
     options = untempered_options(cell)
     adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
-    raw = {"online": [adapter(pixels).detach().cpu() for pixels in stream.batches(size)]}
+    novelty = Novelty(trained.source.inputs) if rehearsed is not None and trained.source.inputs else None
+    raw = {"online": [_answered(adapter, pixels, novelty) for pixels in stream.batches(size)]}
     if "after-pass" in protocols:
-        raw["after-pass"] = [adapter.predict(pixels).cpu() for pixels in stream.batches(size)]
+        raw["after-pass"] = [Answered(adapter.predict(pixels).cpu()) for pixels in stream.batches(size)]
     view = _view(cell, trained, stream.logits)
     scored: dict[str, CellResult] = {}
     for kind in dict.fromkeys(cell["tempering"] for cell in run.cells.values()):
         divider = _divider(kind, cell, trained, rehearsed)
-        for protocol, logits in raw.items():  # "online" first: what it observes, "after-pass" divides by
-            answers, estimates = _divided(divider, protocol, logits, view)
+        for protocol, answered in raw.items():  # "online" first: what it observes, "after-pass" divides by
+            answers, estimates = _divided(divider, protocol, answered, view)
             for key, asked in run.cells.items():
                 if (asked["protocol"], asked["tempering"]) == (protocol, kind):
                     result = _result(key, asked, run.left_out)
                     scored[key] = _scored(run, result, stream, answers, estimates)
     return [scored[key] for key in run.cells]
+
+
+def _answered(adapter: Adapter, pixels: Tensor, novelty: Novelty | None) -> Answered:
+    """The answers to a batch, learned from."""
+    logits = adapter(pixels).detach().cpu()
+    new = None if novelty is None else novelty({"": pixels})
+    return Answered(logits, None if new is None else new.cpu(), adapter.weight_distance)
 
 
 def _divider(kind: str, cell: Cell, trained: SourceModel, rehearsed: Temper | None) -> Divider:
@@ -195,13 +205,14 @@ def _divider(kind: str, cell: Cell, trained: SourceModel, rehearsed: Temper | No
 
 
 def _divided(
-    divider: Divider, protocol: str, raw: Sequence[Tensor], view: SourceView
+    divider: Divider, protocol: str, raw: Sequence[Answered], view: SourceView
 ) -> tuple[list[Tensor], list[EstimatedAccuracy | None]]:
     """The answers of each batch with the divider's only tempering, and the estimate after each."""
     divide = divider.online if protocol == "online" else divider.after_pass
     answers, estimates = [], []
-    for logits, rows in zip(raw, torch.arange(len(view.tau)).split(len(raw[0])), strict=True):
-        ((kind, divided),) = divide(logits, view.select(rows))
+    places = torch.arange(len(view.tau)).split(len(raw[0].logits))
+    for answered, rows in zip(raw, places, strict=True):
+        ((kind, divided),) = divide(answered, view.select(rows))
         answers.append(divided)
         estimates.append(divider.estimate(kind))
     return answers, estimates

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -79,6 +79,20 @@ def oracle(logits: Tensor, labels: Tensor) -> OracleScores:
     )
 
 
+class Answered(NamedTuple):
+    """An adapter's raw answers to a batch, and what else a rehearsal looks at.
+
+    Attributes:
+        logits: the answers.
+        novelty: of the inputs; None where that is not measured.
+        weight_distance: of the weights that learn from the source model's, after the batch.
+    """
+
+    logits: Tensor
+    novelty: Tensor | None = None
+    weight_distance: float = 0.0
+
+
 class Divider:
     """The logits of an adapter with each `tempering`, from the raw logits of an adapter without.
 
@@ -108,11 +122,14 @@ class Divider:
         if rehearsed is not None:
             self._tempers.append(rehearsed)
         self._observed = {temper.kind: temper.initial() for temper in self._tempers}
+        self._far = 0.0
 
-    def online(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
+    def online(self, answered: Answered, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers to the next batch of the stream."""
+        logits, self._far = answered.logits, answered.weight_distance
         for temper in self._tempers:
-            tempered = temper.divide(self._observed[temper.kind], logits, view, _every(logits))
+            observed = self._observed[temper.kind]
+            tempered = temper.divide(observed, logits, view, _every(logits), answered.novelty)
             self._observed[temper.kind] = dict(tempered.observed)  # before the caller asks for the estimate
             yield temper.kind, tempered.logits
         for kind, fixed in self._fixed.items():
@@ -123,13 +140,15 @@ class Divider:
         for temper in self._tempers:
             if temper.kind == kind and temper.rehearsed is not None:
                 observed = self._observed[kind]
-                found = temper.rehearsed.estimates(observed)[1 if bool(observed[TRUSTS]) else 0]
+                both = temper.rehearsed.estimates(observed, self._far)
+                found = both[1 if bool(observed[TRUSTS]) else 0]
                 if found is not None:
                     return EstimatedAccuracy(value=found.value, low=found.low, high=found.high)
         return None
 
-    def after_pass(self, logits: Tensor, view: SourceView) -> Iterator[tuple[str, Tensor]]:
+    def after_pass(self, answered: Answered, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers of `predict` when all of the stream has been seen."""
+        logits = answered.logits
         for temper in self._tempers:
             observed = self._observed[temper.kind]
             if temper.kind == "sample":

@@ -41,7 +41,9 @@ def _learning(student: Student) -> str:
 def _statistics(respond: Responder) -> str:
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in respond.student.statistics))
     if layers:
-        return f"running statistics of {_counted(layers)} follow the stream"
+        heeds = respond.method.heeds_novelty and respond.source and "limit" in respond.source.inputs
+        far = ", as far as rows are unlike source rows" if heeds else ""
+        return f"running statistics of {_counted(layers)} follow the stream{far}"
     if not respond.method.moves_statistics:
         return f"none: {respond.method.name} leaves running statistics as they are"
     return "none: the model has no normalisation layer with running statistics"

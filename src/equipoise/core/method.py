@@ -161,6 +161,7 @@ class Method(ABC):
         moves_statistics: whether running statistics of normalisation layers follow the stream.
         stores_samples: whether samples are kept as they came.
         uses_prototypes: whether class prototypes help the model's linear head, or replace it.
+        heeds_novelty: whether statistics and prototypes move only as far as rows of a table are new.
         counters: names of the integers that `plan` counts on the host; they start at 0.
         arrives: name patterns of memory that `initial` lacks and a later step creates.
         default_tempering: the tempering; None: "rehearsed" where the statistics hold a rehearsal, or "none".
@@ -177,6 +178,7 @@ class Method(ABC):
     moves_statistics: ClassVar[bool] = True
     stores_samples: ClassVar[bool] = False
     uses_prototypes: ClassVar[bool] = False
+    heeds_novelty: ClassVar[bool] = False
     counters: ClassVar[tuple[str, ...]] = ()
     arrives: ClassVar[tuple[str, ...]] = ()
     default_tempering: ClassVar[Tempering | None] = "none"

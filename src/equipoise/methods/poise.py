@@ -46,6 +46,7 @@ class PoiseMethod(Method):
         "equipoise.SourceStatistics.measure(model, source_loader))"
     )
     uses_prototypes = True
+    heeds_novelty = True
     arrives = PROTOTYPES
 
     norm_momentum: float = option(0.1, low=0, high=1)

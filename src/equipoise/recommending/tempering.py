@@ -5,9 +5,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.factory import create, make_method
+from equipoise.network.nested import leaves
 from equipoise.recommending.candidates import Candidate
 from equipoise.recommending.trying import Setting, Trial
 from equipoise.rehearsing.built_in import ColumnKinds
@@ -72,12 +74,14 @@ def tempered(trial: Trial, plain: Trial, setting: Setting, source: SourceStatist
     own = {"tempering": "rehearsed", "distributed": False, "outputs": setting.outputs}
     temper = create(name, setting.model, source, **own, **options).temper
     observed, answers = temper.initial(), []
-    for part in setting.stream.parts():
+    novelty = Novelty(source.inputs) if source.inputs else None
+    for part, inputs in setting.stream.batches(torch.device("cpu")):
         if part.fresh:
             observed = temper.initial()
         here, every = trial.answers[part.places], torch.ones(len(part.places), dtype=torch.bool)
         view = temper.view(plain.answers[part.places]) if temper.compares else None
-        divided = temper.divide(observed, here, view, every)
+        new = None if novelty is None else novelty(leaves(inputs))
+        divided = temper.divide(observed, here, view, every, new)
         observed = dict(divided.observed)
         answers.append(divided.logits)
     return torch.cat(answers)
