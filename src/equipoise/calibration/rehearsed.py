@@ -66,8 +66,9 @@ class RehearsedTemperature:
     The source model answers where it is estimated to be more accurate by `ENTER` (and on until that falls
     below `LEAVE`), by the mean of three estimates, so that none of them decides alone: the difference of the
     models' own estimates, the regression of the difference that knows what was rehearsed nearby, and the
-    linear one. It also answers where both disagree in a share of the samples that
-    is larger by `TOLERATED` than in any rehearsed window without loss, whatever the estimates say.
+    linear one. It also answers where both disagree in a share of the samples that is larger by `TOLERATED`
+    than in any rehearsed window without loss: whatever the estimates say where the inputs are not new, as
+    nothing else can be the cause than the adapted model; where they are new, if its lead is positive.
 
     Args:
         rehearsal: of the method on this model.
@@ -119,8 +120,9 @@ class RehearsedTemperature:
             gap = known.gap(both)
             linear = ((values[0] + gap).sigmoid() - own[0] + own[1] - (values[1] - gap).sigmoid()) / 2
             ahead = (own[1] - own[0] + LEAD * known.lead(both) + linear) / 3
-            most = (self.rehearsal.disagreement or 0.0) + TOLERATED
-            trusts = (ahead > torch.where(trusted, LEAVE, ENTER)) | (window.disagreement(slow[0]) > most)
+            apart = window.disagreement(slow[0]) > (self.rehearsal.disagreement or 0.0) + TOLERATED
+            new = window.novelty(slow[0]) > self.rehearsal.familiar
+            trusts = (ahead > torch.where(trusted, LEAVE, ENTER)) | (apart & ((ahead > 0) | ~new))
         off = values - x[:, 0]
         held = (SHARE_OF_DOUBT * known.doubts).square() + 1e-9
         aim = (x[:, 0] + off * off.square() / (off.square() + held)).sigmoid()

@@ -36,6 +36,8 @@ class Step:
         source_accuracy: that of the source model, likewise; None where it is not asked.
         answered_by: "student", the adapted model, or "source", the source model, where adapting is estimated
             to be worse.
+        novelty: how unlike source inputs those of the batch are, on average (`calibration.novelty`): 0 for
+            source inputs; None where that is not known.
         source_logits: the source model's answers to the batch, a row for each sample (NaN for those set
             aside); None where it is not asked.
     """
@@ -52,6 +54,7 @@ class Step:
     accuracy: Estimate | None = None
     source_accuracy: Estimate | None = None
     answered_by: Literal["student", "source"] = "student"
+    novelty: float | None = None
     source_logits: Tensor | None = field(default=None, repr=False, compare=False)
 
 
@@ -76,6 +79,7 @@ class Record:
         rehearsal: of the method, where the temperature comes from one.
         observed: the observations of that temperature, the batch included.
         weight_distance: how far the weights that learn are from the source model's, after the batch.
+        novelty: of the inputs of each sample; None where that is not known.
         source_logits: those of the source model, a row for each sample; None where it was not asked.
     """
 
@@ -95,6 +99,7 @@ class Record:
     rehearsal: Rehearsal | None = None
     observed: Mapping[str, Tensor] = field(default_factory=dict)
     weight_distance: float | Tensor = 0.0
+    novelty: Tensor | None = None
     source_logits: Tensor | None = None
 
     def read(self) -> Step:
@@ -124,6 +129,7 @@ class Record:
             accuracy=theirs if trusts else own,
             source_accuracy=theirs,
             answered_by="source" if trusts else "student",
+            novelty=None if self.novelty is None else float(self.novelty.mean()),
             source_logits=None if self.source_logits is None else self.source_logits.clone(),
         )
 

@@ -134,6 +134,7 @@ class Responder:
             rehearsal=rehearsal,
             observed=self._observed(host.looks) if rehearsal else {},
             weight_distance=student.weight_distance() if rehearsal and student.learned else 0.0,
+            novelty=novelty,
             source_logits=None if view is None else student.local(view.logits.detach()),
         )
 

@@ -56,6 +56,7 @@ class Options:
         cool_down: batches for which the adapter is held after an alarm.
         disagreement: the largest share of answers that differed from the source model's in rehearsal where
             adapting lost nothing; None without one.
+        familiar: the novelty up to which inputs are not new, by the rehearsal; None without one.
         reach: how far the weights moved from the source model's in rehearsal at most; None without one.
     """
 
@@ -63,6 +64,7 @@ class Options:
     delta: float = 0.01
     cool_down: int = 20
     disagreement: float | None = None
+    familiar: float | None = None
     reach: float | None = None
 
 
@@ -136,7 +138,9 @@ class Watch:
             Estimates(paired_process(tolerance, delta, EVIDENCE_HALF_LIFE)),
             Labels(paired_process(tolerance, delta, EVIDENCE_HALF_LIFE)),
             Collapse(EProcess(MOVED_ANSWERS, delta, EVIDENCE_HALF_LIFE)),
-            Disagreement.beyond(options.disagreement, tolerance, delta, DISAGREEMENT_HALF_LIFE),
+            Disagreement.beyond(
+                options.disagreement, tolerance, delta, DISAGREEMENT_HALF_LIFE, options.familiar
+            ),
             BelowSource(tolerance),
             Runaway.within(options.reach, weights),
             **kept,
@@ -159,6 +163,7 @@ class Watch:
             [
                 watch.below.tolerance,
                 watch.disagreement.limit,
+                watch.disagreement.familiar,
                 watch.runaway.farthest,
                 *((p.epsilon, p.delta, p.half_life) for p in watch.processes.values()),
             ]
@@ -184,7 +189,9 @@ class Watch:
                 "estimates": Estimates(estimates),
                 "labels": Labels(labels),
                 "collapse": Collapse(collapse, window),
-                "disagreement": Disagreement(disagreement, made["disagreement"]["limit"]),
+                "disagreement": Disagreement(
+                    disagreement, made["disagreement"]["limit"], made["disagreement"]["familiar"]
+                ),
                 "below": BelowSource(**made["below"]),
                 "runaway": Runaway(**made["runaway"]),
             }

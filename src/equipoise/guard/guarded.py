@@ -75,12 +75,15 @@ class Guarded:
             raise OptionError(f"expected an adapter to guard, got {type(adapter).__name__}")
         if not adapter._respond.student.ranks.alone:
             raise OptionError("expected an adapter of one process, got one of several that adapt as one")
+        rehearsed = adapter.rehearsal
+        learned: dict[str, float | None] = {}
+        if rehearsed is not None:
+            learned = {name: getattr(rehearsed, name) for name in ("disagreement", "familiar", "reach")}
         self._options = Options(
             number("tolerance", tolerance, low=0, high=1),
             number("delta", delta, low=1e-9, high=0.5),
             integer("cool_down", cool_down, low=1),
-            None if adapter.rehearsal is None else adapter.rehearsal.disagreement,
-            None if adapter.rehearsal is None else adapter.rehearsal.reach,
+            **learned,
         )
         self._every = integer("every", every, low=1)
         self._snapshots = Snapshots(integer("keep", keep, low=1), folder)

@@ -28,6 +28,7 @@ class Observation:
             rehearsal.
         source_accuracy: that of the source model; None where it is not asked.
         answered_by: "student" or "source".
+        novelty: how unlike source inputs those of the batch are, on average; None where that is not known.
         finite: whether all weights, statistics and memory of the adapter are finite.
         weights: ‖θ − θ₀‖ / ‖θ₀‖ of the weights that learn, θ₀ those of the source model; 0 if not finite.
         statistics: the same of the running statistics.
@@ -40,6 +41,7 @@ class Observation:
     accuracy: tuple[float, float, float] | None = None
     source_accuracy: tuple[float, float, float] | None = None
     answered_by: str = "student"
+    novelty: float | None = None
     finite: bool = True
     weights: float = 0.0
     statistics: float = 0.0
@@ -71,6 +73,7 @@ def observe(
         accuracy=_numbers(step.accuracy),
         source_accuracy=_numbers(step.source_accuracy),
         answered_by=step.answered_by,
+        novelty=step.novelty,
         finite=finite,
         weights=weights,
         statistics=statistics,

@@ -225,31 +225,41 @@ class Disagreement:
     past, and that the adapted model answers, E[ℓ] ≤ ε; samples of a batch may depend on each other in any
     way. No estimate is in it: δ is exact, and the estimates cannot explain an alarm away.
 
-    H0 is about answers, not about accuracy. A drift in which adapting gains more than in any rehearsal may
-    differ more, too: that is an alarm, and the guard goes back, which costs the gain; a higher tolerance
-    permits more. A loss within ε is none: that is left to the other triggers. A held adapter is watched as
-    well, since its answers are served. A batch that the source model answered is no evidence: the adapted
-    model's classes are not known.
+    H0 is about answers, not about accuracy. Where inputs are new, adapting may gain more than in any
+    rehearsal, and answers differ more without a loss: a batch with a novelty above that of rehearsed windows
+    without shift is no evidence. A loss within ε is none: that is left to the other triggers. A held adapter
+    is watched as well, since its answers are served. A batch that the source model answered is no evidence:
+    the adapted model's classes are not known.
 
     Attributes:
         process: the e-process.
         limit: r; None, without a rehearsal that compared the two models: there is no evidence then.
+        familiar: the novelty up to which inputs are not new (`Rehearsal.familiar`); None: all are not.
     """
 
     process: EProcess
     limit: float | None
+    familiar: float | None = None
 
     @classmethod
-    def beyond(cls, limit: float | None, tolerance: float, delta: float, half_life: float) -> "Disagreement":
+    def beyond(
+        cls,
+        limit: float | None,
+        tolerance: float,
+        delta: float,
+        half_life: float,
+        familiar: float | None = None,
+    ) -> "Disagreement":
         """The trigger without evidence, for r and the share beyond r that is tolerated."""
         most = MOST_DISAGREEMENT if limit is None else limit + tolerance
         epsilon = min(max(most, LEAST_DISAGREEMENT), MOST_DISAGREEMENT)
-        return cls(EProcess(epsilon, delta, half_life), limit)
+        return cls(EProcess(epsilon, delta, half_life), limit, familiar)
 
     def after(self, seen: Observation, batch: int) -> "Disagreement":
         """The trigger after a batch."""
         came = sum(count for *_, count in seen.pairs)
-        if self.limit is None or seen.answered_by == "source" or not came:
+        new = self.familiar is not None and seen.novelty is not None and seen.novelty > self.familiar
+        if self.limit is None or seen.answered_by == "source" or new or not came:
             return self
         differ = sum(count for own, theirs, count in seen.pairs if own != theirs)
         return replace(self, process=self.process.after(differ / came, batch))
