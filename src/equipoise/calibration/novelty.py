@@ -10,10 +10,13 @@ from equipoise.functional import at_least_single
 from equipoise.network.images import images_among
 
 KEPT = 250
-"""Source samples that distances are measured to; 125 to 500 differ little."""
+"""Source samples that distances are measured to, one in eight at most; 125 to 500 differ little."""
 
 MOST_NUMBERS = 2**20
 """The most numbers that they may have together; inputs too wide for 32 of them have no novelty."""
+
+NEAREST = 0.05
+"""The least distance that counts, in spreads: equal rows, which flags often make, are as near as that."""
 
 FARTHEST = 4.0
 """The most novelty of a sample: 55 times as far as usual. A single row shall not decide for a window."""
@@ -30,7 +33,10 @@ SORTED_BY = 12
 LEAST_LIMIT = 0.2
 """The least limit: rows that are 22 % further from source rows than these are from one another."""
 
-_FEWEST_KEPT, _MOST_SEEN, _TINY = 32, 2000, 1e-6
+EXACT_WIDTH = 512
+"""Columns up to which distances are summed number by number; wider ones by a product of matrices."""
+
+_FEWEST_KEPT, _ONE_IN, _MOST_SEEN, _MOST_PIXELS = 32, 8, 2000, 64
 
 
 class Numbers(NamedTuple):
@@ -46,24 +52,29 @@ class Numbers(NamedTuple):
 
 
 def numbers_of(samples: Mapping[str, Tensor]) -> Numbers | None:
-    """Numbers that describe samples: all columns of tables of floats, a few statistics of images.
+    """Numbers that describe samples: statistics of the images, and all columns of tables of floats.
 
-    Of tables (N, F) they are the columns; of images (N, C, H, W), for each channel, the mean, the standard
-    deviation, and the mean distance of neighbours in rows and in columns. None for other inputs, such as
-    tokens.
+    Of images (N, C, H, W) they are, for each channel, the mean, the standard deviation, and the mean distance
+    of neighbours in rows and in columns, of large ones on a grid; of tables (N, F) the columns. None without
+    either. Inputs count in the order of their names, however a call has them.
     """
-    tables = [x.detach() for x in samples.values() if x.ndim == 2 and x.is_floating_point()]
-    if tables:
-        whole = all(x.ndim == 2 and x.is_floating_point() for x in samples.values())
-        return Numbers(torch.cat([at_least_single(x) for x in tables], 1), whole)
+    ordered = [samples[name].detach() for name in sorted(samples)]
+    tables = [x for x in ordered if x.ndim == 2 and x.is_floating_point()]
     images = [x.detach() for x in images_among(samples).values() if min(x.shape[2:]) > 1]
-    if len(images) != 1:
-        return None
-    x = images[0] if images[0].is_floating_point() else images[0].float()
-    x, over = at_least_single(x), (2, 3)
-    variance, mean = torch.var_mean(x, over, correction=0)
-    across, down = x.diff(dim=3).abs().mean(over), x.diff(dim=2).abs().mean(over)
-    return Numbers(torch.cat([mean, variance.sqrt(), across, down], 1), False)
+    parts = [_of_images(images[0])] if len(images) == 1 else []
+    parts += [at_least_single(x) for x in tables]
+    return Numbers(torch.cat(parts, 1), len(tables) == len(ordered)) if parts else None
+
+
+def _of_images(images: Tensor) -> Tensor:
+    step = max(1, min(images.shape[2:]) // _MOST_PIXELS)
+    x = at_least_single(images if images.is_floating_point() else images.float())
+    across = (x[:, :, ::step, 1:] - x[:, :, ::step, :-1]).abs_().mean((2, 3))
+    down = (x[:, :, 1:, ::step] - x[:, :, :-1, ::step]).abs_().mean((2, 3))
+    some = x[:, :, ::step, ::step]
+    mean = some.mean((2, 3), keepdim=True)
+    spread = (some - mean).square_().mean((2, 3)).sqrt()
+    return torch.cat([mean.flatten(1), spread, across, down], 1)
 
 
 class SourceInputs:
@@ -77,55 +88,69 @@ class SourceInputs:
         """Take in the inputs of a forward, and its logits; samples that are not finite are left out."""
         if self._seen >= _MOST_SEEN or (found := numbers_of(samples)) is None:
             return
-        good = found.values.isfinite().all(1) & logits.isfinite().all(1)
-        self._parts.append((found.values[good].float().cpu(), logits[good].argmax(1).cpu()))
+        values = found.values.float()
+        if values.shape[1] * _FEWEST_KEPT > MOST_NUMBERS:
+            return
+        good = (values.isfinite().all(1) & logits.isfinite().all(1)).nonzero().flatten()
+        good = good[: _MOST_SEEN - self._seen]
+        self._parts.append((values[good].cpu(), logits[good].argmax(1).cpu()))
         self._whole &= found.whole
-        self._seen += int(good.sum())
+        self._seen += len(good)
 
     def result(self) -> dict[str, Tensor]:
-        """What `Novelty` needs, by name; empty where the inputs have no numbers, or too many.
+        """What `Novelty` needs, by name; empty where the inputs have no numbers, too many, or too few rows.
 
-        "scale" (D): the standard deviation of each number; that of the middle one for a number that never
-        varied, and at least a twentieth of it. "kept" (M, D): samples over the scale. "usual": the mean of
-        ln d of source samples. "limit", of tables alone: see `_limit`.
+        "mean" (D) and "scale" (D): the mean and the standard deviation of each number; that of the middle one
+        for a number that never varied, and at least a twentieth of it. "kept" (M, D): samples less the mean,
+        over the scale. "usual": the mean of ln d of the other source samples. "limit", of tables alone: see
+        `_limit`.
         """
         widths = {values.shape[1] for values, _ in self._parts}
-        if len(widths) != 1 or self._seen < _FEWEST_KEPT:
+        if len(widths) != 1:
             return {}
         values, classes = (torch.cat(kind) for kind in zip(*self._parts, strict=True))
+        count = min(KEPT, len(values) // _ONE_IN, MOST_NUMBERS // values.shape[1])
         spread = values.std(0)
-        varied = spread[spread > 0]
-        count = min(KEPT, MOST_NUMBERS // values.shape[1])
-        if not len(varied) or count < _FEWEST_KEPT:
+        varied = spread[(spread > 0) & spread.isfinite()]
+        if count < _FEWEST_KEPT or not len(varied):
             return {}
-        typical = varied.median()
+        typical, mean = varied.median(), values.mean(0)
         scale = torch.where(spread > 0, spread, typical).maximum(typical / 20)
-        kept = (values / scale)[:: max(1, len(values) // count)][:count]
-        far = _log_distance(values / scale, kept)
-        found = {"scale": scale, "kept": kept, "usual": far.mean()}
-        return found | ({"limit": _limit(far - far.mean(), values, classes)} if self._whole else {})
+        rows = torch.linspace(0, len(values) - 1, count).long()
+        others = torch.ones(len(values), dtype=torch.bool).index_fill(0, rows, value=False)
+        z = (values - mean) / scale
+        if not bool(z.isfinite().all()):
+            return {}
+        far = _log_distance(z[others], z[rows])
+        found = {"mean": mean, "scale": scale, "kept": z[rows], "usual": far.mean()}
+        if self._whole:
+            found["limit"] = _limit(far - far.mean(), values[others], classes[others])
+        return found
 
 
 def _limit(novelty: Tensor, values: Tensor, classes: Tensor) -> Tensor:
-    """The novelty that 95 % of windows of source rows keep below, in whatever order they come.
+    """The novelty that 95 % of windows of source rows keep below; at least `LEAST_LIMIT`.
 
-    Windows of 250 rows that are sorted by class, by one column, or not at all: rows of one kind are a little
-    further from all source rows than a mixture, and nothing is new about them.
+    Windows of 250 rows that are sorted by class, by one of twelve columns, or not at all: rows of one kind
+    are a little further from all source rows than a mixture, and nothing is new about them.
     """
     rows = min(ROWS, max(1, len(values) // 4))
     varied = (values.std(0) > 0).nonzero().flatten()
     chosen = varied[:: max(1, len(varied) // SORTED_BY)][:SORTED_BY]
     orders = [torch.arange(len(values)), classes.argsort(stable=True)]
     orders += [values[:, column].argsort(stable=True) for column in chosen.tolist()]
-    windows = [novelty[order][: len(order) // rows * rows].view(-1, rows).mean(1) for order in orders]
+    own = novelty.clamp(-FARTHEST, FARTHEST)
+    windows = [own[order][: len(order) // rows * rows].view(-1, rows).mean(1) for order in orders]
     return torch.cat(windows).quantile(0.95).clamp(min=LEAST_LIMIT)
 
 
 def _log_distance(z: Tensor, kept: Tensor) -> Tensor:
-    """The logarithm of the distance of rows from the second nearest of those kept, of which it may be one."""
+    """The logarithm of the distance of rows from the second nearest of those kept."""
+    exact = "donot_use_mm_for_euclid_dist"
+    mode = exact if z.shape[1] <= EXACT_WIDTH else "use_mm_for_euclid_dist_if_necessary"
     with torch.autocast(z.device.type, enabled=False):
-        near = torch.cdist(z, kept).topk(2, largest=False).values[:, 1]
-    return near.clamp(min=_TINY).log()
+        near = torch.cdist(z, kept, compute_mode=mode).topk(2, largest=False).values[:, 1]
+    return near.clamp(min=NEAREST).log()
 
 
 class Novelty:
@@ -134,8 +159,8 @@ class Novelty:
     n_i = ln d_i − mean ln d, where d is the distance from the second nearest of 250 source samples, of
     numbers that describe the inputs (`numbers_of`) over their spreads, and the mean is over source samples;
     from −4 to 4. It is near 0 for source samples, in any order and in any shares of classes, and needs no
-    answer of a model. Distances of images are of a few statistics: what they show is new, but images that
-    they do not show as new may be.
+    answer of a model. Of images only a few statistics are compared: images may be new in ways that these do
+    not show.
 
     Args:
         known: `SourceInputs.result`, not empty.
@@ -143,29 +168,33 @@ class Novelty:
 
     def __init__(self, known: Mapping[str, Tensor]) -> None:
         self._known = dict(known)
-        self._near: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
+        self._near: dict[torch.device, tuple[Tensor, ...]] = {}
 
     def __call__(self, samples: Mapping[str, Tensor]) -> Tensor | None:
         """The novelty of each sample, (N,); None for inputs of another kind than those measured."""
         found = numbers_of(samples)
         if found is None or found.values.shape[1] != len(self._known["scale"]):
             return None
-        scale, kept, usual = self._on(found.values.device)
-        apart = _log_distance(found.values.to(scale) / scale, kept) - usual
+        mean, scale, kept, usual = self._on(found.values.device)
+        apart = _log_distance((found.values.to(mean) - mean) / scale, kept) - usual
         return apart.nan_to_num(FARTHEST).clamp(-FARTHEST, FARTHEST)
 
-    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def _on(self, device: torch.device) -> tuple[Tensor, ...]:
         """The numbers on a device; copied there once."""
         if device not in self._near:
             with torch.inference_mode(False):
-                scale, kept, usual = (self._known[name].to(device) for name in ("scale", "kept", "usual"))
-            self._near[device] = (scale, kept, usual)
+                names = ("mean", "scale", "kept", "usual")
+                self._near[device] = tuple(self._known[name].to(device) for name in names)
         return self._near[device]
 
 
-def at_rest(device: torch.device) -> Tensor:
-    """The sums of a window of novelty before the first batch: of novelty over its limit, and of samples."""
-    return torch.tensor([0.0, PRIOR_SAMPLES], device=device)
+def nothing_new(like: Tensor) -> Tensor:
+    """The sums of a window of novelty before the first batch: of novelty over its limit, and of samples.
+
+    On the device and in the type of another tensor, at least in single precision.
+    """
+    wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+    return torch.tensor([0.0, PRIOR_SAMPLES], device=like.device, dtype=wide)
 
 
 def after(sums: Tensor, novelty: Tensor, limit: Tensor) -> Tensor:

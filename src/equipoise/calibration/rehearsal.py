@@ -158,9 +158,9 @@ class Rehearsal:
         """The accuracy of the answers in windows (models, width), and of the source model if it has one.
 
         Where the weights that learn are further from the source model's than in rehearsal, nothing rehearsed
-        is like them: the interval of the adapted model is wider in proportion.
+        is like them: the interval of the adapted model is wider by the root of how much further.
         """
-        stretch = max(1.0, weight_distance / self.reach) if self.reach > 0 else 1.0
+        stretch = math.sqrt(max(1.0, weight_distance / self.reach)) if self.reach > 0 else 1.0
         seen = windows.detach().double().cpu()
         x, rows, new = window.features(seen), float(seen[0, window.COUNT]), window.novelty(seen[0])
         fitted = enumerate(self.processes(len(seen)))
@@ -271,6 +271,8 @@ class Rehearsal:
         for name, tensor in self.tensors().items():
             if tensor.shape != shapes[name] or (name == "prior" and tensor.shape[1] < window.width(2)):
                 raise ValueError(f"{name}: expected the shape {shapes[name]}, got {tuple(tensor.shape)}")
+        if not (0 < self.familiar < math.inf and 0 <= self.reach < math.inf):
+            raise ValueError(f"expected a positive novelty and a distance, got {self.familiar}, {self.reach}")
         both = (self.compared, self.source, self.lead, self.gap, self.disagreement)
         if len({part is None for part in both}) > 1:
             raise ValueError("expected all that compares two models, or nothing of it")

@@ -61,7 +61,8 @@ class SourceStatistics:
         features: "mean" (D), "class_means" and "class_variances" (C, D), and "class_counts" (C) of the linear
             head's inputs by predicted class (`feature_moments.FeatureMoments`); empty unless asked for.
         inputs: numbers of source inputs, from which the novelty of others is measured
-            (`novelty.SourceInputs`); empty for inputs that are neither tables nor images.
+            (`novelty.SourceInputs`): up to 250 rows of a table as they are, a few statistics of as many
+            images; empty for other inputs. `dataclasses.replace(source, inputs={})` leaves them out of files.
         rehearsals: how accurate methods on this model are, seen from their answers, by their names; made by
             `equipoise.rehearse`.
 
@@ -110,7 +111,9 @@ class SourceStatistics:
         outputs: OutputsFunction | None = None,
         progress: bool = True,
     ) -> "SourceStatistics":
-        """Measure a model on source-domain batches in one pass that keeps a few numbers of each sample.
+        """Measure a model on source-domain batches in one pass.
+
+        It keeps three numbers of each sample, and what `inputs` has of some.
 
         The loader yields tensors, tuples (inputs, labels), or dicts of keyword inputs; labels play no part.
         `inputs` and `outputs` are as in `equipoise.Adapter`. The model is left as it was. Samples with

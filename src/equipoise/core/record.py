@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.rehearsed import TRUSTS, WINDOWS
 from equipoise.functional import entropy
@@ -36,8 +37,8 @@ class Step:
         source_accuracy: that of the source model, likewise; None where it is not asked.
         answered_by: "student", the adapted model, or "source", the source model, where adapting is estimated
             to be worse.
-        novelty: how unlike source inputs those of the batch are, on average (`calibration.novelty`): 0 for
-            source inputs; None where that is not known.
+        novelty: how unlike source inputs those of the last few hundred samples are (`calibration.novelty`):
+            about 0 for source inputs; None without a rehearsal.
         source_logits: the source model's answers to the batch, a row for each sample (NaN for those set
             aside); None where it is not asked.
     """
@@ -79,7 +80,6 @@ class Record:
         rehearsal: of the method, where the temperature comes from one.
         observed: the observations of that temperature, the batch included.
         weight_distance: how far the weights that learn are from the source model's, after the batch.
-        novelty: of the inputs of each sample; None where that is not known.
         source_logits: those of the source model, a row for each sample; None where it was not asked.
     """
 
@@ -99,7 +99,6 @@ class Record:
     rehearsal: Rehearsal | None = None
     observed: Mapping[str, Tensor] = field(default_factory=dict)
     weight_distance: float | Tensor = 0.0
-    novelty: Tensor | None = None
     source_logits: Tensor | None = None
 
     def read(self) -> Step:
@@ -112,8 +111,9 @@ class Record:
         bits = entropy(self.answer)
         bits = bits[bits.isfinite()]
         trusts = bool(self.observed[TRUSTS]) if self.rehearsal else False
-        own, theirs = None, None
+        own, theirs, new = None, None, None
         if self.rehearsal:
+            new = float(window.novelty(self.observed[WINDOWS][0, 0]))
             far = float(self.weight_distance)
             own, theirs = self.rehearsal.estimates(self.observed[WINDOWS][:, 0], far)
         return Step(
@@ -129,7 +129,7 @@ class Record:
             accuracy=theirs if trusts else own,
             source_accuracy=theirs,
             answered_by="source" if trusts else "student",
-            novelty=None if self.novelty is None else float(self.novelty.mean()),
+            novelty=new,
             source_logits=None if self.source_logits is None else self.source_logits.clone(),
         )
 

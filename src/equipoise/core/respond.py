@@ -50,7 +50,9 @@ class Responder:
     ) -> None:
         self.student, self.method, self.temper = student, method, temper
         self.state, self.source = state, source
-        self._novelty = Novelty(source.inputs) if source is not None and source.inputs else None
+        heeds = method.heeds_novelty and source is not None and "limit" in source.inputs
+        asked = source is not None and bool(source.inputs) and (heeds or temper.rehearsed is not None)
+        self._novelty = Novelty(source.inputs) if asked and source is not None else None
         self._constants: dict[int, Memory] = {}
 
     @property
@@ -134,7 +136,6 @@ class Responder:
             rehearsal=rehearsal,
             observed=self._observed(host.looks) if rehearsal else {},
             weight_distance=student.weight_distance() if rehearsal and student.learned else 0.0,
-            novelty=novelty,
             source_logits=None if view is None else student.local(view.logits.detach()),
         )
 
@@ -156,8 +157,14 @@ class Responder:
 
     def _new(self, batch: Batch) -> Tensor | None:
         """The novelty of the samples of all processes, where source inputs were measured."""
-        found = None if self._novelty is None else self._novelty(batch.samples())
-        return None if found is None else self.student.gather(found, "novelty")
+        if self._novelty is None:
+            return None
+        found = self._novelty(batch.samples())
+        if found is None and self.student.ranks.alone:
+            return None
+        if found is None:  # every process takes part in an exchange
+            found = torch.zeros(batch.rows, device=self.student.device)
+        return self.student.gather(found, "novelty")
 
     def _step(
         self,

@@ -190,7 +190,7 @@ class Watch:
                 "labels": Labels(labels),
                 "collapse": Collapse(collapse, window),
                 "disagreement": Disagreement(
-                    disagreement, made["disagreement"]["limit"], made["disagreement"]["familiar"]
+                    disagreement, made["disagreement"]["limit"], made["disagreement"].get("familiar")
                 ),
                 "below": BelowSource(**made["below"]),
                 "runaway": Runaway(**made["runaway"]),

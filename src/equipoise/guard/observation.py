@@ -28,7 +28,7 @@ class Observation:
             rehearsal.
         source_accuracy: that of the source model; None where it is not asked.
         answered_by: "student" or "source".
-        novelty: how unlike source inputs those of the batch are, on average; None where that is not known.
+        novelty: how unlike source inputs those of the last few hundred samples are; None without a rehearsal.
         finite: whether all weights, statistics and memory of the adapter are finite.
         weights: ‖θ − θ₀‖ / ‖θ₀‖ of the weights that learn, θ₀ those of the source model; 0 if not finite.
         statistics: the same of the running statistics.

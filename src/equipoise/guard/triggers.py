@@ -33,7 +33,7 @@ LEAST_DISAGREEMENT, MOST_DISAGREEMENT = 0.01, 0.99
 FARTHEST_WEIGHTS, FARTHEST_STATISTICS = 1.0, 100.0
 """The limits of `Observation.weights` and `.statistics`; statistics follow domains and may move more."""
 
-BEYOND_REHEARSAL = 2.0
+BEYOND_REHEARSAL = 4.0
 """The limit of the weights of a rehearsed method, in units of how far they moved in rehearsal at most."""
 
 LARGEST_STEP = 0.05
@@ -222,14 +222,14 @@ class Disagreement:
 
     ε within [.01, .99]. Up to r, rehearsals have shown that answers may differ without a loss; answers beyond
     r that differ can cost at most their own share in accuracy, and that much is tolerated. H0: given the
-    past, and that the adapted model answers, E[ℓ] ≤ ε; samples of a batch may depend on each other in any
-    way. No estimate is in it: δ is exact, and the estimates cannot explain an alarm away.
+    past, that the adapted model answers, and that inputs are not new, E[ℓ] ≤ ε; samples of a batch may depend
+    on each other in any way. No estimate is in it, and the estimates cannot explain an alarm away.
 
     H0 is about answers, not about accuracy. Where inputs are new, adapting may gain more than in any
-    rehearsal, and answers differ more without a loss: a batch with a novelty above that of rehearsed windows
-    without shift is no evidence. A loss within ε is none: that is left to the other triggers. A held adapter
-    is watched as well, since its answers are served. A batch that the source model answered is no evidence:
-    the adapted model's classes are not known.
+    rehearsal, and answers differ more without a loss: while the novelty is above that of rehearsed windows
+    without shift, batches are no evidence. A loss within ε is none: that is left to the other triggers. A
+    held adapter is watched as well, since its answers are served. A batch that the source model answered is
+    no evidence: the adapted model's classes are not known.
 
     Attributes:
         process: the e-process.

@@ -58,7 +58,7 @@ class PoiseMethod(Method):
         if LIMITS in known:
             found[AGE] = settled_age(student.device)
         if LIMIT in known:
-            found[NOVELTY] = novelty.at_rest(student.device)
+            found[NOVELTY] = novelty.nothing_new(next(student.model.parameters(), torch.empty(0)))
         return found
 
     def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
@@ -78,10 +78,10 @@ class PoiseMethod(Method):
     def step(self, context: Context) -> Update:
         """Let statistics and prototypes follow the batch."""
         student, memory, known = context.student, dict(context.memory), context.constants
-        momentum, limits, new, back = self.norm_momentum, known.get(LIMITS), None, None
+        momentum, limits, back = self.norm_momentum, known.get(LIMITS), None
         if NOVELTY in memory and context.novelty is not None:
             memory[NOVELTY] = novelty.after(memory[NOVELTY], context.novelty, known[LIMIT])
-            new = novelty.share_of_new(memory[NOVELTY])
+        if (new := _new(memory)) is not None:
             back = Return(part(known, SOURCE), new)
         with torch.no_grad(), student.watched() as head:
             logits, age = student.on_running_statistics(
