@@ -1,6 +1,7 @@
 """Novelty of inputs: distances from source samples, written out sample by sample."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.calibration import novelty
 from equipoise.calibration.novelty import Novelty, SourceInputs, numbers_of
+from equipoise.errors import SourceError
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -264,3 +266,12 @@ def test_novelty_is_saved_with_the_statistics(tmp_path: Any) -> None:
     assert set(again.inputs) == {"mean", "scale", "kept", "usual", "limit"}
     for name, tensor in source.inputs.items():
         assert torch.equal(again.inputs[name], tensor)
+
+
+@pytest.mark.parametrize("spoil", [lambda t: t.pop("mean"), lambda t: t["limit"].fill_(math.nan)])
+def test_numbers_that_are_missing_or_not_finite_are_refused(spoil: Any) -> None:
+    source = eq.SourceStatistics.measure(table_model(), [drawn(1000, 6)], progress=False)
+    inputs = {name: tensor.clone() for name, tensor in source.inputs.items()}
+    spoil(inputs)
+    with pytest.raises(SourceError, match="source inputs"):
+        replace(source, inputs=inputs)

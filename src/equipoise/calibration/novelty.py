@@ -77,6 +77,10 @@ def _of_images(images: Tensor) -> Tensor:
     return torch.cat([mean.flatten(1), spread, across, down], 1)
 
 
+NEEDED = ("mean", "scale", "kept", "usual")
+"""The names of what `Novelty` needs of source inputs."""
+
+
 class SourceInputs:
     """Numbers that describe source samples, of which novelty is measured; the first 2,000 samples count."""
 
@@ -183,8 +187,7 @@ class Novelty:
         """The numbers on a device; copied there once."""
         if device not in self._near:
             with torch.inference_mode(False):
-                names = ("mean", "scale", "kept", "usual")
-                self._near[device] = tuple(self._known[name].to(device) for name in names)
+                self._near[device] = tuple(self._known[name].to(device) for name in NEEDED)
         return self._near[device]
 
 

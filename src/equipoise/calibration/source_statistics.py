@@ -16,7 +16,7 @@ from equipoise.calibration.feature_moments import FeatureMoments
 from equipoise.calibration.fisher import Fisher
 from equipoise.calibration.measured_answers import MeasuredAnswers, even_quantiles
 from equipoise.calibration.norm_limits import SampleMoments
-from equipoise.calibration.novelty import SourceInputs
+from equipoise.calibration.novelty import NEEDED, SourceInputs
 from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
@@ -97,6 +97,13 @@ class SourceStatistics:
             )
         if not (0 < self.kappa < math.inf):
             raise SourceError(f"expected kappa > 0 (the median logit norm), got {self.kappa}")
+        if self.inputs and not all(name in self.inputs for name in NEEDED):
+            raise SourceError(
+                f"expected {', '.join(NEEDED)} in what is known of source inputs, got "
+                f"{', '.join(sorted(self.inputs))}: measure again with SourceStatistics.measure(model, loader)"
+            )
+        if not all(bool(tensor.isfinite().all()) for tensor in self.inputs.values()):
+            raise SourceError("expected finite numbers of source inputs, got some that are not")
 
     @classmethod
     def measure(
