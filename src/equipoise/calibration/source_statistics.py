@@ -100,7 +100,7 @@ class SourceStatistics:
         if self.inputs and not all(name in self.inputs for name in NEEDED):
             raise SourceError(
                 f"expected {', '.join(NEEDED)} in what is known of source inputs, got "
-                f"{', '.join(sorted(self.inputs))}: measure again with SourceStatistics.measure(model, loader)"
+                f"{', '.join(sorted(self.inputs))}; measure again: SourceStatistics.measure(model, loader)"
             )
         if not all(bool(tensor.isfinite().all()) for tensor in self.inputs.values()):
             raise SourceError("expected finite numbers of source inputs, got some that are not")
