@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise.calibration.process import Posterior, Process, fit_process
 
-TREND, BEND, LENGTH, OFFSET, NOISE = 1.0, 0.5, 1.0, 0.4, 0.1
+TREND, BEND, LENGTH, OFFSET, NOISE, ROOM = 1.0, 0.5, 1.0, 0.4, 0.1, 0.3
 FLOORS = torch.tensor([0.1, 0.1, 5.0, math.inf], dtype=torch.float64)
 NONE = "none"
 
@@ -187,7 +187,8 @@ def test_the_half_width_written_out(far: float) -> None:
     z = plain.z(x.numpy())
     own = OFFSET * (1 - math.exp(-(math.dist(z, plain.start) ** 2) / 2))
     deviation = math.sqrt(plain.variance(z) + own**2 + NOISE**2)
-    expected = float(found.margin) * deviation * max(1.0, float(found.distance(x)))
+    own = float(found.margin) * deviation * max(1.0, float(found.distance(x)))
+    expected = math.sqrt(own**2 + ROOM**2)
     assert float(found.half_width(x)) == pytest.approx(expected, rel=1e-6)
 
 

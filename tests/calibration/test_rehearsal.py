@@ -21,10 +21,12 @@ from tests.support.rehearsals import (
     line,
     rehearsal,
     rehearsed,
+    samples,
+    trained,
     windows_of,
 )
 
-STUDENT, SOURCE = [0.5, 0.2, -0.1, 0.3, -0.2, 0.1], [0.1, 0.0, 0.2, -0.3, 0.2, 0.0]
+STUDENT, SOURCE = [0.5, 0.2, -0.1, 0.3, -0.2, 0.1, -0.3], [0.1, 0.0, 0.2, -0.3, 0.2, 0.0, 0.2]
 
 
 def logits_of(rows: int = 60, seed: int = 4, scale: float = 2.0) -> Tensor:
@@ -41,8 +43,8 @@ def sigmoid(value: float) -> float:
 
 def line_rows() -> list[list[float]]:
     """The features of the rows of a `line`."""
-    ends = [[side * 0.1 * (at == place) for at in range(6)] for place in range(6) for side in (-1, 1)]
-    return [*ends, [0.0] * 6]
+    ends = [[side * 0.1 * (at == place) for at in range(7)] for place in range(7) for side in (-1, 1)]
+    return [*ends, [0.0] * 7]
 
 
 @pytest.mark.parametrize("limit", [1e9, 3e4, 1e4])
@@ -84,7 +86,7 @@ def test_an_interval_narrows_with_the_window_and_widens_outside() -> None:
 
 def test_an_estimate_is_never_beyond_what_was_rehearsed() -> None:
     for weight in (-50.0, 50.0):
-        made = rehearsal(line([weight, 0, 0, 0, 0, 0], low=-10.0, high=11.0))
+        made = rehearsal(line([weight, 0, 0, 0, 0, 0, 0], low=-10.0, high=11.0))
         own, theirs = made.estimates(drawn(scale=6.0))
         assert own.value == pytest.approx(sigmoid(11.0 if weight > 0 else -10.0))
         assert theirs is None
@@ -100,9 +102,11 @@ def of_two(mine: Tensor, other: Tensor) -> tuple[eq.Estimate, eq.Estimate]:
 
 
 def test_the_source_model_is_estimated_by_its_own_answers_alone() -> None:
-    source = logits_of(seed=9)
-    (first, same), (second, again) = of_two(logits_of(seed=1), source), of_two(logits_of(seed=2), source)
+    source = trained()(samples(60)[0]).detach()
+    one, two = (source + 0.5 * logits_of(seed=seed) for seed in (1, 2))
+    (first, same), (second, again) = of_two(one, source), of_two(two, source)
     assert same == again
+    assert min(first.value, second.value) > 0.002  # not the least that was rehearsed
     assert first.value != second.value
     agreed, still = of_two(source, source)
     assert still == same

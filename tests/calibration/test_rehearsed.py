@@ -59,7 +59,7 @@ def test_confidence_is_matched_to_accuracy_as_far_as_it_is_known(value: float, d
     slow = prior * 2 ** (-50 / 300) + window_of(drawn())
     torch.testing.assert_close(observed["windows"][0, 0].double(), slow, rtol=1e-4, atol=1e-4)
     confidence = float(slow[1] / slow[0])
-    expected = temperature_at(slow[6:35] / slow[0], aimed(confidence, value, doubt))
+    expected = temperature_at(slow[7:36] / slow[0], aimed(confidence, value, doubt))
     assert verdict.temperatures.tolist() == pytest.approx([expected], rel=1e-3)
     assert not bool(verdict.trusts)
 
@@ -301,7 +301,7 @@ def test_each_temperature_is_of_a_models_own_window() -> None:
 def test_before_the_first_batch_there_are_50_samples_without_a_shift() -> None:
     made = RehearsedTemperature(rehearsal(flat(0.0), flat(0.3)), compares=True)
     prior, observed = made.rehearsal.prior.float() * 50, made.initial()
-    assert observed["windows"].shape == (2, 2, 6 + 29 + CLASSES)
+    assert observed["windows"].shape == (2, 2, 7 + 29 + CLASSES)
     for speed in range(2):
         torch.testing.assert_close(observed["windows"][:, speed], prior)
     assert float(observed["windows"][0, 0, 0]) == pytest.approx(50)

@@ -21,6 +21,7 @@ from tests.support.rehearsals import (
     flat_gap,
     flat_lead,
     held_out,
+    plain_novelty,
     rehearsed,
     samples,
     trained,
@@ -161,7 +162,8 @@ def test_accuracy_follows_the_window() -> None:
     source_window = 50 * made.prior[1]
     for x in stream(4):
         answer = adapter(x)
-        source_window = source_window * 2 ** (-50 / 300) + window_of(model(x), answer)
+        new = plain_novelty(rehearsed(), x)
+        source_window = source_window * 2 ** (-50 / 300) + window_of(model(x), answer, new)
         assert adapter.last is not None
         assert adapter.last.accuracy == adapter.accuracy
         assert adapter.last.source_accuracy == adapter.source_accuracy
