@@ -48,11 +48,12 @@ class Numbers(NamedTuple):
 def numbers_of(samples: Mapping[str, Tensor]) -> Numbers | None:
     """Numbers that describe samples: all columns of tables of floats, a few statistics of images.
 
-    Of tables (N, F) they are the columns; of images (N, C, H, W), for each channel, the mean, the standard
-    deviation, and the mean distance of neighbours in rows and in columns. None for other inputs, such as
-    tokens.
+    Of tables (N, F) they are the columns, in the order of the tables' names; of images (N, C, H, W), for each
+    channel, the mean, the standard deviation, and the mean distance of neighbours in rows and in columns.
+    None for other inputs, such as tokens.
     """
-    tables = [x.detach() for x in samples.values() if x.ndim == 2 and x.is_floating_point()]
+    named = sorted(samples.items())
+    tables = [x.detach() for _, x in named if x.ndim == 2 and x.is_floating_point()]
     if tables:
         whole = all(x.ndim == 2 and x.is_floating_point() for x in samples.values())
         return Numbers(torch.cat([at_least_single(x) for x in tables], 1), whole)
