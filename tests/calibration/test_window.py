@@ -44,6 +44,20 @@ def test_bad_samples_do_not_count(bad: float) -> None:
     assert torch.equal(window.sums(spoilt[None], ~all_good(9)), torch.zeros(1, 41))
 
 
+def test_novelty_is_summed_over_the_samples_that_count() -> None:
+    logits, new = drawn(2, 9, 5), 0.4 + drawn(9, seed=3, scale=0.5)
+    plain, found = window.sums(logits, all_good(9)), window.sums(logits, all_good(9), new)
+    assert plain[:, 6].tolist() == [0.0, 0.0]
+    assert found[:, 6].tolist() == pytest.approx([sum(new.tolist())] * 2)
+    torch.testing.assert_close(found.double(), windows_of(logits, new), rtol=1e-5, atol=1e-5)
+    assert window.novelty(found).tolist() == pytest.approx([sum(new.tolist()) / 9] * 2)
+    good = all_good(9)
+    good[[2, 5]] = False
+    less = [n for place, n in enumerate(new.tolist()) if place not in (2, 5)]
+    assert window.novelty(window.sums(logits, good, new)).tolist() == pytest.approx([sum(less) / 7] * 2)
+    assert window.sums(logits, good, new.to(torch.float64)).dtype == torch.float32
+
+
 def test_half_precision_is_counted_in_single() -> None:
     logits = drawn(2, 9, 5).to(torch.bfloat16)
     found = window.sums(logits, all_good(9))

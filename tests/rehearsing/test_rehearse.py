@@ -558,3 +558,35 @@ def test_the_rehearsed_disagreement_is_the_largest_of_windows_without_loss() -> 
     ahead = made.lead.targets[:-1]
     x = made.compared.rows[:-1] / made.compared.scale + made.compared.mean
     assert made.disagreement == pytest.approx(float(x[:, 5][ahead <= 0].max().sigmoid()), abs=1e-6)
+
+
+def test_the_reach_is_how_far_the_weights_were_at_a_snapshot_at_most() -> None:
+    model, (x, y), order = trained(), samples(120, seed=1), _order(120)
+    made = eq.rehearse(model, [(x, y)], method="tent", shifts=own_shifts(), progress=False).rehearsal
+    data, shifts = Labelled(x[order], y[order]), {"none": lambda x, _: x, **own_shifts()}
+    answers = torch.cat([model(part).detach().softmax(1) for part in x[order].split(50)])
+    adapter, found = eq.create("tent", model, tempering="none"), []
+    for own in plan_passes(list(shifts), data, answers, 0, True):
+        adapter.reset()
+        seen, total = 0, sum(len(part.rows) for part in own.parts)
+        for part in own.parts:
+            for rows in part.rows.split(50):
+                adapter(shifts[part.shift](x[order][rows], torch.Generator().manual_seed(own.seed)))
+                before, seen = seen, seen + len(rows)
+                if seen // 500 > before // 500 or seen == total:
+                    pairs = [
+                        (model.get_parameter(n).detach(), p.detach()) for n, p in adapter.learned.items()
+                    ]
+                    apart = math.fsum(float((p - start).square().sum()) for start, p in pairs)
+                    found.append(
+                        math.sqrt(apart / math.fsum(float(start.square().sum()) for start, _ in pairs))
+                    )
+    assert min(found) > 0
+    assert made.reach == pytest.approx(max(found), rel=1e-3)
+    again = eq.Rehearsal.from_parts(made.to_json(), made.tensors())
+    assert (again.reach, again.familiar) == (made.reach, made.familiar)
+
+
+def test_a_method_that_learns_no_weights_has_no_reach() -> None:
+    assert rehearsed().rehearsals["poise"].reach == 0
+    assert rehearsed().rehearsals["tent"].reach > 0
