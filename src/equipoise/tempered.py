@@ -75,7 +75,8 @@ class Tempered(Adapter):
         never = inner.method.compares and not own.compares
         method = replace(inner.method, **({"falls_back": False} if never else {}))
         if inner.source:  # constants of the method are those of the adapter
-            names = ("norm_limits", "entropies", "confidences", "fisher", "features")
+            names = ["norm_limits", "entropies", "confidences", "fisher", "features"]
+            names += ["inputs"] if inner.source.inputs else []
             source = replace(source, **{name: getattr(inner.source, name) for name in names})
         self.adapter, self._shared, self._inputs = adapter, adapter._shared, adapter._inputs
         self._lock = adapter._lock  # they share weights and memory

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from equipoise.calibration.process import Posterior, Process, fit_process
 
-TREND, BEND, LENGTH, OFFSET, NOISE = 1.0, 0.5, 1.0, 0.4, 0.1
+TREND, BEND, LENGTH, OFFSET, NOISE, ROOM = 1.0, 0.5, 1.0, 0.4, 0.1, 0.3
 FLOORS = torch.tensor([0.1, 0.1, 5.0, math.inf], dtype=torch.float64)
 NONE = "none"
 
@@ -187,8 +188,23 @@ def test_the_half_width_written_out(far: float) -> None:
     z = plain.z(x.numpy())
     own = OFFSET * (1 - math.exp(-(math.dist(z, plain.start) ** 2) / 2))
     deviation = math.sqrt(plain.variance(z) + own**2 + NOISE**2)
-    expected = float(found.margin) * deviation * max(1.0, float(found.distance(x)))
+    own = float(found.margin) * deviation * max(1.0, float(found.distance(x)))
+    expected = math.sqrt(own**2 + ROOM**2)
     assert float(found.half_width(x)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_no_interval_is_narrower_than_03_on_either_side() -> None:
+    drawn = Drawn()
+    certain = replace(drawn.fit(), margin=torch.tensor(0.0, dtype=torch.float64))
+    for x in (drawn.origin, drawn.x[2], drawn.x[2] + 50):
+        assert float(certain.half_width(x)) == pytest.approx(ROOM)
+
+
+def test_the_target_at_rest_is_the_exact_one() -> None:
+    drawn = Drawn()
+    for value in (-2.0, 4.2):
+        drawn.exact = torch.tensor([value, 1e-4], dtype=torch.float64)
+        assert float(drawn.fit().at_rest) == value
 
 
 def test_the_interval_is_narrow_where_nothing_shifted_and_widens_with_the_distance() -> None:

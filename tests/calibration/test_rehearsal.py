@@ -11,7 +11,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.calibration import window
-from equipoise.calibration.rehearsal import calibration_error, logit
+from equipoise.calibration.rehearsal import believed, calibration_error, logit
 from equipoise.errors import StateError
 from tests.support.rehearsals import (
     CLASSES,
@@ -21,10 +21,12 @@ from tests.support.rehearsals import (
     line,
     rehearsal,
     rehearsed,
+    samples,
+    trained,
     windows_of,
 )
 
-STUDENT, SOURCE = [0.5, 0.2, -0.1, 0.3, -0.2, 0.1], [0.1, 0.0, 0.2, -0.3, 0.2, 0.0]
+STUDENT, SOURCE = [0.5, 0.2, -0.1, 0.3, -0.2, 0.1, -0.3], [0.1, 0.0, 0.2, -0.3, 0.2, 0.0, 0.2]
 
 
 def logits_of(rows: int = 60, seed: int = 4, scale: float = 2.0) -> Tensor:
@@ -41,8 +43,8 @@ def sigmoid(value: float) -> float:
 
 def line_rows() -> list[list[float]]:
     """The features of the rows of a `line`."""
-    ends = [[side * 0.1 * (at == place) for at in range(6)] for place in range(6) for side in (-1, 1)]
-    return [*ends, [0.0] * 6]
+    ends = [[side * 0.1 * (at == place) for at in range(7)] for place in range(7) for side in (-1, 1)]
+    return [*ends, [0.0] * 7]
 
 
 @pytest.mark.parametrize("limit", [1e9, 3e4, 1e4])
@@ -84,10 +86,72 @@ def test_an_interval_narrows_with_the_window_and_widens_outside() -> None:
 
 def test_an_estimate_is_never_beyond_what_was_rehearsed() -> None:
     for weight in (-50.0, 50.0):
-        made = rehearsal(line([weight, 0, 0, 0, 0, 0], low=-10.0, high=11.0))
+        made = rehearsal(line([weight, 0, 0, 0, 0, 0, 0], low=-10.0, high=11.0))
         own, theirs = made.estimates(drawn(scale=6.0))
         assert own.value == pytest.approx(sigmoid(11.0 if weight > 0 else -10.0))
         assert theirs is None
+
+
+# ---------------------------------------------------------------------- new inputs, weights that moved
+
+
+def plain_belief(value: float, at_rest: float, novelty: float, familiar: float) -> float:
+    """What is believed of an estimate in logits: all of it, or less of what is above the logit at rest."""
+    if value <= at_rest or novelty <= familiar:
+        return value
+    if novelty >= 2 * familiar:
+        return at_rest
+    return at_rest + (2 - novelty / familiar) * (value - at_rest)
+
+
+NOVELTIES = [-1.0, 0.0, 0.19, 0.3, 0.4, 0.55, 0.6, 3.0]
+
+
+@pytest.mark.parametrize("familiar", [0.2, 0.4])
+@pytest.mark.parametrize("novelty", NOVELTIES)
+def test_new_inputs_are_believed_to_be_no_easier_than_those_at_rest(novelty: float, familiar: float) -> None:
+    values, at_rest = torch.tensor([-2.0, 0.9, 1.1, 3.0]).double(), torch.tensor(1.0).double()
+    found = believed(values, at_rest, torch.tensor(novelty).double(), familiar).tolist()
+    expected = [plain_belief(value, 1.0, novelty, familiar) for value in values.tolist()]
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("novelty", NOVELTIES)
+@pytest.mark.parametrize("value", [0.5, 1.1, 1.25, 1.4, 3.0])
+def test_an_estimate_is_what_is_believed(value: float, novelty: float) -> None:
+    both = torch.stack([logits_of(60, 4), logits_of(60, 5)])
+    windows = windows_of(both, torch.full((60,), novelty))
+    made = rehearsal(flat(value, at_rest=1.0), flat(0.8, at_rest=0.2), familiar=0.32)
+    for found, own, at_rest in zip(made.estimates(windows), (value, 0.8), (1.0, 0.2), strict=True):
+        assert found is not None
+        belief = plain_belief(own, at_rest, novelty, 0.32)
+        a = sigmoid(belief)
+        half = math.sqrt(0.3**2 + 1.645**2 / (60 * a * (1 - a) + 1))
+        assert found.value == pytest.approx(a, abs=1e-5)
+        assert (found.low, found.high) == pytest.approx(
+            (sigmoid(belief - half), sigmoid(belief + half)), abs=1e-4
+        )
+        assert found.inside == (novelty <= 0.32 or own <= at_rest + 0.3)
+
+
+def width(found: eq.Estimate) -> float:
+    """The interval as a difference of logits."""
+    low, high = (math.log(end / (1 - end)) for end in (found.low, found.high))
+    return high - low
+
+
+@pytest.mark.parametrize("distance", [0.0, 0.1, 0.2, 0.21, 0.5])
+@pytest.mark.parametrize("reach", [0.0, 0.2, 1.0])
+def test_weights_further_away_than_in_rehearsal_stretch_the_interval(reach: float, distance: float) -> None:
+    made = rehearsal(line(STUDENT, 0.2, margin=0.01), line(SOURCE, 0.1, margin=0.01), reach=reach)
+    near, theirs = made.estimates(drawn())
+    far, still = made.estimates(drawn(), distance)
+    times = distance / reach if reach > 0 and distance > reach else 1.0
+    assert width(far) == pytest.approx(times * width(near), rel=1e-6)
+    assert far.value == near.value
+    assert near.inside
+    assert far.inside == (times == 1.0)
+    assert still == theirs
 
 
 # ---------------------------------------------------------------------- each model by its own answers
@@ -100,9 +164,11 @@ def of_two(mine: Tensor, other: Tensor) -> tuple[eq.Estimate, eq.Estimate]:
 
 
 def test_the_source_model_is_estimated_by_its_own_answers_alone() -> None:
-    source = logits_of(seed=9)
-    (first, same), (second, again) = of_two(logits_of(seed=1), source), of_two(logits_of(seed=2), source)
+    source = trained()(samples(60)[0]).detach()
+    one, two = (source + 0.5 * logits_of(seed=seed) for seed in (1, 2))
+    (first, same), (second, again) = of_two(one, source), of_two(two, source)
     assert same == again
+    assert min(first.value, second.value) > 0.002  # not the least that was rehearsed
     assert first.value != second.value
     agreed, still = of_two(source, source)
     assert still == same

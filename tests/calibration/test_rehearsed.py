@@ -59,7 +59,7 @@ def test_confidence_is_matched_to_accuracy_as_far_as_it_is_known(value: float, d
     slow = prior * 2 ** (-50 / 300) + window_of(drawn())
     torch.testing.assert_close(observed["windows"][0, 0].double(), slow, rtol=1e-4, atol=1e-4)
     confidence = float(slow[1] / slow[0])
-    expected = temperature_at(slow[6:35] / slow[0], aimed(confidence, value, doubt))
+    expected = temperature_at(slow[7:36] / slow[0], aimed(confidence, value, doubt))
     assert verdict.temperatures.tolist() == pytest.approx([expected], rel=1e-3)
     assert not bool(verdict.trusts)
 
@@ -301,7 +301,7 @@ def test_each_temperature_is_of_a_models_own_window() -> None:
 def test_before_the_first_batch_there_are_50_samples_without_a_shift() -> None:
     made = RehearsedTemperature(rehearsal(flat(0.0), flat(0.3)), compares=True)
     prior, observed = made.rehearsal.prior.float() * 50, made.initial()
-    assert observed["windows"].shape == (2, 2, 6 + 29 + CLASSES)
+    assert observed["windows"].shape == (2, 2, 7 + 29 + CLASSES)
     for speed in range(2):
         torch.testing.assert_close(observed["windows"][:, speed], prior)
     assert float(observed["windows"][0, 0, 0]) == pytest.approx(50)
@@ -369,3 +369,46 @@ def test_samples_that_are_not_good_do_not_count() -> None:
     assert bool(verdict.temperatures.isfinite().all())
     none, verdict = made.after(made.initial(), logits, source, ~ALL)
     assert alike(none, {**made.initial(), "trusts_source": verdict.trusts})
+
+
+# ---------------------------------------------------------------------- inputs that are new
+
+
+def believed(value: float, at_rest: float, novelty: float) -> float:
+    """Of an estimate above that at rest, nothing at twice the familiar novelty of .3, half at .45."""
+    return value - max(value - at_rest, 0.0) * min(max(novelty / 0.3 - 1, 0.0), 1.0)
+
+
+@pytest.mark.parametrize("novelty", [-0.5, 0.1, 0.45, 0.5, 2.0])
+def test_new_inputs_are_answered_as_confidently_as_is_believed(novelty: float) -> None:
+    own = rehearsal(flat(3.0, at_rest=0.5), flat(2.0, at_rest=-0.5), familiar=0.3)
+    made, new = RehearsedTemperature(own, compares=True), torch.full((50,), 3 * novelty)
+    observed, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL, new)
+    count = 50 * 2 ** (-50 / 300)
+    mean = 3 * novelty * 50 / (count + 50)
+    slow = [
+        own.prior[at] * count + window_of(mine, other, new)
+        for at, (mine, other) in enumerate([(drawn(), drawn(seed=5)), (drawn(seed=5), drawn())])
+    ]
+    torch.testing.assert_close(observed["windows"][:, 0].double(), torch.stack(slow), rtol=1e-4, atol=1e-4)
+    expected = []
+    for seen, value, at_rest in zip(slow, (3.0, 2.0), (0.5, -0.5), strict=True):
+        aim = aimed(float(seen[1] / seen[0]), believed(value, at_rest, mean), 0.0)
+        expected.append(temperature_at(seen[7:36] / seen[0], aim))
+    assert verdict.temperatures.tolist() == pytest.approx(expected, rel=2e-3)
+    own_estimate, theirs = made.estimates(observed)
+    assert own_estimate.value == pytest.approx(share(believed(3.0, 0.5, mean)), abs=1e-4)
+    assert theirs is not None
+    assert theirs.value == pytest.approx(share(believed(2.0, -0.5, mean)), abs=1e-4)
+    known = made.estimates(observed, 0.4)
+    assert known == made.rehearsal.estimates(observed["windows"][:, 0], 0.4)
+
+
+@pytest.mark.parametrize(("novelty", "expected"), [(0.0, False), (0.3, False), (0.6, True), (1.0, True)])
+def test_who_answers_is_decided_by_what_is_believed(novelty: float, expected: bool) -> None:
+    """The student's estimate is .88 on familiar inputs, but .62 at rest; the source model's is always .73."""
+    own = rehearsal(flat(2.0, at_rest=0.5), flat(1.0), familiar=0.3, lead=flat_lead(0.1))
+    made, slow = RehearsedTemperature(own, compares=True), two_windows()
+    slow[:, 6] = novelty * slow[:, 0]
+    assert (lead_of(believed(2.0, 0.5, novelty), 1.0, 0.1, 0.0) > 0.05) is expected
+    assert bool(made.judge(slow, torch.tensor(False)).trusts) is expected

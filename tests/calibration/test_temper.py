@@ -202,7 +202,7 @@ def test_a_range_that_is_given_is_that_of_the_rehearsed_temperatures() -> None:
     _, source = make()
     own = rehearsal(flat(6.0), coolest=torch.tensor([0.8]).double())
     logits = torch.randn(50, source.num_classes, generator=torch.Generator().manual_seed(0))
-    own = replace(own, prior=torch.ones(1, 6 + 29 + source.num_classes).double())
+    own = replace(own, prior=torch.ones(1, 7 + 29 + source.num_classes).double())
     found = []
     for t_min in (None, 0.3, 1.0):
         temper = Temper("rehearsed", source, t_min, None, own)

@@ -22,8 +22,8 @@ def all_good(rows: int) -> Tensor:
 def test_the_sums_of_a_batch(classes: int) -> None:
     logits = drawn(2, 9, classes)
     found = window.sums(logits, all_good(9))
-    assert found.shape == (2, 6 + 29 + classes)
-    assert window.width(classes) == 6 + 29 + classes
+    assert found.shape == (2, 7 + 29 + classes)
+    assert window.width(classes) == 7 + 29 + classes
     torch.testing.assert_close(found.double(), windows_of(logits), rtol=1e-5, atol=1e-5)
     assert list(window.GRID) == pytest.approx(GRID)
     assert (GRID[0], GRID[8], GRID[-1]) == (0.25, 1.0, 32.0)
@@ -41,7 +41,21 @@ def test_bad_samples_do_not_count(bad: float) -> None:
     found = window.sums(torch.stack([spoilt, other]), good)
     expected = windows_of(torch.stack([logits[good], other[good]]))
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-    assert torch.equal(window.sums(spoilt[None], ~all_good(9)), torch.zeros(1, 40))
+    assert torch.equal(window.sums(spoilt[None], ~all_good(9)), torch.zeros(1, 41))
+
+
+def test_novelty_is_summed_over_the_samples_that_count() -> None:
+    logits, new = drawn(2, 9, 5), 0.4 + drawn(9, seed=3, scale=0.5)
+    plain, found = window.sums(logits, all_good(9)), window.sums(logits, all_good(9), new)
+    assert plain[:, 6].tolist() == [0.0, 0.0]
+    assert found[:, 6].tolist() == pytest.approx([sum(new.tolist())] * 2)
+    torch.testing.assert_close(found.double(), windows_of(logits, new), rtol=1e-5, atol=1e-5)
+    assert window.novelty(found).tolist() == pytest.approx([sum(new.tolist()) / 9] * 2)
+    good = all_good(9)
+    good[[2, 5]] = False
+    less = [n for place, n in enumerate(new.tolist()) if place not in (2, 5)]
+    assert window.novelty(window.sums(logits, good, new)).tolist() == pytest.approx([sum(less) / 7] * 2)
+    assert window.sums(logits, good, new.to(torch.float64)).dtype == torch.float32
 
 
 def test_half_precision_is_counted_in_single() -> None:
@@ -83,11 +97,11 @@ def plain_after(slow: list[float], fast: list[float], fresh: list[float]) -> tup
 def test_both_windows_forget_by_the_samples_that_came_later() -> None:
     sizes = (7, 50, 1, 33)
     batches = [drawn(size, 5, seed=seed) for seed, size in enumerate(sizes)]
-    windows = torch.zeros(1, 2, 40)
+    windows = torch.zeros(1, 2, 41)
     for logits in batches:
         windows = window.after(windows, window.sums(logits[None], all_good(len(logits))))
     for place, half_life in enumerate((300, 50)):
-        expected = torch.zeros(40, dtype=torch.float64)
+        expected = torch.zeros(41, dtype=torch.float64)
         for at, logits in enumerate(batches):
             expected += window_of(logits) * 2 ** (-sum(sizes[at + 1 :]) / half_life)
         torch.testing.assert_close(windows[0, place].double(), expected, rtol=1e-5, atol=1e-5)
@@ -129,11 +143,15 @@ def test_a_stream_that_stays_as_it_is_hardly_ever_starts_anew() -> None:
     assert sum(started) <= 1
 
 
+@pytest.mark.parametrize("towards", [None, -0.9, 0.0, 2.5])
 @pytest.mark.parametrize("classes", [2, 10, 200])
-def test_features_are_those_of_the_samples(classes: int) -> None:
+def test_features_are_those_of_the_samples(classes: int, towards: float | None) -> None:
     logits = drawn(2, 40, classes).double()
     logits[1, :15] = 0.5 * logits[0, :15]
     differ = sum(int(z.argmax() != o.argmax()) for z, o in zip(*logits, strict=True)) / 40
+    new = None if towards is None else towards + drawn(40, seed=5, scale=0.5).double()
+    n = 0.0 if new is None else sum(new.tolist()) / 40
+    novel = math.copysign(math.log(1 + abs(n) / 0.3), n)
     expected = []
     for z in logits:
         p = z.softmax(1)
@@ -149,14 +167,15 @@ def test_features_are_those_of_the_samples(classes: int) -> None:
                 float(-(q * q.log()).sum()) / math.log(classes),
                 sum(math.log(float(((row - row.mean()) ** 2).sum()) ** 0.5) for row in z) / 40,
                 math.log(differ / (1 - differ)),
+                novel,
             ]
         )
-    found = window.features(window.sums(logits, all_good(40)).double())
-    again = window.features(0.3 * windows_of(logits))  # whatever weight the samples have left
+    found = window.features(window.sums(logits, all_good(40), new).double())
+    again = window.features(0.3 * windows_of(logits, new))  # whatever weight the samples have left
     for model in range(2):
         assert found[model].tolist() == pytest.approx(expected[model], rel=1e-4)
         assert again[model].tolist() == pytest.approx(expected[model])
-    assert len(window.FEATURES) == 6
+    assert len(window.FEATURES) == 7
 
 
 def test_the_norm_has_no_part_of_what_softmax_leaves_out() -> None:
@@ -173,7 +192,7 @@ def test_the_norm_has_no_part_of_what_softmax_leaves_out() -> None:
 def test_features_are_finite_at_the_ends(logits: Tensor) -> None:
     for both in (torch.stack([logits, logits]), torch.stack([logits, -logits])):
         assert bool(window.features(window.sums(both, all_good(len(logits)))).isfinite().all())
-    assert bool(window.features(torch.zeros(6 + 29 + 3)).isfinite().all())
+    assert bool(window.features(torch.zeros(7 + 29 + 3)).isfinite().all())
 
 
 def bisected(logits: Tensor, aim: float) -> float:

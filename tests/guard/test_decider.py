@@ -114,6 +114,31 @@ def test_a_watch_with_another_rehearsed_disagreement_has_other_tests() -> None:
         assert not watch.tests_as(replace(OPTIONS, disagreement=other))
 
 
+def test_weights_beyond_the_rehearsed_reach_are_an_alarm_after_which_the_limit_is_the_same() -> None:
+    options = replace(OPTIONS, reach=0.2)
+    watch, found = Watch.fresh(options), []
+    for step in [*range(1, 13), *[0] * 10, *range(1, 13)]:
+        watch, decision = decide(options, watch, replace(FINE, weights=0.04 * step))
+        found += [(watch.batch, decision.action, decision.trigger)] * (decision.action != "none")
+    assert found[0] == (11, "rollback", "runaway")
+    assert found[-1] == (33, "reset", "runaway")
+    assert watch.runaway.farthest == pytest.approx(0.4)
+    assert Watch.from_json(json.loads(json.dumps(watch.to_json()))) == watch
+    assert watch.tests_as(options)
+    for other in (None, 0.0, 0.21):
+        assert not watch.tests_as(replace(OPTIONS, reach=other))
+
+
+@pytest.mark.parametrize("reach", [None, 0.0])
+def test_without_a_reach_weights_may_move_by_their_norm(reach: float | None) -> None:
+    options, found = replace(OPTIONS, reach=reach), []
+    watch = Watch.fresh(options)
+    for step in range(1, 30):
+        watch, decision = decide(options, watch, replace(FINE, weights=0.04 * step))
+        found += [watch.batch] * (decision.action == "rollback")
+    assert found == [26]
+
+
 def test_an_action_clears_the_evidence() -> None:
     collapsed = Observation(50, 3, ((0, 0, 10), (0, 1, 20), (0, 2, 20)))
     watch, found = run(Watch.fresh(OPTIONS), [collapsed] * 25)

@@ -1,5 +1,6 @@
 """Prototypes of the stream that help a linear head, against the formula written out here."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -8,7 +9,7 @@ from equipoise.methods._prototypes import blend, learn
 from equipoise.network.head import WatchedHead
 
 
-def plain_blend(head: nn.Linear, batches: list[Tensor], last: Tensor) -> Tensor:
+def plain_blend(head: nn.Linear, batches: list[Tensor], last: Tensor, new: float = 1.0) -> Tensor:
     """`blend` written out sample by sample."""
     weight, bias = head.weight.detach().double(), head.bias.detach().double()
     classes = len(weight)
@@ -24,7 +25,7 @@ def plain_blend(head: nn.Linear, batches: list[Tensor], last: Tensor) -> Tensor:
             ours += float((weight @ f + bias).std())
             theirs += float((units @ f).std())
             count += 1
-    share = 0.5 * count / (count + 100 * classes)
+    share = new * 0.5 * count / (count + 100 * classes)
     return torch.stack(
         [(1 - share) * (weight @ f + bias) + share * ours / theirs * (units @ f) for f in last.double()]
     )
@@ -45,6 +46,22 @@ def test_prototypes_help_the_head_by_the_formula() -> None:
         memory = learn(memory, *watched(head, features))
     found = blend(memory, *watched(head, batches[0]))
     torch.testing.assert_close(found.double(), plain_blend(head, batches, batches[0]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("new", [0.0, 0.35, 1.0])
+def test_prototypes_have_the_weight_of_what_is_new(new: float) -> None:
+    draw = torch.Generator().manual_seed(3)
+    head = nn.Linear(6, 4)
+    batches = [torch.randn(n, 6, generator=draw).abs() for n in (200, 50)]
+    memory: dict[str, Tensor] = {}
+    for features in batches:
+        memory = learn(memory, *watched(head, features))
+    seen, logits = watched(head, batches[1])
+    found = blend(memory, seen, logits, torch.tensor(new))
+    expected = plain_blend(head, batches, batches[1], new)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    if new == 0:
+        torch.testing.assert_close(found, logits)
 
 
 def test_an_exported_head_answers_by_the_formula() -> None:

@@ -21,6 +21,7 @@ from tests.support.rehearsals import (
     flat_gap,
     flat_lead,
     held_out,
+    plain_novelty,
     rehearsed,
     samples,
     trained,
@@ -161,7 +162,8 @@ def test_accuracy_follows_the_window() -> None:
     source_window = 50 * made.prior[1]
     for x in stream(4):
         answer = adapter(x)
-        source_window = source_window * 2 ** (-50 / 300) + window_of(model(x), answer)
+        new = plain_novelty(rehearsed(), x)
+        source_window = source_window * 2 ** (-50 / 300) + window_of(model(x), answer, new)
         assert adapter.last is not None
         assert adapter.last.accuracy == adapter.accuracy
         assert adapter.last.source_accuracy == adapter.source_accuracy
@@ -325,11 +327,19 @@ def test_forwards(options: dict[str, Any], to_learn: int, to_predict: int, amoun
 # ---------------------------------------------------------------------- the window is kept right
 
 
+def reaching(reach: float) -> eq.Adapter:
+    """TENT whose weights moved so far in rehearsal at most."""
+    own = rehearsed()
+    changed = {**own.rehearsals, "tent": replace(own.rehearsals["tent"], reach=reach)}
+    return eq.create("tent", trained(), replace(own, rehearsals=changed), tempering="rehearsed")
+
+
 MADE: dict[str, Callable[[], eq.Adapter]] = {
     "poise": lambda: eq.create("poise", trained(), rehearsed()),
     "poise alone": lambda: eq.create("poise", trained(), rehearsed(), falls_back=False),
     "poise, source answers": lambda: eq.create("poise", trained(), ahead(1.0)),
     "tent": lambda: eq.create("tent", trained(), rehearsed(), tempering="rehearsed"),
+    "tent, far away": lambda: reaching(2e-3),
 }
 
 
@@ -594,3 +604,66 @@ def test_a_model_without_batch_norm_is_tempered_too() -> None:
     assert bool(adapter(stream(1)[0]).isfinite().all())
     assert "age" not in adapter.memory
     assert adapter.accuracy is not None
+
+
+# ---------------------------------------------------------------------- how far the weights are
+
+
+def plain_distance(adapter: eq.Adapter) -> float:
+    """How far the weights that learn are from those of the trained model, in their norm."""
+    model = trained()
+    pairs = [(model.get_parameter(name).detach(), p.detach()) for name, p in adapter.learned.items()]
+    apart = sum(float((p - start).square().sum()) for start, p in pairs)
+    return math.sqrt(apart / sum(float(start.square().sum()) for start, _ in pairs))
+
+
+def width(found: eq.Estimate | None) -> float:
+    """An interval as a difference of logits."""
+    assert found is not None
+    low, high = (math.log(end / (1 - end)) for end in (found.low, found.high))
+    return high - low
+
+
+def test_the_interval_is_wider_where_the_weights_are_further_than_in_rehearsal() -> None:
+    never, adapter = reaching(1e9), reaching(2e-3)
+    assert adapter.weight_distance == 0
+    beyond = []
+    for x in stream(6):
+        never(x)
+        adapter(x)
+        distance = plain_distance(adapter)
+        assert adapter.weight_distance == pytest.approx(distance, rel=1e-4)
+        assert never.accuracy is not None
+        assert adapter.accuracy is not None
+        assert adapter.last is not None
+        assert adapter.last.accuracy == adapter.accuracy
+        times = max(1.0, distance / 2e-3)
+        assert width(adapter.accuracy) == pytest.approx(times * width(never.accuracy), rel=1e-3)
+        assert adapter.accuracy.value == never.accuracy.value
+        assert adapter.accuracy.inside == (never.accuracy.inside and times == 1)
+        beyond.append(times > 1)
+    assert beyond[-1]
+    assert not all(beyond)
+    adapter.reset()
+    assert adapter.weight_distance == 0
+    poise = eq.Poise(trained(), rehearsed())
+    poise(stream(1)[0])
+    assert poise.weight_distance == 0
+
+
+def test_a_guard_stops_weights_that_move_twice_as_far_as_in_rehearsal() -> None:
+    """With a larger reach TENT goes on, with less it is stopped, and the limit is in the reason."""
+    free, held = eq.Guarded(reaching(1.0)), eq.Guarded(reaching(1e-3))
+    for x in stream(6):
+        before = plain_distance(held.adapter)
+        free(x)
+        held(x)
+        if held.events:
+            break
+        assert plain_distance(held.adapter) <= 2e-3
+    assert before <= 2e-3
+    assert not free.events
+    (event,) = held.events
+    assert event.trigger == "runaway"
+    assert "over the limit of 0.002" in event.reason
+    assert plain_distance(held.adapter) <= 2e-3

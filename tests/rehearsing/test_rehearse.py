@@ -26,6 +26,7 @@ from tests.support.rehearsals import (
     GRID,
     held_out,
     plain_model,
+    plain_novelty,
     rehearsed,
     rows_of_features,
     samples,
@@ -327,27 +328,30 @@ def test_every_method_can_be_rehearsed(method: str) -> None:
 # ------------------------------------------------ what is learned, for a model that never adapts
 
 
-Answered = tuple[str, Tensor, list[bool]]
+Answered = tuple[str, Tensor, list[bool], Tensor]
 
 
-def answered(model: nn.Module, data: Labelled, parts: Any, shifts: Own, seed: int) -> list[Answered]:
-    """The answers to each batch of a pass with the name of its shift, and whether they are right."""
+def answered(
+    model: nn.Module, source: eq.SourceStatistics, data: Labelled, parts: Any, shifts: Own, seed: int
+) -> list[Answered]:
+    """The answers to each batch of a pass, its shift, whether they are right, and the inputs' novelty."""
     found = []
     for part in parts:
         for rows in part.rows.split(50):
             assert isinstance(data.inputs, Tensor)
             changed = shifts[part.shift](data.inputs[rows], torch.Generator().manual_seed(seed))
             logits = model(changed).detach()
-            found.append((part.shift, logits, (logits.argmax(1) == data.labels[rows]).tolist()))
+            right = (logits.argmax(1) == data.labels[rows]).tolist()
+            found.append((part.shift, logits, right, plain_novelty(source, changed)))
     return found
 
 
 def snapshots(batches: list[Answered]) -> list[tuple[str, Tensor, float]]:
     """The shift, the window and the share of right answers in it, every 500 samples and at the end."""
     slow, fast, seen = torch.zeros(()), torch.zeros(()), 0
-    found, total = [], sum(len(right) for _, _, right in batches)
-    for name, logits, right in batches:
-        fresh = torch.cat([window_of(logits), torch.tensor([float(sum(right))])])
+    found, total = [], sum(len(right) for _, _, right, _ in batches)
+    for name, logits, right, new in batches:
+        fresh = torch.cat([window_of(logits, new=new), torch.tensor([float(sum(right))])])
         slow = slow * 2 ** (-len(right) / 300) + fresh
         fast = fast * 2 ** (-len(right) / 50) + fresh
         mean = float(slow[1] / slow[0])
@@ -366,9 +370,9 @@ def logit(share: float) -> float:
 
 
 def plain_features(window: Tensor) -> list[float]:
-    count, sure, square, nats, norms, apart = window[:6].tolist()
+    count, sure, square, nats, norms, apart, new = window[:7].tolist()
     c = sure / count
-    q = (window[35:] / window[35:].sum()).tolist()
+    q = (window[36:] / window[36:].sum()).tolist()
     balance = -sum(p * math.log(p) for p in q) / math.log(len(q))
     variance = square / count - c**2
     return [
@@ -378,11 +382,12 @@ def plain_features(window: Tensor) -> list[float]:
         balance,
         norms / count,
         logit(min(max(apart / count, 0.01), 0.99)),
+        math.copysign(math.log(1 + abs(new / count) / 0.3), new),
     ]
 
 
 def temperature_at(window: Tensor, aim: float) -> float:
-    curve = (window[6:35] / window[0]).tolist()
+    curve = (window[7:36] / window[0]).tolist()
     for low in range(28):
         if curve[low] > aim >= curve[low + 1]:
             return float(GRID[low] * 2 ** (0.25 * (curve[low] - aim) / (curve[low] - curve[low + 1])))
@@ -416,12 +421,13 @@ def test_what_is_learned_of_a_model_that_never_adapts(method: str) -> None:
     assert ("continual" in {own.order for own in plan}) is (method == "tent")
     assert [(run.shift, run.order) for run in made.runs] == [(own.shift, own.order) for own in plan]
     features, aims, groups, counts, share = [], [], [], [], []
-    wholes, sizes, right_at = [], [], []
+    wholes, sizes, right_at, unshifted = [], [], [], []
     bins = torch.zeros(3, 15, dtype=torch.float64)
     for own, run in zip(plan, made.runs, strict=True):
-        batches = answered(model, data, own.parts, shifts, own.seed)
-        logits = torch.cat([logits for _, logits, _ in batches])
-        right = [flag for _, _, flags in batches for flag in flags]
+        batches = answered(model, found, data, own.parts, shifts, own.seed)
+        logits = torch.cat([logits for _, logits, _, _ in batches])
+        right = [flag for _, _, flags, _ in batches for flag in flags]
+        novelty = torch.cat([new for *_, new in batches])
         assert run.accuracy == pytest.approx(sum(right) / len(right))
         assert run.confidence == pytest.approx(float(logits.softmax(1).amax(1).mean()), rel=1e-4)
         assert run.source_accuracy is None
@@ -433,8 +439,9 @@ def test_what_is_learned_of_a_model_that_never_adapts(method: str) -> None:
             counts.append((float(seen[0]), hits))
             groups.append(name)
             share.append(1 / len(noted))
+            unshifted += [float(seen[6] / seen[0])] * (name == "none")
         sizes.append(len(noted))
-        wholes.append(window_of(logits))
+        wholes.append(window_of(logits, new=novelty))
         right_at.append(temperature_at(wholes[-1], run.accuracy))
         for sure, flag in zip(logits.softmax(1).amax(1).tolist(), right, strict=True):
             bins[:, math.ceil(sure * 15) - 1] += torch.tensor([1.0, sure, float(flag)])
@@ -447,7 +454,7 @@ def test_what_is_learned_of_a_model_that_never_adapts(method: str) -> None:
         weight=torch.tensor(share).double(),
         shifts=groups,
         none="none",
-        floors=torch.tensor([0.3, 0.03, 0.1, 0.04, 0.05, math.inf]).double(),
+        floors=torch.tensor([0.3, 0.03, 0.1, 0.04, 0.05, math.inf, 0.1]).double(),
         origin=torch.tensor(plain_features(wholes[0])).double(),
         exact=torch.tensor([logit(clean), 1 / (200 * clean * (1 - clean) + 1)]).double(),
     )
@@ -461,6 +468,8 @@ def test_what_is_learned_of_a_model_that_never_adapts(method: str) -> None:
     assert made.coolest.tolist() == pytest.approx([min(1.0, *right_at)], rel=1e-3)
     assert made.hottest.tolist() == pytest.approx([max(1.0, *right_at)], rel=1e-3)
     torch.testing.assert_close(made.prior[0], wholes[0] / 200, rtol=1e-4, atol=1e-5)
+    assert made.familiar == pytest.approx(max(0.2, float(np.quantile(unshifted, 0.9))), abs=1e-4)
+    assert made.reach == 0
     both = (made.compared, made.source, made.lead, made.gap, made.disagreement)
     assert all(part is None for part in both)
     torch.testing.assert_close(made.bins[0], bins, rtol=1e-4, atol=1e-2)
@@ -478,7 +487,7 @@ def assert_alike(found: Process, expected: Process) -> None:
     """Fitted to the same rows, and with the same estimates at and between them."""
     for part, tensor in expected.tensors().items():
         torch.testing.assert_close(found.tensors()[part], tensor, rtol=5e-3, atol=2e-3, msg=part)
-    x = expected.mean + 0.7 * torch.randn(20, 6, generator=torch.Generator().manual_seed(0)).double()
+    x = expected.mean + 0.7 * torch.randn(20, 7, generator=torch.Generator().manual_seed(0)).double()
     torch.testing.assert_close(found(x), expected(x), rtol=1e-2, atol=1e-2)
 
 
@@ -493,7 +502,7 @@ def test_the_lead_of_the_source_model_is_learned_for_poise() -> None:
     made = rehearsed().rehearsal
     assert made.gap is not None
     assert made.lead is not None
-    assert made.gap.weights.shape == made.lead.mean.shape == (12,)
+    assert made.gap.weights.shape == made.lead.mean.shape == (14,)
     model = trained()
     clean = next(run for run in made.runs if (run.shift, run.order) == ("none", "shuffled"))
     x, y = (torch.cat(parts) for parts in zip(*held_out(), strict=True))
@@ -525,15 +534,19 @@ def test_where_nothing_shifted_the_estimate_is_the_accuracy_on_the_held_out_samp
 def test_a_model_alone_is_estimated_without_a_disagreement() -> None:
     made = rehearsed().rehearsal
     place = ("confidence", "entropy ratio", "spread ratio", "class balance", "logit norm", "disagreement")
-    assert place == window.FEATURES
+    assert (*place, "novelty") == window.FEATURES
     assert made.source is not None
     assert made.compared is not None
     assert made.lead is not None
     assert float(made.student.scale[5]) == float(made.source.scale[5]) == 0
     assert float(made.compared.scale[5]) > 0
     assert float(made.lead.scale[5]) > 0
-    assert float(made.lead.scale[11]) == 0  # the disagreement is in it once
-    assert bool((made.compared.scale[:5] > 0).all())
+    assert float(made.lead.scale[12]) == 0  # the disagreement is in it once
+    assert bool((made.compared.scale > 0).all())
+    others = [at for at in range(7) if at != 5]
+    for part in (made.student, made.source):
+        assert bool((part.scale[others] > 0).all())
+    assert bool((made.lead.scale[[at + 7 for at in others]] > 0).all())
 
 
 def test_the_rehearsed_disagreement_is_the_largest_of_windows_without_loss() -> None:
@@ -545,3 +558,35 @@ def test_the_rehearsed_disagreement_is_the_largest_of_windows_without_loss() -> 
     ahead = made.lead.targets[:-1]
     x = made.compared.rows[:-1] / made.compared.scale + made.compared.mean
     assert made.disagreement == pytest.approx(float(x[:, 5][ahead <= 0].max().sigmoid()), abs=1e-6)
+
+
+def test_the_reach_is_how_far_the_weights_were_at_a_snapshot_at_most() -> None:
+    model, (x, y), order = trained(), samples(120, seed=1), _order(120)
+    made = eq.rehearse(model, [(x, y)], method="tent", shifts=own_shifts(), progress=False).rehearsal
+    data, shifts = Labelled(x[order], y[order]), {"none": lambda x, _: x, **own_shifts()}
+    answers = torch.cat([model(part).detach().softmax(1) for part in x[order].split(50)])
+    adapter, found = eq.create("tent", model, tempering="none"), []
+    for own in plan_passes(list(shifts), data, answers, 0, True):
+        adapter.reset()
+        seen, total = 0, sum(len(part.rows) for part in own.parts)
+        for part in own.parts:
+            for rows in part.rows.split(50):
+                adapter(shifts[part.shift](x[order][rows], torch.Generator().manual_seed(own.seed)))
+                before, seen = seen, seen + len(rows)
+                if seen // 500 > before // 500 or seen == total:
+                    pairs = [
+                        (model.get_parameter(n).detach(), p.detach()) for n, p in adapter.learned.items()
+                    ]
+                    apart = math.fsum(float((p - start).square().sum()) for start, p in pairs)
+                    found.append(
+                        math.sqrt(apart / math.fsum(float(start.square().sum()) for start, _ in pairs))
+                    )
+    assert min(found) > 0
+    assert made.reach == pytest.approx(max(found), rel=1e-3)
+    again = eq.Rehearsal.from_parts(made.to_json(), made.tensors())
+    assert (again.reach, again.familiar) == (made.reach, made.familiar)
+
+
+def test_a_method_that_learns_no_weights_has_no_reach() -> None:
+    assert rehearsed().rehearsals["poise"].reach == 0
+    assert rehearsed().rehearsals["tent"].reach > 0

@@ -1,5 +1,6 @@
 """Rehearsals of models that take or return more than one tensor, and loaders of dicts with labels."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,6 +44,15 @@ def scores(out: Any) -> Tensor:
 
 
 ONES = torch.ones(len(Y), 6, dtype=torch.int64)
+"""A mask: codes beside numbers, which have no limit of what is new."""
+
+
+def without_limit() -> eq.SourceStatistics:
+    """The rehearsal of the model of one table, as if that was not all of its inputs."""
+    once = rehearsed(plain_model(), [(X, Y)])
+    assert set(once.inputs) == {"scale", "kept", "usual", "limit"}
+    less = {name: tensor for name, tensor in once.inputs.items() if name != "limit"}
+    return rehearsed(plain_model(), [(X, Y)], source=replace(once, inputs=less, rehearsals={}))
 
 
 def equal(left: eq.SourceStatistics, right: eq.SourceStatistics) -> bool:
@@ -64,9 +74,10 @@ def test_dicts_with_labels(form: str) -> None:
     if form == "function":
         options["inputs"] = lambda batch: {"values": batch["x"], "mask": batch["more"]}
     found = rehearsed(ByName(), loader, **options)
-    assert equal(found, rehearsed(plain_model(), [(X, Y)]))
+    assert equal(found, without_limit())
     adapter = eq.Poise(ByName(), found, outputs=scores)
     assert adapter({**batch, "labels": Y}).shape == (len(Y), 3)
+    assert "novelty" not in adapter.memory
 
 
 @pytest.mark.parametrize("form", ["by position", "function"])
@@ -76,7 +87,7 @@ def test_several_tensors_by_position(form: str) -> None:
         found = rehearsed(TwoInputs(), loader, inputs=lambda batch: (batch["values"], batch["mask"]))
     else:
         found = rehearsed(TwoInputs(), [((X, ONES), Y)])
-    assert equal(found, rehearsed(plain_model(), [(X, Y)]))
+    assert equal(found, without_limit())
 
 
 def test_an_image_beside_other_numbers_is_the_one_to_shift() -> None:

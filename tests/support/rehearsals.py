@@ -106,17 +106,22 @@ def line(
     doubt: float = 0.0,
     margin: float = 0.0,
     limit: float = 1e9,
+    at_rest: float | None = None,
 ) -> Process:
     """A process whose estimate is bias + weights · x, clamped.
 
     Two rows of each feature, at ±.1, have targets on that line; z = 10,000 x, so that the smooth part is
-    nothing anywhere else. All other rows have so much noise that they only say what low and high are.
+    nothing anywhere else. All other rows have so much noise that they only say what low and high are,
+    and the last of them what the target was without a shift: at_rest; or else high, which nothing exceeds.
     Half of an interval is in proportion to the margin, and wide, as the rows are near each other.
     """
     count, far, at, rows = len(weights), 1e4, 0.1, 4 * FEATURES + 2
     places = at * far * torch.eye(count, dtype=torch.float64)
     slopes = at * torch.tensor(weights, dtype=torch.float64)
     ends = torch.tensor([low, high], dtype=torch.float64).repeat(rows)[: rows - 2 * count]
+    if at_rest is not None:
+        ends[-1] = at_rest
+    assert {low, high} <= set(ends.tolist())
     return Process(
         mean=torch.zeros(count, dtype=torch.float64),
         scale=torch.full((count,), far, dtype=torch.float64),
@@ -147,11 +152,32 @@ def flat_gap(value: float) -> Ridge:
     return ridge([0.0] * (2 * FEATURES), value)
 
 
-def window_rows(logits: Tensor, other: Tensor | None = None) -> Tensor:
-    """What a window has of each sample, (N, width), sample by sample; `other` are those of another model."""
+def plain_novelty(source: eq.SourceStatistics, x: Tensor) -> Tensor:
+    """The novelty of rows of a table or of images (N), one by one, from what is known of the source."""
+    known = {name: tensor.double().cpu().numpy() for name, tensor in source.inputs.items()}
+    found = []
+    for row in x.double().numpy():
+        if row.ndim == 3:
+            numbers = [c.mean() for c in row] + [c.std() for c in row]
+            numbers += [np.abs(c[:, 1:] - c[:, :-1]).mean() for c in row]
+            numbers += [np.abs(c[1:] - c[:-1]).mean() for c in row]
+        else:
+            numbers = list(row)
+        apart = ((np.array(numbers) / known["scale"] - known["kept"]) ** 2).sum(1) ** 0.5
+        new = np.log(max(sorted(apart)[1], 1e-6)) - known["usual"]
+        found.append(min(max(float(new), -4.0), 4.0))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def window_rows(logits: Tensor, other: Tensor | None = None, new: Tensor | None = None) -> Tensor:
+    """What a window has of each sample, (N, width), sample by sample.
+
+    `other` are logits of another model, `new` the novelty of the inputs.
+    """
     rows = []
     others = (logits if other is None else other).detach().double().numpy()
-    for z, beside in zip(logits.detach().double().numpy(), others, strict=True):
+    novelty = [0.0] * len(logits) if new is None else new.tolist()
+    for z, beside, n in zip(logits.detach().double().numpy(), others, novelty, strict=True):
         behind = z - z.max()
         p = np.exp(behind) / np.exp(behind).sum()
         c = p.max()
@@ -159,18 +185,19 @@ def window_rows(logits: Tensor, other: Tensor | None = None) -> Tensor:
         norm = 0.5 * np.log(max(((z - z.mean()) ** 2).sum(), 1e-12))
         apart = float(z.argmax() != beside.argmax())
         curve = 1 / np.exp(behind / np.array(GRID)[:, None]).sum(1)
-        rows.append(np.concatenate([[1, c, c * c, nats, norm, apart, 0.0], curve, p]))
+        rows.append(np.concatenate([[1, c, c * c, nats, norm, apart, n], curve, p]))
     return torch.from_numpy(np.stack(rows))
 
 
-def window_of(logits: Tensor, other: Tensor | None = None) -> Tensor:
+def window_of(logits: Tensor, other: Tensor | None = None, new: Tensor | None = None) -> Tensor:
     """The sums over samples that a window has."""
-    return window_rows(logits, other).sum(0)
+    return window_rows(logits, other, new).sum(0)
 
 
-def windows_of(logits: Tensor) -> Tensor:
+def windows_of(logits: Tensor, new: Tensor | None = None) -> Tensor:
     """The same of (models, N, C) logits, (models, width)."""
-    return torch.stack([window_of(mine, other) for mine, other in zip(logits, logits.flip(0), strict=True)])
+    pairs = zip(logits, logits.flip(0), strict=True)
+    return torch.stack([window_of(mine, other, new) for mine, other in pairs])
 
 
 def rehearsal(student: Process, source: Process | None = None, **others: Any) -> eq.Rehearsal:
