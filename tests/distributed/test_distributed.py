@@ -100,6 +100,42 @@ def test_bad_samples_are_left_out_of_the_whole_and_a_rank_may_have_none_left() -
     assert_as_one([(case, "batch_norm") for case in cases], bad=True)
 
 
+def table(rows: int, seed: int, by: float = 0.0) -> Tensor:
+    """Rows of a table whose columns have moved by so much."""
+    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(seed)) + by
+
+
+def on_table() -> eq.Adapter:
+    """Poise, which sees how new the rows of a table are."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    source = eq.SourceStatistics.measure(model, [table(200, 1)], progress=False)
+    return eq.create("poise", model, source, tempering="none")
+
+
+def new_rows() -> list[tuple[Tensor, Tensor]]:
+    """The rows of each rank, batch by batch: only those of the second are new."""
+    return [(table(20, seed), table(30, 50 + seed, 1.2)) for seed in range(10, 15)]
+
+
+def shared_table() -> tuple[list[Tensor], dict[str, Tensor]]:
+    adapter, rank = on_table(), torch.distributed.get_rank()
+    return [adapter(both[rank]) for both in new_rows()], dict(adapter.state_dict())
+
+
+def test_what_is_new_is_a_share_of_the_rows_of_all_ranks() -> None:
+    ours, theirs = in_processes(2, shared_table, seconds=240)
+    alone = on_table()
+    for at, both in enumerate(new_rows()):
+        expected = alone(torch.cat(both))
+        torch.testing.assert_close(torch.cat([ours[0][at], theirs[0][at]]), expected, atol=1e-5, rtol=1e-4)
+    total, count = alone.memory["novelty"].tolist()
+    assert 1 < total / count < 2
+    for name, tensor in alone.state_dict().items():
+        assert torch.equal(ours[1][name], theirs[1][name]), name
+        torch.testing.assert_close(ours[1][name], tensor, atol=1e-5, rtol=1e-4, msg=name)
+
+
 def apart() -> list[Tensor]:
     """Each rank for itself, if that is wanted."""
     model, source = make()

@@ -12,6 +12,7 @@ import equipoise as eq
 from equipoise.methods._prototypes import blend, learn
 from equipoise.network.following import Return, following_statistics
 from equipoise.network.head import WatchedHead
+from tests.methods.test_rehearsed_poise import RefusesReading, as_captured
 from tests.support.models import same, snapshot
 from tests.support.rehearsals import plain_novelty
 
@@ -135,6 +136,22 @@ def test_a_batch_that_is_not_permitted_leaves_the_window_alone() -> None:
     kept, new = 2 ** (-48 / 300), plain_novelty(measured(), good).sum() / measured().inputs["limit"]
     expected = [float(before[0]) * kept + float(new), float(before[1]) * kept + 48]
     assert adapter.memory["novelty"].tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_step_as_it_is_captured_is_the_eager_one_and_reads_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, captured = poise(), poise()
+    plain(STREAM[0])
+    captured(STREAM[0])
+    answers = [plain(x) for x in STREAM[1:5]]
+    for module in ("core.respond", "core.gradient", "network.student"):
+        monkeypatch.setattr(f"equipoise.{module}.host_knows", lambda _flag: None)  # as on a GPU
+    for x, expected in zip(STREAM[1:5], answers, strict=True):
+        with RefusesReading():
+            answer, _ = as_captured(captured, x)
+        torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(captured.memory["novelty"], plain.memory["novelty"])
 
 
 # ---------------------------------------------------------------------- inputs of several kinds

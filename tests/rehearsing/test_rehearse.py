@@ -413,6 +413,9 @@ NEVER_ADAPTS: dict[str, dict[str, Any]] = {
 def test_what_is_learned_of_a_model_that_never_adapts(method: str) -> None:
     model, (x, y) = without_batch_norm(), samples(200, seed=1, noise=2.0)
     options: dict[str, Any] = {"method": method, **NEVER_ADAPTS[method]}
+    if method == "tent":  # measured on clearer images, so that all windows are new
+        clearer = samples(200, seed=7, noise=1.5)[0]
+        options["source"] = eq.SourceStatistics.measure(model, [clearer], progress=False)
     found = eq.rehearse(model, [(x, y)], shifts=own_shifts(), progress=False, **options)
     made, order = found.rehearsal, _order(200)
     data, shifts = Labelled(x[order], y[order]), {"none": lambda x, _: x, **own_shifts()}
@@ -469,6 +472,7 @@ def test_what_is_learned_of_a_model_that_never_adapts(method: str) -> None:
     assert made.hottest.tolist() == pytest.approx([max(1.0, *right_at)], rel=1e-3)
     torch.testing.assert_close(made.prior[0], wholes[0] / 200, rtol=1e-4, atol=1e-5)
     assert made.familiar == pytest.approx(max(0.2, float(np.quantile(unshifted, 0.9))), abs=1e-4)
+    assert (made.familiar > 0.21) is (method == "tent")
     assert made.reach == 0
     both = (made.compared, made.source, made.lead, made.gap, made.disagreement)
     assert all(part is None for part in both)
@@ -585,6 +589,23 @@ def test_the_reach_is_how_far_the_weights_were_at_a_snapshot_at_most() -> None:
     assert made.reach == pytest.approx(max(found), rel=1e-3)
     again = eq.Rehearsal.from_parts(made.to_json(), made.tensors())
     assert (again.reach, again.familiar) == (made.reach, made.familiar)
+
+
+def test_weights_that_came_back_within_a_stream_count_for_the_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    distances: list[float] = []
+    options: dict[str, Any] = {"method": "tent", "shifts": own_shifts(), "progress": False}
+
+    def far(_: eq.Adapter) -> float:
+        distances.append(0.9 if len(distances) == most - 2 else 0.1)
+        return distances[-1]
+
+    monkeypatch.setattr(eq.Adapter, "weight_distance", property(far))
+    most = 0
+    assert eq.rehearse(trained(), held_out(100), **options).rehearsals["tent"].reach == 0.1
+    most = len(distances)  # the last of them are of the continual pass
+    distances.clear()
+    assert eq.rehearse(trained(), held_out(100), **options).rehearsals["tent"].reach == 0.9
+    assert distances[-2:] == [0.9, 0.1]
 
 
 def test_a_method_that_learns_no_weights_has_no_reach() -> None:
