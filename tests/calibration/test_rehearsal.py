@@ -146,7 +146,7 @@ def test_weights_further_away_than_in_rehearsal_stretch_the_interval(reach: floa
     made = rehearsal(line(STUDENT, 0.2, margin=0.01), line(SOURCE, 0.1, margin=0.01), reach=reach)
     near, theirs = made.estimates(drawn())
     far, still = made.estimates(drawn(), distance)
-    times = distance / reach if reach > 0 and distance > reach else 1.0
+    times = math.sqrt(distance / reach) if reach > 0 and distance > reach else 1.0
     assert width(far) == pytest.approx(times * width(near), rel=1e-6)
     assert far.value == near.value
     assert near.inside

@@ -115,7 +115,7 @@ def test_a_watch_with_another_rehearsed_disagreement_has_other_tests() -> None:
 
 
 def test_weights_beyond_the_rehearsed_reach_are_an_alarm_after_which_the_limit_is_the_same() -> None:
-    options = replace(OPTIONS, reach=0.2)
+    options = replace(OPTIONS, reach=0.1)
     watch, found = Watch.fresh(options), []
     for step in [*range(1, 13), *[0] * 10, *range(1, 13)]:
         watch, decision = decide(options, watch, replace(FINE, weights=0.04 * step))
@@ -125,7 +125,7 @@ def test_weights_beyond_the_rehearsed_reach_are_an_alarm_after_which_the_limit_i
     assert watch.runaway.farthest == pytest.approx(0.4)
     assert Watch.from_json(json.loads(json.dumps(watch.to_json()))) == watch
     assert watch.tests_as(options)
-    for other in (None, 0.0, 0.21):
+    for other in (None, 0.0, 0.11):
         assert not watch.tests_as(replace(OPTIONS, reach=other))
 
 

@@ -361,9 +361,9 @@ def test_weights_that_come_back_do_not_run_away() -> None:
 
 @pytest.mark.parametrize(
     ("reach", "limit"),
-    [(None, 1.0), (0.0, 1.0), (0.15, 0.3), (0.4, 0.8), (0.5, 1.0), (0.7, 1.0), (30.0, 1.0), (1e-3, 2e-3)],
+    [(None, 1.0), (0.0, 1.0), (0.15, 0.6), (0.2, 0.8), (0.25, 1.0), (0.7, 1.0), (30.0, 1.0), (1e-3, 4e-3)],
 )
-def test_weights_may_move_twice_as_far_as_in_rehearsal(reach: float | None, limit: float) -> None:
+def test_weights_may_move_four_times_as_far_as_in_rehearsal(reach: float | None, limit: float) -> None:
     trigger = Runaway.within(reach, 0.98 * limit)
     assert trigger.farthest == pytest.approx(limit)
     assert first_alarm(trigger, [seen(weights=0.99 * limit)] * 5) is None
@@ -374,6 +374,6 @@ def test_weights_may_move_twice_as_far_as_in_rehearsal(reach: float | None, limi
 
 
 def test_calm_is_half_of_the_rehearsed_limit() -> None:
-    found = first_alarm(Runaway.within(0.2), [seen(weights=0.02 * step) for step in range(1, 60)])
+    found = first_alarm(Runaway.within(0.1), [seen(weights=0.02 * step) for step in range(1, 60)])
     assert found is not None
     assert (found[0], found[1].calm) == (21, 10)

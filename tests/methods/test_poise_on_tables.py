@@ -38,7 +38,7 @@ def poise(**options: Any) -> eq.Adapter:
     return eq.create("poise", model(), measured(), tempering="none", **options)
 
 
-STREAM = [rows(50, seed, by) for seed, by in enumerate((0.0, 1.2, 1.4, 1.0, 0.7, 0.9, 0.0, 2.0), 10)]
+STREAM = [rows(50, seed, by) for seed, by in enumerate((0.0, 1.8, 1.8, 1.4, 1.2, 1.3, 0.0, 2.4), 10)]
 """Batches that are new in part."""
 
 

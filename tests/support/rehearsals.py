@@ -153,7 +153,9 @@ def flat_gap(value: float) -> Ridge:
 
 
 def plain_novelty(source: eq.SourceStatistics, x: Tensor) -> Tensor:
-    """The novelty of rows of a table or of images (N), one by one, from what is known of the source."""
+    """The novelty of rows of a table or of images (N), one by one; 0 where nothing is known of the source."""
+    if not source.inputs:
+        return torch.zeros(len(x), dtype=torch.float64)
     known = {name: tensor.double().cpu().numpy() for name, tensor in source.inputs.items()}
     found = []
     for row in x.double().numpy():
@@ -163,8 +165,9 @@ def plain_novelty(source: eq.SourceStatistics, x: Tensor) -> Tensor:
             numbers += [np.abs(c[1:] - c[:-1]).mean() for c in row]
         else:
             numbers = list(row)
-        apart = ((np.array(numbers) / known["scale"] - known["kept"]) ** 2).sum(1) ** 0.5
-        new = np.log(max(sorted(apart)[1], 1e-6)) - known["usual"]
+        z = (np.array(numbers) - known["mean"]) / known["scale"]
+        apart = ((z - known["kept"]) ** 2).sum(1) ** 0.5
+        new = np.log(max(sorted(apart)[1], 0.05)) - known["usual"]
         found.append(min(max(float(new), -4.0), 4.0))
     return torch.tensor(found, dtype=torch.float64)
 

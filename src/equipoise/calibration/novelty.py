@@ -114,9 +114,11 @@ class SourceInputs:
             return {}
         values, classes = (torch.cat(kind) for kind in zip(*self._parts, strict=True))
         count = min(KEPT, len(values) // _ONE_IN, MOST_NUMBERS // values.shape[1])
+        if count < _FEWEST_KEPT:
+            return {}
         spread = values.std(0)
         varied = spread[(spread > 0) & spread.isfinite()]
-        if count < _FEWEST_KEPT or not len(varied):
+        if not len(varied):
             return {}
         typical, mean = varied.median(), values.mean(0)
         scale = torch.where(spread > 0, spread, typical).maximum(typical / 20)
