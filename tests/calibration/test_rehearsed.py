@@ -412,3 +412,22 @@ def test_who_answers_is_decided_by_what_is_believed(novelty: float, expected: bo
     slow[:, 6] = novelty * slow[:, 0]
     assert (lead_of(believed(2.0, 0.5, novelty), 1.0, 0.1, 0.0) > 0.05) is expected
     assert bool(made.judge(slow, torch.tensor(False)).trusts) is expected
+
+
+@pytest.mark.parametrize(
+    ("novelty", "ahead", "lately", "expected"),
+    [
+        (0.0, -0.3, True, True),  # nothing is new: only the adapted model can be the cause
+        (0.0, -0.3, False, False),  # it is over
+        (0.6, -0.3, True, False),  # failed first: a shaking camera was answered by the source model
+        (0.6, 0.02, True, True),  # a small lead that would not be enough by itself
+        (0.6, 0.02, False, False),
+    ],
+)
+def test_disagreement_beyond_rehearsal(novelty: float, ahead: float, lately: bool, expected: bool) -> None:
+    own = rehearsal(flat(1.0), flat(1.0), familiar=0.3, disagreement=0.1, lead=flat_lead(3 * ahead))
+    made, slow = RehearsedTemperature(own, compares=True), two_windows()
+    slow[:, 5], slow[:, 6] = 0.4 * slow[:, 0], novelty * slow[:, 0]
+    fast = slow[0].clone()
+    fast[5] = (0.4 if lately else 0.1) * fast[0]
+    assert bool(made.judge(slow, torch.tensor(False), fast).trusts) is expected

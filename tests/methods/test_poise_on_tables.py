@@ -190,7 +190,7 @@ def test_numbers_beside_codes_have_no_limit_and_are_followed_as_ever(form: str) 
     else:
         pairs = [{"both": batch(x, 50 * at)} for at, x in enumerate(rows(400, 1).split(50))]
         source = eq.SourceStatistics.measure(net, pairs, inputs=lambda item: item["both"], progress=False)
-    assert set(source.inputs) == {"scale", "kept", "usual"}
+    assert set(source.inputs) == {"mean", "scale", "kept", "usual"}
     adapter = eq.create("poise", net, source, tempering="none")
     blind = eq.create("poise", net, replace(source, inputs={}), tempering="none")
     assert "novelty" not in adapter.memory

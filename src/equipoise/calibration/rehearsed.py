@@ -105,11 +105,14 @@ class RehearsedTemperature:
             torch.stack([logits, source.to(logits)]) if self.compares and source is not None else logits[None]
         )
         windows = window.after(before[WINDOWS], window.sums(answers, good, novelty))
-        verdict = self.judge(windows[:, 0], before[TRUSTS])
+        verdict = self.judge(windows[:, 0], before[TRUSTS], windows[0, 1])
         return {WINDOWS: windows, TRUSTS: verdict.trusts}, verdict
 
-    def judge(self, slow: Tensor, trusted: Tensor) -> Verdict:
-        """Temperatures of the models in windows (models, width), and whether the source model answers now."""
+    def judge(self, slow: Tensor, trusted: Tensor, fast: Tensor | None = None) -> Verdict:
+        """Temperatures of the models in windows (models, width), and whether the source model answers now.
+
+        `fast` is the fast window of the answers: models disagree where they do so in both windows.
+        """
         known = self._on(slow.device)
         x = window.features(slow)
         found = torch.stack([estimate(x[at]) for at, estimate in enumerate(known.estimates)])
@@ -120,7 +123,9 @@ class RehearsedTemperature:
             gap = known.gap(both)
             linear = ((values[0] + gap).sigmoid() - own[0] + own[1] - (values[1] - gap).sigmoid()) / 2
             ahead = (own[1] - own[0] + LEAD * known.lead(both) + linear) / 3
-            apart = window.disagreement(slow[0]) > (self.rehearsal.disagreement or 0.0) + TOLERATED
+            share = window.disagreement(slow[0])
+            share = share if fast is None else share.minimum(window.disagreement(fast))
+            apart = share > (self.rehearsal.disagreement or 0.0) + TOLERATED
             new = window.novelty(slow[0]) > self.rehearsal.familiar
             trusts = (ahead > torch.where(trusted, LEAVE, ENTER)) | (apart & ((ahead > 0) | ~new))
         off = values - x[:, 0]
