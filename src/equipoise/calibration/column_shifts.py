@@ -20,7 +20,7 @@ _Change: TypeAlias = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class _Shift:
-    """What a shift does to each kind of column.
+    """The effect of a shift on each kind of column.
 
     Attributes:
         change: what it does to continuous columns.

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from equipoise.errors import OptionError
 
 ColumnKind: TypeAlias = Literal["continuous", "flag", "constant", "code"]
-"""What a column holds: numbers, two values, one value, or codes of categories."""
+"""The contents of a column: numbers, two values, one value, or codes of categories."""
 
 COLUMN_KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
 

@@ -1,4 +1,4 @@
-"""How unlike source samples the inputs of a stream are, whatever a model answers to them."""
+"""The novelty of inputs: their distance from source inputs, whatever a model answers to them."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -102,7 +102,7 @@ class SourceInputs:
         self._seen += len(good)
 
     def result(self) -> dict[str, Tensor]:
-        """What `Novelty` needs, by name; empty where the inputs have no numbers, too many, or too few rows.
+        """The numbers that `Novelty` needs, by name; empty where the inputs have no numbers, too many, or too few rows.
 
         "mean" (D) and "scale" (D): the mean and the standard deviation of each number; that of the middle one
         for a number that never varied, and at least a twentieth of it. "kept" (M, D): samples less the mean,
@@ -160,7 +160,7 @@ def _log_distance(z: Tensor, kept: Tensor) -> Tensor:
 
 
 class Novelty:
-    """How much further samples are from source samples than these are from one another.
+    """The distance of samples from source samples, beyond that of source samples from one another.
 
     n_i = ln d_i − mean ln d, where d is the distance from the second nearest of 250 source samples, of
     numbers that describe the inputs (`numbers_of`) over their spreads, and the mean is over source samples;

@@ -76,7 +76,7 @@ class AdapterFacts(LearningModule):
     @property
     @one_at_a_time
     def weight_distance(self) -> float:
-        """How far the parameters that learn are from the source model's, ‖θ − θ₀‖ / ‖θ₀‖."""
+        """The distance of the parameters that learn from the source model's, ‖θ − θ₀‖ / ‖θ₀‖."""
         return float(self._respond.student.weight_distance())
 
     @property
