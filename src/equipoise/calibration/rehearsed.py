@@ -21,7 +21,7 @@ ENTER, LEAVE = 0.05, 0.02
 """The estimated leads in accuracy with which the source model starts to answer, and goes on answering."""
 
 TOLERATED = 0.05
-"""The share of samples by which models may disagree more than in any rehearsed window without loss."""
+"""The share of samples by which models may differ more than in any rehearsed window without loss."""
 
 SHARE_OF_DOUBT = 0.5
 """The part of the regression's doubt that keeps answers as they are: it favours models that are honest."""

@@ -173,7 +173,7 @@ class Student:
         return self.teacher.tensors(list(names))
 
     def weight_distance(self) -> Tensor:
-        """The distance of the weights that learn from the source model's, ‖θ − θ₀‖ / ‖θ₀‖; 0 where none learn."""
+        """The distance of weights that learn from the source model's, ‖θ − θ₀‖ / ‖θ₀‖; 0 without any."""
         source = self.source_values(self.learned)
         pairs = [
             (value.detach().float(), source[name].to(value.device, non_blocking=True).float())
