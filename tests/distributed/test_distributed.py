@@ -109,13 +109,13 @@ def on_table() -> eq.Adapter:
     """Poise, which sees how new the rows of a table are."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
-    source = eq.SourceStatistics.measure(model, [table(200, 1)], progress=False)
+    source = eq.SourceStatistics.measure(model, [table(400, 1)], progress=False)
     return eq.create("poise", model, source, tempering="none")
 
 
 def new_rows() -> list[tuple[Tensor, Tensor]]:
     """The rows of each rank, batch by batch: only those of the second are new."""
-    return [(table(20, seed), table(30, 50 + seed, 1.2)) for seed in range(10, 15)]
+    return [(table(20, seed), table(30, 50 + seed, 1.5)) for seed in range(10, 15)]
 
 
 def shared_table() -> tuple[list[Tensor], dict[str, Tensor]]:

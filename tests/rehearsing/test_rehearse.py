@@ -414,7 +414,7 @@ def test_what_is_learned_of_a_model_that_never_adapts(method: str) -> None:
     model, (x, y) = without_batch_norm(), samples(200, seed=1, noise=2.0)
     options: dict[str, Any] = {"method": method, **NEVER_ADAPTS[method]}
     if method == "tent":  # measured on clearer images, so that all windows are new
-        clearer = samples(200, seed=7, noise=1.5)[0]
+        clearer = samples(400, seed=7, noise=1.5)[0]
         options["source"] = eq.SourceStatistics.measure(model, [clearer], progress=False)
     found = eq.rehearse(model, [(x, y)], shifts=own_shifts(), progress=False, **options)
     made, order = found.rehearsal, _order(200)
