@@ -102,7 +102,7 @@ class SourceInputs:
         self._seen += len(good)
 
     def result(self) -> dict[str, Tensor]:
-        """The numbers that `Novelty` needs, by name; empty without numbers, with too many, or with too few rows.
+        """The numbers that `Novelty` needs, by name; empty without any, with too many, or too few rows.
 
         "mean" (D) and "scale" (D): the mean and the standard deviation of each number; that of the middle one
         for a number that never varied, and at least a twentieth of it. "kept" (M, D): samples less the mean,
