@@ -15,7 +15,7 @@ from equipoise.bench import adapting, scoring
 from equipoise.bench.adapting import TAU_EDGES, run_cells, summarise_stream
 from equipoise.bench.plan import RunPlan, make_plan
 from equipoise.bench.schema import CellResult, CellScores, ReliabilitySums
-from equipoise.bench.scoring import Divider
+from equipoise.bench.scoring import Divider, RawAnswer
 from equipoise.bench.source_model import SourceModel, model_path, read_source_model
 from equipoise.bench.training import train_source_model
 from equipoise.calibration.source_statistics import SourceStatistics
@@ -306,8 +306,8 @@ def test_the_running_temperature_leaves_out_what_has_no_tau() -> None:
     divider = Divider(["mean", "median"], SourceStatistics(0.5, 1.0, 3), 1.0, 1.0, 3.0)
     logits = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     ones = torch.ones(3)
-    list(divider.online(logits, SourceView(logits, ones, torch.tensor([1.0, torch.inf, 3.0]))))
-    answers = dict(divider.after_pass(logits, SourceView(logits, ones, ones)))
+    list(divider.online(RawAnswer(logits), SourceView(logits, ones, torch.tensor([1.0, torch.inf, 3.0]))))
+    answers = dict(divider.after_pass(RawAnswer(logits), SourceView(logits, ones, ones)))
     torch.testing.assert_close(answers["mean"], logits / 2)
     torch.testing.assert_close(answers["median"], logits, rtol=0.01, atol=0.01)  # the lower middle
 

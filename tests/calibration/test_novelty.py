@@ -192,7 +192,7 @@ def test_a_window_of_novelty_forgets() -> None:
     total, count = 0.0, 50.0
     for seed in range(5):
         new = 0.6 + 0.2 * drawn(60, seed=seed)
-        sums = novelty.after(sums, new, limit)
+        sums = novelty.novelty_after(sums, new, limit)
         total = total * 2 ** (-60 / 300) + float(new.double().sum()) / 0.5
         count = count * 2 ** (-60 / 300) + 60
         assert float(novelty.share_of_new(sums)) == pytest.approx(min(max(total / count - 1, 0), 1), abs=1e-5)

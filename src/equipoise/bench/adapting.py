@@ -25,7 +25,7 @@ from equipoise.bench.schema import (
     Provenance,
     StreamSummary,
 )
-from equipoise.bench.scoring import Answered, Divider, oracle, quantiles, score
+from equipoise.bench.scoring import Divider, RawAnswer, oracle, quantiles, score
 from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
 from equipoise.bench.stream_data import StreamData, read_stream
 from equipoise.bench.tracing import trace_stream
@@ -171,7 +171,7 @@ def _adapt(
     novelty = Novelty(trained.source.inputs) if rehearsed is not None and trained.source.inputs else None
     raw = {"online": [_answered(adapter, pixels, novelty) for pixels in stream.batches(size)]}
     if "after-pass" in protocols:
-        raw["after-pass"] = [Answered(adapter.predict(pixels).cpu()) for pixels in stream.batches(size)]
+        raw["after-pass"] = [RawAnswer(adapter.predict(pixels).cpu()) for pixels in stream.batches(size)]
     view = _view(cell, trained, stream.logits)
     scored: dict[str, CellResult] = {}
     for kind in dict.fromkeys(cell["tempering"] for cell in run.cells.values()):
@@ -185,11 +185,11 @@ def _adapt(
     return [scored[key] for key in run.cells]
 
 
-def _answered(adapter: Adapter, pixels: Tensor, novelty: Novelty | None) -> Answered:
+def _answered(adapter: Adapter, pixels: Tensor, novelty: Novelty | None) -> RawAnswer:
     """The answers to a batch, learned from."""
     logits = adapter(pixels).detach().cpu()
     new = None if novelty is None else novelty({"": pixels})
-    return Answered(logits, None if new is None else new.cpu(), adapter.weight_distance)
+    return RawAnswer(logits, None if new is None else new.cpu(), adapter.weight_distance)
 
 
 def _divider(kind: str, cell: Cell, trained: SourceModel, rehearsed: Temper | None) -> Divider:
@@ -205,7 +205,7 @@ def _divider(kind: str, cell: Cell, trained: SourceModel, rehearsed: Temper | No
 
 
 def _divided(
-    divider: Divider, protocol: str, raw: Sequence[Answered], view: SourceView
+    divider: Divider, protocol: str, raw: Sequence[RawAnswer], view: SourceView
 ) -> tuple[list[Tensor], list[EstimatedAccuracy | None]]:
     """The answers of each batch with the divider's only tempering, and the estimate after each."""
     divide = divider.online if protocol == "online" else divider.after_pass

@@ -79,7 +79,7 @@ def oracle(logits: Tensor, labels: Tensor) -> OracleScores:
     )
 
 
-class Answered(NamedTuple):
+class RawAnswer(NamedTuple):
     """An adapter's raw answers to a batch, and what else a rehearsal looks at.
 
     Attributes:
@@ -124,7 +124,7 @@ class Divider:
         self._observed = {temper.kind: temper.initial() for temper in self._tempers}
         self._far = 0.0
 
-    def online(self, answered: Answered, view: SourceView) -> Iterator[tuple[str, Tensor]]:
+    def online(self, answered: RawAnswer, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers to the next batch of the stream."""
         logits, self._far = answered.logits, answered.weight_distance
         for temper in self._tempers:
@@ -146,7 +146,7 @@ class Divider:
                     return EstimatedAccuracy(value=found.value, low=found.low, high=found.high)
         return None
 
-    def after_pass(self, answered: Answered, view: SourceView) -> Iterator[tuple[str, Tensor]]:
+    def after_pass(self, answered: RawAnswer, view: SourceView) -> Iterator[tuple[str, Tensor]]:
         """The answers of `predict` when all of the stream has been seen."""
         logits = answered.logits
         for temper in self._tempers:

@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.calibration.window import HALF_LIFE, PRIOR_SAMPLES
 from equipoise.functional import at_least_single
 from equipoise.network.images import images_among
 
-KEPT = 250
+KEPT_INPUTS = 250
 """Source samples that distances are measured to, one in eight at most; 125 to 500 differ little."""
 
 MOST_NUMBERS = 2**20
@@ -21,10 +22,7 @@ NEAREST = 0.05
 FARTHEST = 4.0
 """The most novelty of a sample: 55 times as far as usual. A single row shall not decide for a window."""
 
-HALF_LIFE, PRIOR_SAMPLES = 300.0, 50.0
-"""The memory of `after` in samples, and the samples of no novelty that it starts with."""
-
-ROWS = 250
+WINDOW_ROWS = 250
 """Source rows of a window that the limit is measured over."""
 
 SORTED_BY = 12
@@ -113,7 +111,7 @@ class SourceInputs:
         if len(widths) != 1:
             return {}
         values, classes = (torch.cat(kind) for kind in zip(*self._parts, strict=True))
-        count = min(KEPT, len(values) // _ONE_IN, MOST_NUMBERS // values.shape[1])
+        count = min(KEPT_INPUTS, len(values) // _ONE_IN, MOST_NUMBERS // values.shape[1])
         if count < _FEWEST_KEPT:
             return {}
         spread = values.std(0)
@@ -140,7 +138,7 @@ def _limit(novelty: Tensor, values: Tensor, classes: Tensor) -> Tensor:
     Windows of 250 rows that are sorted by class, by one of twelve columns, or not at all: rows of one kind
     are a little further from all source rows than a mixture, and nothing is new about them.
     """
-    rows = min(ROWS, max(1, len(values) // 4))
+    rows = min(WINDOW_ROWS, max(1, len(values) // 4))
     varied = (values.std(0) > 0).nonzero().flatten()
     chosen = varied[:: max(1, len(varied) // SORTED_BY)][:SORTED_BY]
     orders = [torch.arange(len(values)), classes.argsort(stable=True)]
@@ -199,11 +197,11 @@ def nothing_new(like: Tensor) -> Tensor:
     On the device and in the type of another tensor, at least in single precision.
     """
     wide = torch.float64 if like.dtype == torch.float64 else torch.float32
-    return torch.tensor([0.0, PRIOR_SAMPLES], device=like.device, dtype=wide)
+    return torch.tensor([0.0, float(PRIOR_SAMPLES)], device=like.device, dtype=wide)
 
 
-def after(sums: Tensor, novelty: Tensor, limit: Tensor) -> Tensor:
-    """The sums after a batch, which forget by 2^(−n / 300) for its n samples."""
+def novelty_after(sums: Tensor, novelty: Tensor, limit: Tensor) -> Tensor:
+    """The sums of a window after a batch, which forget by 2^(−n / 300) for its n samples, as answers do."""
     fresh = torch.stack([(novelty / limit.to(novelty)).sum(), torch.ones_like(novelty).sum()])
     return sums * 2 ** (-len(novelty) / HALF_LIFE) + fresh.to(sums)
 

@@ -11,9 +11,6 @@ from equipoise.calibration.process import Posterior
 from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed
 from equipoise.calibration.ridge import Ridge
 
-PRIOR_SAMPLES = 50
-"""The samples that the rehearsed "no shift" counts for before the first batch; 25 to 100 were tried."""
-
 LEAD = 0.2
 """The unit of `Rehearsal.lead`, a difference of accuracies."""
 
@@ -88,7 +85,7 @@ class RehearsedTemperature:
     def initial(self) -> dict[str, Tensor]:
         """The observations before the first batch: the rehearsed "no shift"."""
         models = 2 if self.compares else 1
-        prior = self.rehearsal.prior[:models].float() * PRIOR_SAMPLES
+        prior = self.rehearsal.prior[:models].float() * window.PRIOR_SAMPLES
         return {WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1), TRUSTS: torch.zeros((), dtype=torch.bool)}
 
     def after(

@@ -17,6 +17,9 @@ from equipoise.functional import at_least_single
 HALF_LIFE = 300.0
 """The samples after which a sample counts half; 150 to 600 were tried, with little difference."""
 
+PRIOR_SAMPLES = 50
+"""The samples that "no shift" counts for before the first batch; 25 to 100 were tried."""
+
 FAST_HALF_LIFE = 50.0
 """The same of a second window, beside which a change of the stream shows."""
 

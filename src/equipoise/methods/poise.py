@@ -17,7 +17,7 @@ from equipoise.options import flag, option
 from equipoise.registry import register
 
 AGE, LIMITS = "age", "norm_limits"
-NOVELTY, LIMIT, SOURCE = "novelty", "novelty_limit", "source."
+NOVELTY, LIMIT, OF_SOURCE = "novelty", "novelty_limit", "source."
 
 
 @register
@@ -72,7 +72,7 @@ class PoiseMethod(Method):
         if source is not None and "limit" in source.inputs:
             values = student.source_values(student.statistics)
             found[LIMIT] = source.inputs["limit"].to(device)
-            found |= prefixed(SOURCE, {name: value.to(device) for name, value in values.items()})
+            found |= prefixed(OF_SOURCE, {name: value.to(device) for name, value in values.items()})
         return found
 
     def step(self, context: Context) -> Update:
@@ -80,9 +80,9 @@ class PoiseMethod(Method):
         student, memory, known = context.student, dict(context.memory), context.constants
         momentum, limits, back = self.norm_momentum, known.get(LIMITS), None
         if NOVELTY in memory and context.novelty is not None:
-            memory[NOVELTY] = novelty.after(memory[NOVELTY], context.novelty, known[LIMIT])
+            memory[NOVELTY] = novelty.novelty_after(memory[NOVELTY], context.novelty, known[LIMIT])
         if (new := _new(memory)) is not None:
-            back = Return(part(known, SOURCE), new)
+            back = Return(part(known, OF_SOURCE), new)
         with torch.no_grad(), student.watched() as head:
             logits, age = student.on_running_statistics(
                 context.batch, momentum, limits, memory.get(AGE), back
