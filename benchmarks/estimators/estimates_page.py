@@ -162,16 +162,16 @@ def goals(estimates: pd.DataFrame, streams: pd.DataFrame) -> Iterator[Goal]:
             yield Goal(text, shown, bool(own.mean() <= most))
     doubtful = streams[streams["kind"] == "under-confident digits"]
     if len(doubtful):
-        above = float((doubtful["ece_poise"] - doubtful["ece_none"]).max())
+        most_above = float((doubtful["ece_poise"] - doubtful["ece_none"]).max())
         text = "Digits, too doubtful: ECE of `poise` in no stream above no adaptation by more than .02"
-        yield Goal(text, f"{signed(above)} in the worst", above <= 0.02)
+        yield Goal(text, f"{signed(most_above)} in the worst", most_above <= 0.02)
     ours = estimates[(estimates["estimator"] == REHEARSED) & (estimates["stream"] == "random order")]
     for kind, name in PICTURES.items():
-        error = ours.loc[(ours["kind"] == kind) & (ours["answers"] == "poise"), "error_moments"]
-        if len(error):
+        errors = ours.loc[(ours["kind"] == kind) & (ours["answers"] == "poise"), "error_moments"]
+        if len(errors):
             text = f"{name}, the domain left out: error of the accuracy of `poise` ≤ {told(PICTURES_ERROR)}"
-            shown = f"{told(float(error.mean()))} on average, {told(float(error.max()))} in the worst"
-            yield Goal(text, shown, bool(error.mean() <= PICTURES_ERROR))
+            shown = f"{told(float(errors.mean()))} on average, {told(float(errors.max()))} in the worst"
+            yield Goal(text, shown, bool(errors.mean() <= PICTURES_ERROR))
     gained = on_tables.assign(gain=on_tables["accuracy_poise"] - on_tables["accuracy_none"])
     for data, aim in GAINS.items():
         own = gained.loc[(gained["data"] == data) & (gained["network"] == "MLP, batch norm"), "gain"]
