@@ -113,5 +113,5 @@ class PoiseMethod(Method):
 
 
 def _new(memory: Memory) -> Tensor | None:
-    """How far the inputs have changed; None where that is not seen."""
+    """The share of the inputs that is new; None where that is not seen."""
     return novelty.share_of_new(memory[NOVELTY]) if NOVELTY in memory else None

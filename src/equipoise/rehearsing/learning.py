@@ -100,7 +100,7 @@ def _accuracies(stream: RehearsedStream) -> Tensor:
 
 
 def _runs(streams: list[RehearsedStream], process: Process) -> tuple[list[Run], Tensor]:
-    """What became of each stream by the estimate that never saw its shift, and bins of confidence."""
+    """The result of each stream by the estimate that never saw its shift, and bins of confidence."""
     alone, at = process.left_out(), 0
     runs, bins = [], torch.zeros(2, 3, 15, dtype=torch.float64)
     for stream in streams:

@@ -83,7 +83,7 @@ def plan_passes(
 
 
 def count_samples(shifts: int, samples: int, continual: bool) -> int:
-    """How many samples the passes of a rehearsal have in all, for so many shifts with the one of nothing."""
+    """The number of samples in all passes of a rehearsal, for so many shifts with the one of nothing."""
     whole = shifts + (shifts + 1) // 2 + 1 + 3 * DRAWS + 2
     return samples * whole + (min(samples, IN_ROW) * shifts if continual else 0)
 
