@@ -95,10 +95,10 @@ def answer_pairs(logits: Tensor, source_logits: Tensor) -> tuple[tuple[int, int,
 def deviation(adapter: Adapter) -> tuple[bool, float, float]:
     """Whether everything that adapts is finite, and how far weights and statistics are from the source's."""
     student = adapter._respond.student
-    source = student.source_values(student.adapting)
+    source = student.source_values(student.statistics)
     memory = [tensor for tensor in adapter.memory.values() if tensor.is_floating_point()]
     with torch.no_grad():
-        weights, statistics = (_distance(part, source) for part in (student.learned, student.statistics))
+        weights, statistics = float(student.weight_distance()), _distance(student.statistics, source)
         remembered = _added([tensor.float().sum() for tensor in memory])
     finite = all(math.isfinite(value) for value in (weights, statistics, remembered))
     return finite, *((weights, statistics) if finite else (0.0, 0.0))

@@ -183,7 +183,7 @@ class Student:
             return torch.zeros((), device=self.device)
         apart = torch.stack([(value - start).square().sum() for value, start in pairs]).sum()
         length = torch.stack([start.square().sum() for _, start in pairs]).sum()
-        return (apart / length.clamp(min=torch.finfo(length.dtype).tiny)).sqrt()
+        return torch.where(length > 0, apart / length, apart).sqrt()
 
     def values(self) -> dict[str, Tensor]:
         """Copies of the adapting weights and statistics, at least in single precision, to average."""
