@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.calibration.process import Posterior, Process, fit_process
+from equipoise.calibration.process import Posteriors, Process, fit_process
 
 TREND, BEND, LENGTH, OFFSET, NOISE, ROOM = 1.0, 0.5, 1.0, 0.4, 0.1, 0.3
 FLOORS = torch.tensor([0.1, 0.1, 5.0, math.inf], dtype=torch.float64)
@@ -255,9 +255,8 @@ def test_it_stays_within_what_it_was_fitted_to() -> None:
     far = drawn.origin + 1000 * torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]], dtype=torch.float64)
     targets = [*drawn.y.tolist(), float(drawn.exact[0])]
     assert sorted(found(far).tolist()) == pytest.approx([min(targets), max(targets)])
-    assert sorted(Posterior(found, torch.device("cpu"))(far.float()).tolist()) == pytest.approx(
-        [min(targets), max(targets)]
-    )
+    on_device = Posteriors([found], [slice(0, 4)], 4, torch.device("cpu"))(far.float())
+    assert sorted(on_device[:, 0].tolist()) == pytest.approx([min(targets), max(targets)])
 
 
 def test_a_floor_of_infinity_leaves_a_feature_out() -> None:
@@ -285,13 +284,15 @@ def test_tensors_make_it_again() -> None:
     assert float(again.half_width(x[0])) == float(found.half_width(x[0]))
 
 
-def test_the_posterior_of_a_device_agrees_in_single_precision() -> None:
-    drawn = Drawn()
-    found = drawn.fit()
-    posterior = Posterior(found, torch.device("cpu"))
-    x = torch.cat([drawn.x, drawn.x * 1.5 - 2, drawn.origin.unsqueeze(0)])
-    on_device = posterior(x.float())
+def test_posteriors_of_a_device_agree_in_single_precision_each_at_its_own_features() -> None:
+    first, second = Drawn(), Drawn()
+    found, other = first.fit(), second.fit(4 * second.weight + 1)
+    x = torch.cat([first.x, first.x * 1.5 - 2, first.origin.unsqueeze(0)])
+    both = torch.cat([x, x.flip(0)], 1)
+    made = Posteriors([found, other], [slice(0, 4), slice(4, 8)], 8, torch.device("cpu"))
+    on_device = made(both.float())
     assert on_device.dtype == torch.float32
-    torch.testing.assert_close(on_device.double(), found(x), rtol=1e-4, atol=1e-4)
-    assert posterior(x[:28].float().reshape(4, 7, 4)).shape == (4, 7)
-    assert posterior(x[0].float()).shape == ()
+    expected = torch.stack([found(x), other(x.flip(0))], 1)
+    torch.testing.assert_close(on_device.double(), expected, rtol=1e-4, atol=1e-4)
+    assert made(both[:28].float().reshape(4, 7, 8)).shape == (4, 7, 2)
+    assert made(both[0].float()).shape == (2,)

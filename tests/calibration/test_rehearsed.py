@@ -157,11 +157,16 @@ def test_a_range_that_is_given_is_that_of_both_models() -> None:
 # ---------------------------------------------------------------------- who answers
 
 
+def twice(slow: Tensor) -> Tensor:
+    """Slow and fast windows that are the same, (models, 2, width)."""
+    return torch.stack([slow, slow], 1)
+
+
 def two_windows(disagreement: float = 0.2) -> Tensor:
-    """Windows of two models that differ about so many samples."""
+    """Windows of two models, slow and fast alike, that differ about so many samples."""
     slow = windows_of(torch.stack([drawn(seed=3), drawn(seed=4)])).float()
     slow[:, window.APART] = disagreement * slow[:, window.COUNT]
-    return slow
+    return twice(slow)
 
 
 def share(value: float) -> float:
@@ -184,10 +189,10 @@ def answering(
 ) -> bool:
     """Whether the source model answers; in rehearsal at most .3 of the answers differed without loss."""
     own = rehearsal(flat(mine), flat(theirs), lead=flat_lead(lead), gap=flat_gap(gap), disagreement=0.3)
-    slow, before = two_windows(disagreement), torch.tensor(trusted)
+    windows, before = two_windows(disagreement), torch.tensor(trusted)
     alone = RehearsedTemperature(own, compares=False)
-    assert not bool(alone.judge(slow[:1], before).trusts)
-    return bool(RehearsedTemperature(own, compares=True).judge(slow, before).trusts)
+    assert not bool(alone.judge(windows[:1], before).trusts)
+    return bool(RehearsedTemperature(own, compares=True).judge(windows, before).trusts)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +292,7 @@ def test_each_temperature_is_of_a_models_own_window() -> None:
     own = rehearsal(line([0.5] + [0.0] * (FEATURES - 1)), line([0.3, 0.1] + [0.0] * (FEATURES - 2)))
     made = RehearsedTemperature(own, compares=True)
     first, second, third = (
-        made.judge(windows_of(torch.stack(pair)).float(), torch.tensor(False)).temperatures
+        made.judge(twice(windows_of(torch.stack(pair)).float()), torch.tensor(False)).temperatures
         for pair in (
             (drawn(seed=3), drawn(seed=4)),
             (drawn(seed=5), drawn(seed=4)),
@@ -408,10 +413,10 @@ def test_new_inputs_are_answered_as_confidently_as_is_believed(novelty: float) -
 def test_who_answers_is_decided_by_what_is_believed(novelty: float, expected: bool) -> None:
     """The student's estimate is .88 on familiar inputs, but .62 at rest; the source model's is always .73."""
     own = rehearsal(flat(2.0, at_rest=0.5), flat(1.0), familiar=0.3, lead=flat_lead(0.1))
-    made, slow = RehearsedTemperature(own, compares=True), two_windows()
-    slow[:, 6] = novelty * slow[:, 0]
+    made, windows = RehearsedTemperature(own, compares=True), two_windows()
+    windows[..., 6] = novelty * windows[..., 0]
     assert (lead_of(believed(2.0, 0.5, novelty), 1.0, 0.1, 0.0) > 0.05) is expected
-    assert bool(made.judge(slow, torch.tensor(False)).trusts) is expected
+    assert bool(made.judge(windows, torch.tensor(False)).trusts) is expected
 
 
 @pytest.mark.parametrize(
@@ -426,8 +431,7 @@ def test_who_answers_is_decided_by_what_is_believed(novelty: float, expected: bo
 )
 def test_disagreement_beyond_rehearsal(novelty: float, ahead: float, lately: bool, expected: bool) -> None:
     own = rehearsal(flat(1.0), flat(1.0), familiar=0.3, disagreement=0.1, lead=flat_lead(3 * ahead))
-    made, slow = RehearsedTemperature(own, compares=True), two_windows()
-    slow[:, 5], slow[:, 6] = 0.4 * slow[:, 0], novelty * slow[:, 0]
-    fast = slow[0].clone()
-    fast[5] = (0.4 if lately else 0.1) * fast[0]
-    assert bool(made.judge(slow, torch.tensor(False), fast).trusts) is expected
+    made, windows = RehearsedTemperature(own, compares=True), two_windows(0.4)
+    windows[..., 6] = novelty * windows[..., 0]
+    windows[0, 1, 5] = (0.4 if lately else 0.1) * windows[0, 1, 0]
+    assert bool(made.judge(windows, torch.tensor(False)).trusts) is expected

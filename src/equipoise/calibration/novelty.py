@@ -31,9 +31,6 @@ SORTED_BY = 12
 LEAST_LIMIT = 0.2
 """The least limit: rows that are 22 % further from source rows than these are from one another."""
 
-EXACT_WIDTH = 512
-"""Columns up to which distances are summed number by number; wider ones by a product of matrices."""
-
 _FEWEST_KEPT, _ONE_IN, _MOST_SEEN, _MOST_PIXELS = 32, 8, 2000, 64
 
 
@@ -125,7 +122,7 @@ class SourceInputs:
         z = (values - mean) / scale
         if not bool(z.isfinite().all()):
             return {}
-        far = _log_distance(z[others], z[rows])
+        far = _log_distance(z[others], _Kept.of(z[rows], z.device))
         found = {"mean": mean, "scale": scale, "kept": z[rows], "usual": far.mean()}
         if self._whole:
             found["limit"] = _limit(far - far.mean(), values[others], classes[others])
@@ -148,13 +145,35 @@ def _limit(novelty: Tensor, values: Tensor, classes: Tensor) -> Tensor:
     return torch.cat(windows).quantile(0.95).clamp(min=LEAST_LIMIT)
 
 
-def _log_distance(z: Tensor, kept: Tensor) -> Tensor:
-    """The logarithm of the distance of rows from the second nearest of those kept."""
-    exact = "donot_use_mm_for_euclid_dist"
-    mode = exact if z.shape[1] <= EXACT_WIDTH else "use_mm_for_euclid_dist_if_necessary"
+class _Kept(NamedTuple):
+    """Source samples that distances are measured to.
+
+    Attributes:
+        columns: the samples less the mean, over the scale; (D, M).
+        squares: their squared norms, (M).
+    """
+
+    columns: Tensor
+    squares: Tensor
+
+    @classmethod
+    def of(cls, kept: Tensor, device: torch.device) -> "_Kept":
+        """Those of (M, D), on a device."""
+        # Twice the digits: norms of rows are larger than the distance of those that are near each other.
+        wide = kept.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        return cls(wide.T.contiguous(), wide.square().sum(1))
+
+
+def _log_distance(z: Tensor, kept: _Kept) -> Tensor:
+    """The logarithm of the distance of rows from the second nearest of those kept.
+
+    Of d² = ‖z‖² + ‖k‖² − 2 z · k only the last two decide which is near.
+    """
+    wide = z.to(kept.columns)
     with torch.autocast(z.device.type, enabled=False):
-        near = torch.cdist(z, kept, compute_mode=mode).topk(2, largest=False).values[:, 1]
-    return near.clamp(min=NEAREST).log()
+        beyond = torch.addmm(kept.squares, wide, kept.columns, alpha=-2)
+    second = beyond.topk(2, largest=False).values[:, 1] + wide.square().sum(1)
+    return second.clamp(min=NEAREST**2).log().to(z) / 2
 
 
 class Novelty:
@@ -172,23 +191,31 @@ class Novelty:
 
     def __init__(self, known: Mapping[str, Tensor]) -> None:
         self._known = dict(known)
-        self._near: dict[torch.device, tuple[Tensor, ...]] = {}
+        self._near: dict[torch.device, _Near] = {}
 
     def __call__(self, samples: Mapping[str, Tensor]) -> Tensor | None:
         """The novelty of each sample, (N,); None for inputs of another kind than those measured."""
         found = numbers_of(samples)
         if found is None or found.values.shape[1] != len(self._known["scale"]):
             return None
-        mean, scale, kept, usual = self._on(found.values.device)
-        apart = _log_distance((found.values.to(mean) - mean) / scale, kept) - usual
-        return apart.nan_to_num(FARTHEST).clamp(-FARTHEST, FARTHEST)
+        known = self._on(found.values.device)
+        apart = _log_distance((found.values.to(known.mean) - known.mean) * known.parts, known.kept)
+        return (apart - known.usual).nan_to_num(FARTHEST).clamp(-FARTHEST, FARTHEST)
 
-    def _on(self, device: torch.device) -> tuple[Tensor, ...]:
+    def _on(self, device: torch.device) -> "_Near":
         """The numbers on a device; copied there once."""
         if device not in self._near:
             with torch.inference_mode(False):
-                self._near[device] = tuple(self._known[name].to(device) for name in NEEDED)
+                mean, scale, usual = (self._known[name].to(device) for name in ("mean", "scale", "usual"))
+                self._near[device] = _Near(mean, 1 / scale, _Kept.of(self._known["kept"], device), usual)
         return self._near[device]
+
+
+class _Near(NamedTuple):
+    mean: Tensor
+    parts: Tensor
+    kept: _Kept
+    usual: Tensor
 
 
 def nothing_new(like: Tensor) -> Tensor:

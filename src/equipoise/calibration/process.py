@@ -27,34 +27,50 @@ FAMILIAR = 0.95
 """The share of rehearsed windows that are no further from other shifts than `limit`."""
 
 
-class Posterior:
-    """The mean of a process on a device, in single precision, for features (…, f).
+class Posteriors:
+    """The means of several processes on a device, in single precision and in one pass.
+
+    Each takes a part of a row of features (…, width); the answer is (…, processes).
 
     Args:
-        process: the process.
+        processes: with the same number of fitted rows.
+        parts: of the row, for each process.
+        width: the number of features in the row.
         device: the device.
     """
 
-    def __init__(self, process: "Process", device: torch.device) -> None:
-        one = process.weights.new_ones(())
+    def __init__(
+        self, processes: Sequence["Process"], parts: Sequence[slice], width: int, device: torch.device
+    ) -> None:
+        def wide(values: Tensor, part: slice) -> Tensor:
+            """The same in a row of all features, with zeros for those of others."""
+            row = values.new_zeros(*values.shape[:-1], width)
+            row[..., part] = values
+            return row
+
+        own = list(zip(processes, parts, strict=True))
         numbers = {
-            "mean": process.mean,
-            "scale": process.scale,
-            "rows": process.rows,
-            "bend": BEND**2 * process.weights,
-            "slope": TREND**2 * process.rows.T @ process.weights,
-            "level": process.bias + TREND**2 * process.weights.sum(),
-            "low": process.low * one,
-            "high": process.high * one,
+            "scale": [wide(each.scale, part) for each, part in own],
+            "shift": [wide(-each.mean * each.scale, part) for each, part in own],
+            "rows": [wide(each.rows, part) for each, part in own],
+            "weights": [
+                torch.cat(
+                    [wide(TREND**2 * each.rows.T @ each.weights, part), BEND**2 * each.weights],
+                )
+                for each, part in own
+            ],
+            "level": [each.bias + TREND**2 * each.weights.sum() for each in processes],
+            "low": [each.low for each in processes],
+            "high": [each.high for each in processes],
         }
-        self._numbers = {name: tensor.to(device, torch.float32) for name, tensor in numbers.items()}
+        self._numbers = {name: torch.stack(each).to(device, torch.float32) for name, each in numbers.items()}
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The estimate at features in the last dimension."""
+        """The estimate of each process at features in the last dimension."""
         own = self._numbers
-        z = (x - own["mean"]) * own["scale"]
-        near = (-(z.unsqueeze(-2) - own["rows"]).square().sum(-1) / (2 * LENGTH**2)).exp()
-        found = own["level"] + (z * own["slope"]).sum(-1) + (near * own["bend"]).sum(-1)
+        z = torch.addcmul(own["shift"], x.unsqueeze(-2), own["scale"])
+        near = ((z.unsqueeze(-2) - own["rows"]).square().sum(-1) / (-2 * LENGTH**2)).exp()
+        found = (torch.cat([z, near], -1) * own["weights"]).sum(-1) + own["level"]
         return found.clamp(own["low"], own["high"])
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
-from equipoise.calibration.process import Posterior
+from equipoise.calibration.process import Posteriors
 from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed
 from equipoise.calibration.ridge import Ridge
 
@@ -39,11 +39,10 @@ class Verdict(NamedTuple):
 
 
 class _Constants(NamedTuple):
-    estimates: tuple[Posterior, ...]
-    lead: Posterior | None
+    estimates: Posteriors
     gap: Ridge | None
     at_rest: Tensor
-    doubts: Tensor
+    held: Tensor
     coolest: Tensor
     hottest: Tensor
 
@@ -102,45 +101,45 @@ class RehearsedTemperature:
             torch.stack([logits, source.to(logits)]) if self.compares and source is not None else logits[None]
         )
         windows = window.after(before[WINDOWS], window.sums(answers, good, novelty))
-        verdict = self.judge(windows[:, 0], before[TRUSTS], windows[0, 1])
+        verdict = self.judge(windows, before[TRUSTS])
         return {WINDOWS: windows, TRUSTS: verdict.trusts}, verdict
 
-    def judge(self, slow: Tensor, trusted: Tensor, fast: Tensor | None = None) -> Verdict:
-        """Temperatures of the models in windows (models, width), and whether the source model answers now.
+    def judge(self, windows: Tensor, trusted: Tensor) -> Verdict:
+        """Temperatures of the models in windows (models, 2, width), and whether the source model answers now.
 
-        `fast` is the fast window of the answers: models disagree where they do so in both windows.
+        The slow windows count; models disagree where they do so in the fast window, too.
         """
-        known = self._on(slow.device)
-        x = window.features(slow)
-        found = torch.stack([estimate(x[at]) for at, estimate in enumerate(known.estimates)])
-        values = believed(found, known.at_rest, window.novelty(slow), self.rehearsal.familiar)
+        known, models = self._on(windows.device), len(windows)
+        slow, seen = windows[:, 0], window.means(windows)
+        x, novelty = window.features(slow), seen[:, 0, window.NOVEL]
+        found = known.estimates(x.flatten())  # of the accuracy of each model, and of the lead
+        values = believed(found[:models], known.at_rest, novelty, self.rehearsal.familiar)
         trusts = torch.zeros_like(trusted)
-        if self.compares and known.lead is not None and known.gap is not None:
-            both, own = x.flatten(), values.sigmoid()
-            gap = known.gap(both)
-            linear = ((values[0] + gap).sigmoid() - own[0] + own[1] - (values[1] - gap).sigmoid()) / 2
-            ahead = (own[1] - own[0] + LEAD * known.lead(both) + linear) / 3
-            share = window.disagreement(slow[0])
-            share = share if fast is None else share.minimum(window.disagreement(fast))
-            apart = share > (self.rehearsal.disagreement or 0.0) + TOLERATED
-            new = window.novelty(slow[0]) > self.rehearsal.familiar
+        if known.gap is not None:
+            gap = known.gap(x.flatten())
+            mine, theirs = values.sigmoid().unbind()
+            linear = ((values[0] + gap).sigmoid() - mine + theirs - (values[1] - gap).sigmoid()) / 2
+            ahead = (theirs - mine + LEAD * found[models] + linear) / 3
+            apart = seen[0, :, window.APART].amin() > (self.rehearsal.disagreement or 0.0) + TOLERATED
+            new = novelty[0] > self.rehearsal.familiar
             trusts = (ahead > torch.where(trusted, LEAVE, ENTER)) | (apart & ((ahead > 0) | ~new))
-        off = values - x[:, 0]
-        held = (SHARE_OF_DOUBT * known.doubts).square() + 1e-9
-        aim = (x[:, 0] + off * off.square() / (off.square() + held)).sigmoid()
+        confidence = x[:, 0]
+        off = values - confidence
+        moved = off.square()
+        aim = (confidence + off * moved / (moved + known.held)).sigmoid()
         right = window.temperature_for(slow, aim)
-        return Verdict(right.maximum(known.coolest[: len(slow)]).minimum(known.hottest[: len(slow)]), trusts)
+        return Verdict(right.clamp(known.coolest, known.hottest), trusts)
 
     def level(self, observed: Mapping[str, Tensor]) -> Tensor:
         """The temperature of the model that answers now."""
-        temperatures = self.judge(observed[WINDOWS][:, 0], observed[TRUSTS]).temperatures
+        temperatures = self.judge(observed[WINDOWS], observed[TRUSTS]).temperatures
         return torch.where(observed[TRUSTS], temperatures[-1], temperatures[0])
 
     def source_level(self, observed: Mapping[str, Tensor]) -> Tensor | None:
         """The temperature of the source model's answers now; None where it is not compared."""
         if not self.compares:
             return None
-        return self.judge(observed[WINDOWS][:, 0], observed[TRUSTS]).temperatures[1]
+        return self.judge(observed[WINDOWS], observed[TRUSTS]).temperatures[1]
 
     def estimates(
         self, observed: Mapping[str, Tensor], weight_distance: float = 0.0
@@ -155,7 +154,10 @@ class RehearsedTemperature:
         """The regressions on a device; copied there once."""
         if device not in self._constants:
             own, (t_min, t_max) = self.rehearsal, self._range
-            fitted = own.processes(2 if self.compares else 1)
+            models, features = (2 if self.compares else 1), len(window.FEATURES)
+            fitted = own.processes(models)
+            parts = [slice(at * features, (at + 1) * features) for at in range(models)]
+            both = slice(0, models * features)
             coolest = own.coolest if t_min is None else torch.full_like(own.coolest, t_min)
             hottest = own.hottest if t_max is None else torch.full_like(own.hottest, t_max)
             # An end that is given holds: the other one gives way.
@@ -163,14 +165,19 @@ class RehearsedTemperature:
             hottest = hottest if t_min is None else hottest.clamp(min=t_min)
             numbers = (
                 torch.stack([part.at_rest for part in fitted]),
-                torch.stack([part.doubt for part in fitted]),
-                coolest,
-                hottest,
+                (SHARE_OF_DOUBT * torch.stack([part.doubt for part in fitted])).square() + 1e-9,
+                coolest[:models],
+                hottest[:models],
             )
+            lead, gap = (own.lead, own.gap) if self.compares else (None, None)
             self._constants[device] = _Constants(
-                tuple(Posterior(part, device) for part in fitted),
-                None if own.lead is None else Posterior(own.lead, device),
-                None if own.gap is None else own.gap.to(device),
+                Posteriors(
+                    [*fitted, *([lead] if lead else [])],
+                    [*parts, *([both] if lead else [])],
+                    both.stop,
+                    device,
+                ),
+                None if gap is None else gap.to(device),
                 *(number.to(device, torch.float32) for number in numbers),
             )
         return self._constants[device]

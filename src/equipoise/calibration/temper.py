@@ -210,14 +210,13 @@ class Temper:
         For a rehearsed temperature, nor do answers so large that a window cannot hold their norm.
         A rehearsal also takes the novelty of the inputs, where it is known.
         """
-        sound = good & logits.isfinite().all(1)
         if self.rehearsed is not None:
-            return self._rehearse(self.rehearsed, observed, logits, view, sound, novelty)
+            return self._rehearse(self.rehearsed, observed, logits, view, good, novelty)
         if view is None:
             return TemperedAnswers(logits, None, observed)
         known = view.tau.isfinite()
         if self.kind == "agreement":
-            known = known & (view.tau > 0) & sound
+            known = known & (view.tau > 0) & good & logits.isfinite().all(1)
         temperature = self._of_tau.of_batch(observed, logits, view, known)
         after = self._of_tau.after(observed, view.tau, temperature)
         return TemperedAnswers(divide(logits, temperature), temperature, after)
@@ -228,10 +227,10 @@ class Temper:
         observed: Mapping[str, Tensor],
         logits: Tensor,
         view: SourceView | None,
-        sound: Tensor,
+        good: Tensor,
         novelty: Tensor | None,
     ) -> TemperedAnswers:
-        sound = sound & countable(logits)
+        sound = good & countable(logits)
         if view is not None:
             sound = sound & countable(view.logits)
         others = None if view is None else view.logits

@@ -49,6 +49,7 @@ LITTLE_NEW = 0.3
 """The novelty up to which a feature is linear; .3 to 1 were tried, and a linear one."""
 
 _TINY = 1e-6
+_EDGE = 1e-3  # of the mean confidence, so that its logit is finite
 
 
 def width(classes: int) -> int:
@@ -61,30 +62,34 @@ def sums(logits: Tensor, good: Tensor, new: Tensor | None = None) -> Tensor:
 
     `new` is the novelty of the inputs (N), the same for all models; None counts as 0.
     """
-    z = at_least_single(logits)
-    z = torch.where(good.unsqueeze(-1), z, 0.0)
-    norm = (z - z.mean(-1, keepdim=True)).square().sum(-1).clamp(min=_TINY**2).log() / 2
-    z = z - z.amax(-1, keepdim=True)
-    exponentials = z.exp()
-    p = exponentials / exponentials.sum(-1, keepdim=True)
-    confidence = p.amax(-1)
-    entropy = -(p * p.clamp(min=torch.finfo(p.dtype).tiny).log()).sum(-1)
-    ones = torch.ones_like(confidence)
-    classes = z.argmax(-1)
-    apart = (classes != classes.roll(1, 0)).to(ones.dtype)  # of two models; one does not differ from itself
-    novel = torch.zeros_like(ones) if new is None else new.to(ones).expand_as(ones)
-    rows = torch.stack([ones, confidence, confidence.square(), entropy, norm, apart, novel], -1)
-    counted = torch.cat([rows, confidences(z), p], -1)
-    return (counted * good.unsqueeze(-1)).sum(-2).float()
+    counted = good.unsqueeze(-1)
+    z = torch.where(counted, at_least_single(logits), 0.0)
+    norm = torch.linalg.vector_norm(z - z.mean(-1, keepdim=True), dim=-1, keepdim=True)
+    largest, classes = z.max(-1, keepdim=True)
+    behind = z - largest
+    exponentials = behind.exp()
+    confidence = exponentials.sum(-1, keepdim=True).reciprocal()
+    p = exponentials * confidence
+    columns = [
+        torch.ones_like(norm),
+        confidence,
+        confidence.square(),
+        torch.special.entr(p).sum(-1, keepdim=True),
+        norm.clamp(min=_TINY).log(),
+        (classes != classes.roll(1, 0)).to(norm),  # of two models; one does not differ from itself
+        torch.zeros_like(norm) if new is None else new.to(norm).unsqueeze(-1).expand_as(norm).contiguous(),
+    ]
+    return (torch.cat([*columns, confidences(behind), p], -1) * counted).sum(-2).float()
 
 
 def confidences(behind: Tensor) -> Tensor:
     """The max of softmax(z / T) for each T of the grid, (…, N, grid), from logits less their largest."""
-    steps = torch.arange(len(GRID), dtype=behind.dtype, device=behind.device)  # a CUDA graph cannot have GRID
-    grid = torch.exp2((steps - _AS_IT_IS) / 4)
+    first, last, steps = -math.log2(GRID[0]), -math.log2(GRID[-1]), len(GRID)
+    # Made on the device, as a CUDA graph cannot copy GRID there.
+    parts = torch.logspace(first, last, steps, 2.0, dtype=behind.dtype, device=behind.device)
     if behind.numel() * len(GRID) <= AT_ONCE:
-        return 1 / (behind.unsqueeze(-2) / grid.unsqueeze(-1)).exp().sum(-1)
-    return torch.stack([1 / (behind / t).exp().sum(-1) for t in grid], -1)
+        return (behind.unsqueeze(-2) * parts.unsqueeze(-1)).exp().sum(-1).reciprocal()
+    return torch.stack([(behind * part).exp().sum(-1).reciprocal() for part in parts], -1)
 
 
 def after(windows: Tensor, fresh: Tensor) -> Tensor:
@@ -94,16 +99,20 @@ def after(windows: Tensor, fresh: Tensor) -> Tensor:
     in the fast window is further from that in the slow one than 4 standard errors, the stream has changed,
     and the slow windows go on from the fast ones.
     """
-    rows = fresh[0, COUNT]
-    kept = torch.stack([torch.exp2(-rows / HALF_LIFE), torch.exp2(-rows / FAST_HALF_LIFE)])
-    joined = windows * kept.view(1, 2, 1) + fresh.unsqueeze(1)
-    slow, fast = joined[0, 0], joined[0, 1]
-    mean = slow[CONFIDENCE] / slow[COUNT].clamp(min=_TINY)
-    variance = (slow[SQUARE] / slow[COUNT].clamp(min=_TINY) - mean.square()).clamp(min=1e-4)
-    apart = fast[CONFIDENCE] / fast[COUNT].clamp(min=_TINY) - mean
-    changed = apart.square() * fast[COUNT] > CHANGED**2 * variance
-    restarted = joined[:, 1:].expand(-1, 2, -1)
-    return torch.where(changed, restarted, joined)
+    rates = torch.linspace(-1 / HALF_LIFE, -1 / FAST_HALF_LIFE, 2, device=fresh.device)
+    kept = torch.exp2(fresh[0, COUNT] * rates).view(2, 1)
+    joined = torch.addcmul(fresh.unsqueeze(1), windows, kept)
+    count, confidence, square = joined[0, :, : SQUARE + 1].unbind(-1)
+    some = count.clamp(min=_TINY)
+    mean, second = confidence / some, square / some
+    variance = (second - mean.square())[0].clamp(min=1e-4)
+    changed = mean.diff().square() * count[1] > CHANGED**2 * variance
+    return torch.where(changed, joined[:, 1:], joined)
+
+
+def means(window: Tensor) -> Tensor:
+    """The sums of windows (…, width) before the temperatures, each over the number of samples, (…, 7)."""
+    return window[..., : _CURVE.start] / window[..., :1].clamp(min=_TINY)
 
 
 def features(window: Tensor) -> Tensor:
@@ -118,17 +127,16 @@ def features(window: Tensor) -> Tensor:
     The two ratios distinguish doubt that is spread over all samples from doubt about some of them. Confidence
     has no part in the last three, nor have answers in the last.
     """
-    count = window[..., COUNT].clamp(min=_TINY)
-    c = (window[..., CONFIDENCE] / count).clamp(1e-3, 1 - 1e-3)
-    v = (window[..., SQUARE] / count - (window[..., CONFIDENCE] / count).square()).clamp(min=_TINY)
+    _, confidence, square, entropy, norm, apart, new = means(window).split(1, -1)
+    c = confidence.clamp(_EDGE, 1 - _EDGE)
+    doubt = 1 - c
+    v = (square - confidence.square()).clamp(min=_TINY)
     shares = window[..., _SHARES]
     q = shares / shares.sum(-1, keepdim=True).clamp(min=_TINY)
-    balance = -(q * q.clamp(min=1e-12).log()).sum(-1) / math.log(shares.shape[-1])
-    ratio = (window[..., ENTROPY] / count).clamp(min=_TINY) / (1 - c)
-    norm, apart = window[..., NORM] / count, disagreement(window).clamp(0.01, 0.99)
-    shape, new = (v / (c * (1 - c))).log(), novelty(window)
-    novel = new.sign() * (new.abs() / LITTLE_NEW).log1p()
-    return torch.stack([c.logit(), ratio.log(), shape, balance, norm, apart.logit(), novel], -1)
+    balance = torch.special.entr(q).sum(-1, keepdim=True) / math.log(shares.shape[-1])
+    ratio, shape = (entropy.clamp(min=_TINY) / doubt).log(), (v / (c * doubt)).log()
+    novel = (new.abs() / LITTLE_NEW).log1p().copysign(new)
+    return torch.cat([c.logit(), ratio, shape, balance, norm.contiguous(), apart.logit(0.01), novel], -1)
 
 
 def disagreement(window: Tensor) -> Tensor:
@@ -155,8 +163,8 @@ def temperature_for(window: Tensor, confidence: Tensor) -> Tensor:
 
     Linear between the temperatures of the grid, over their logarithms; the ends where none has it.
     """
-    curve = window[..., _CURVE] / window[..., COUNT, None].clamp(min=_TINY)
+    curve = window[..., _CURVE] / window[..., :1].clamp(min=_TINY)
     above = (curve > confidence.unsqueeze(-1)).sum(-1, keepdim=True).clamp(1, len(GRID) - 1)
-    high, low = curve.gather(-1, above - 1).squeeze(-1), curve.gather(-1, above).squeeze(-1)
+    high, low = curve.gather(-1, torch.cat([above - 1, above], -1)).unbind(-1)
     part = ((high - confidence) / (high - low).clamp(min=1e-9)).clamp(0, 1)
-    return torch.exp2((above.squeeze(-1) - 1 + part - _AS_IT_IS) / 4)
+    return torch.exp2((above.squeeze(-1) + part - (1 + _AS_IT_IS)) / 4)

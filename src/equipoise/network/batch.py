@@ -90,12 +90,13 @@ class Batch:
         The first tensor is the input proper; in further ones -inf is allowed, as attention masks use it.
         """
         inputs = [value for value in self.tensors() if self._per_sample(value)]
-        good = torch.ones(self.rows, dtype=torch.bool, device=inputs[0].device)
+        found: Tensor | None = None
         for position, value in enumerate(inputs):
             if value.is_floating_point():
-                fine = value.isfinite() if position == 0 else value < torch.inf
-                good &= fine.reshape(self.rows, -1).all(1)
-        return good
+                fine = (value.abs() if position == 0 else value) < torch.inf
+                rows = fine.reshape(self.rows, -1).all(1)
+                found = rows if found is None else found & rows
+        return torch.ones(self.rows, dtype=torch.bool, device=inputs[0].device) if found is None else found
 
     def samples(self) -> dict[str, Tensor]:
         """The tensors that have a row for each sample, by position ("0") or keyword."""

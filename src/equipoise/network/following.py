@@ -41,6 +41,18 @@ def divergence(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor,
     return (((v + apart) / w + (w + apart) / v) / 2).log().mean(-1)
 
 
+def mixed(
+    mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor, share: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a mixture that has the other part in the share a.
+
+    mean + a · d and (1 − a) · var + a · (var' + (1 − a) · d²), d the distance of the means.
+    """
+    apart = other_mean - mean
+    moved = apart * share
+    return mean + moved, torch.lerp(var, other_var + apart * (apart - moved), share)
+
+
 class Jumps(NamedTuple):
     """Limits and state of the detection of jumps of the inputs.
 
@@ -134,17 +146,15 @@ def following_statistics(
         rows, _, centre, fresh = measure(input_of(args, kwargs))
         if back is not None:
             start, spread = (back.source[named[id(layer)] + name].to(centre) for name in _STATISTICS)
-            new = back.new.to(centre)
-            fresh = torch.lerp(spread, fresh, new) + new * (1 - new) * (centre - start).square()
-            centre = torch.lerp(start, centre, new)
+            centre, fresh = mixed(start, spread, centre, fresh, back.new.to(centre))
         if torch.is_grad_enabled():
             layer._buffers.update({name: layer.get_buffer(name).clone() for name in _STATISTICS})
         mean, var = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
         share = share_of(layer, rows, centre, fresh)
-        apart = centre - mean
-        wide = var.to(fresh)  # itself, unless it is in half precision
-        var.copy_(torch.lerp(wide, fresh, share).add_(apart.square().mul_(share * (1 - share))))
-        mean.add_((apart * share).to(mean))
+        # In the type of the batch's statistics: the running ones may be in half precision.
+        joined = mixed(mean.to(centre), var.to(fresh), centre, fresh, share)
+        mean.copy_(joined[0])
+        var.copy_(joined[1])
 
     homes = [(layer, name, layer.get_buffer(name)) for layer in layers for name in _STATISTICS]
     handles = [layer.register_forward_pre_hook(join, with_kwargs=True) for layer in layers]
