@@ -2,8 +2,8 @@
 
 Digits (SmallCNN), PACS and TinyImageNet-C (EfficientNet-B0, MobileNet) are those of the paper's recipes, with
 fewer epochs; SVHN with a batch-norm ResNet, a group-norm ResNet and a small ViT, trained with augmentation
-and weight decay, are models of another kind that are honest to begin with. "Doubtful" ones are under-confident:
-trained with smoothed labels and mixed images (PYTHONPATH=benchmarks/estimators, where that is decided).
+and weight decay, are models of another kind that are honest to begin with. "Doubtful" ones are
+under-confident: trained with smoothed labels and mixed images (benchmarks/estimators has what that is).
 """
 
 from collections.abc import Callable

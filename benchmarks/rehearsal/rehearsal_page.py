@@ -210,7 +210,8 @@ def main() -> None:
     rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
     lines = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
     page = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
-    page = page.replace("{{tiers}}\n\n", f"{made}\n\n" if (made := tiers(lines)) else "")
+    by_tier = tiers(lines)
+    page = page.replace("{{tiers}}\n\n", f"{by_tier}\n\n" if by_tier else "")
     for name, made in {"bar": bar, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
         page = page.replace(f"{{{{{name}}}}}", made(lines))
     page = page.replace("{{batches}}", batches()).replace("{{novelty}}", novelty())
