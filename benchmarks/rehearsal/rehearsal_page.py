@@ -98,8 +98,8 @@ def tiers(lines: list[Line]) -> str:
     """Targets that are corruptions, by tier, with a title; empty where there are none."""
     head = ["", "tier", "streams", "accuracy: no adaptation → poise", "ECE: no adaptation → poise"]
     head += ["accuracy known within", "in its interval"]
-    head += [f"ECE above no adaptation's by more than {told(ECE_ABOVE)}", "at most"]
-    head += [f"accuracy lower by more than {told(LOSS)}", "at most"]
+    head += [f"ECE above no adaptation's by more than {str(ECE_ABOVE)[1:]}", "at most"]
+    head += [f"accuracy lower by more than {str(LOSS)[1:]}", "at most"]
     rows = []
     for group, name in GROUPS.items():
         met = [line for line in picked(lines, group, "target", "shuffled") if "/" in line["stream"]]
