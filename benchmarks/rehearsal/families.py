@@ -91,7 +91,7 @@ def _svhn(rest: list[str], data: Path, path: Path, workers: int) -> Family:
     images, tests = (digits.read(f"svhn/{part}", None, reader) for part in ("train", "test"))
     seen, held = split(images.labels, 0.1)
     model = ViT(10) if kind == "vit" else ResNet(10, kind)
-    fit = partial(fit_augmented, model, epochs=8, smoothed=SMOOTHED if doubtful else 0.0)
+    fit = partial(fit_augmented, model, epochs=16, smoothed=SMOOTHED if doubtful else 0.0)
     _train_once(model, fit, images.select(seen), path)
     clean = shuffled(tests, 2).select(torch.arange(STREAM))
     made = corrupted(clean.pixels, [(name, tier) for tier in TIERS for name in CORRUPTIONS], workers)
