@@ -119,6 +119,19 @@ def test_rows_that_an_interrupted_command_left_twice_count_once(tmp_path: Path) 
     assert len(measure_estimates.read(tmp_path / "estimates.csv")) == len(estimates)
 
 
+def test_folders_of_commands_side_by_side_are_merged(tmp_path: Path) -> None:
+    for place, error in enumerate((0.07, 0.05)):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        for name, own in zip(("estimates", "streams"), rows("table", "elec", "in order", error), strict=True):
+            measure_estimates.add(folder / f"{name}.csv", own)
+    measure_estimates.merge([tmp_path / "0", tmp_path / "1"], tmp_path / "out")
+    merged, last = (
+        measure_estimates.read(tmp_path / at / "estimates.csv").reset_index(drop=True) for at in ("out", "1")
+    )
+    assert merged.equals(last)  # the same case in both
+
+
 def made_up_table(path: Path) -> None:
     """A table of 600 rows, of which the last third is moved."""
     draw = np.random.default_rng(0)

@@ -5,8 +5,9 @@
 FOLDER has tables as .npz files (`subjects.tables`); DATA has digits and PACS as `equipoise data` says. Rows
 go to OUT/estimates.csv (one for each estimator and stream) and OUT/streams.csv (one for each stream); what
 is there already is not measured again, so an interrupted command goes on where it stopped, and one command
-for tables and one for pictures may run at a time. --quick trains and rehearses one seed, with few shifts of
-few samples, to see that it runs.
+for tables and one for pictures may run at a time. Commands with a folder each may run side by side, each for
+the cases after --only ("digits svhn 2": kind, data, seed); --merge adds what they left to OUT. --quick trains
+and rehearses one seed, with few shifts of few samples, to see that it runs.
 """
 
 import argparse
@@ -43,7 +44,9 @@ from equipoise.calibration.rehearsal import Estimate
 from equipoise.errors import RehearsalWarning
 from equipoise.metrics import expected_calibration_error
 
-SEEDS = (0, 1)
+SEEDS, DIGITS_SEEDS = (0, 1), (0, 1, 2)
+"""Of the training; tables are rehearsed with each of theirs, pictures with the first."""
+
 KEY = ["kind", "data", "network", "seed", "rehearsal", "stream"]
 REHEARSED = "rehearsed"
 
@@ -233,6 +236,13 @@ def add(path: Path, rows: pd.DataFrame) -> None:
         file.write(text)
 
 
+def merge(folders: Sequence[Path], out: Path) -> None:
+    """Add the rows of other folders."""
+    out.mkdir(parents=True, exist_ok=True)
+    for folder, name in product(folders, ("estimates.csv", "streams.csv")):
+        add(out / name, read(folder / name))
+
+
 def _done(own: tuple[Any, ...], out: Path) -> bool:
     path = out / "streams.csv"
     return path.exists() and own in set(read(path)[KEY[:5]].itertuples(index=False, name=None))
@@ -249,15 +259,23 @@ def main() -> None:
     parser.add_argument("--tables", type=Path, help="folder of .npz files")
     parser.add_argument("--digits", type=Path, help="folder with digits/")
     parser.add_argument("--pacs", type=Path, help="folder with pacs/ and weights/")
+    parser.add_argument("--only", nargs="+", metavar="CASE", help='"digits svhn 2", "pacs photo 0", …')
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FOLDER", help="of other commands")
     parser.add_argument("--quick", action="store_true", help="one seed, few shifts of few samples")
     given = parser.parse_args()
-    seeds = SEEDS[:1] if given.quick else SEEDS
-    cases = [*(tables(given.tables, seeds) if given.tables else ())]
-    cases += digits(given.digits, seeds[:1]) if given.digits else ()
-    cases += doubtful_digits(given.digits, seeds[:1]) if given.digits else ()
-    cases += pacs(given.pacs, seeds[:1]) if given.pacs else ()
+    merge(given.merge or (), given.out)
+    seeds, digits_seeds = (each[:1] if given.quick else each for each in (SEEDS, DIGITS_SEEDS))
+    in_order = [*(tables(given.tables, seeds) if given.tables else ())]
+    pictures = [*(digits(given.digits, digits_seeds) if given.digits else ())]
+    pictures += doubtful_digits(given.digits, digits_seeds) if given.digits else ()
+    pictures += pacs(given.pacs, seeds[:1]) if given.pacs else ()
+    named = {case: f"{case.kind} {case.data} {case.seed}" for case in (*in_order, *pictures)}
+    asked = set(given.only or named.values())
+    if unknown := asked - set(named.values()):
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(named.values())}")
     try:
-        measure(cases, seeds, given.out, given.quick)
+        for cases, rehearsals in ((in_order, seeds), (pictures, seeds[:1])):
+            measure([case for case in cases if named[case] in asked], rehearsals, given.out, given.quick)
     except KeyboardInterrupt:
         _tell("stopped: what was measured is kept, the same command goes on")
         sys.exit(130)

@@ -46,6 +46,9 @@ BATCH, HIDDEN = 64, 64
 Labelled = tuple[Tensor, Tensor]
 """Inputs and labels."""
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""Of pictures; tables stay on the CPU."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -112,7 +115,7 @@ def doubtful_digits(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
 
 
 def pacs(folder: Path, seeds: Sequence[int]) -> Iterator[Case]:
-    """A case for each domain that a MobileNet is not trained on, and seed; on a GPU where there is one."""
+    """A case for each domain that a MobileNet is not trained on, and seed."""
     for seed in seeds:
         for domain in PICTURE_DOMAINS:
             yield Case("pacs", domain, "MobileNet", seed, partial(_pacs, folder, domain, seed))
@@ -153,8 +156,9 @@ def _digits(folder: Path, domain: str, seed: int, smoothed: float = 0.0) -> Subj
     held = Images.join([images.select(torch.arange(aside)) for images in known])
     kept = Images.join([images.select(torch.arange(aside, len(images))) for images in known])
     torch.manual_seed(seed)
-    model = SmallCNN()
-    train(model, kept.pixels, kept.labels, EPOCHS * len(kept) // BATCH, smoothed=smoothed)
+    model = SmallCNN().to(DEVICE)
+    steps = EPOCHS * len(kept) // BATCH
+    train(model, kept.pixels.to(DEVICE), kept.labels.to(DEVICE), steps, smoothed=smoothed)
     part = STREAM_IMAGES // len(sources)
     unseen = Images.join([read(f"{name}/test", part, reader) for name in sources])
     target = _drawn(read(f"{domain}/test", STREAM_IMAGES, reader), draw)
@@ -164,9 +168,8 @@ def _digits(folder: Path, domain: str, seed: int, smoothed: float = 0.0) -> Subj
         "sorted by class": by_class,
         "unseen source images": _drawn(unseen, draw),
     }
-    met = {name: (images.pixels.float(), images.labels) for name, images in streams.items()}
-    held = _drawn(held, draw)
-    return Subject(model, (held.pixels.float(), held.labels), met, HELD_OUT_IMAGES, IMAGE_SHIFTS)
+    met = {name: _placed(images) for name, images in streams.items()}
+    return Subject(model, _placed(_drawn(held, draw)), met, HELD_OUT_IMAGES, IMAGE_SHIFTS)
 
 
 def _pacs(folder: Path, domain: str, seed: int) -> Subject:
@@ -179,26 +182,30 @@ def _pacs(folder: Path, domain: str, seed: int) -> Subject:
         _drawn(Images.join([images.select(torch.arange(len(images))[part]) for images in known]), draw)
         for part in (slice(aside), slice(aside, 2 * aside), slice(2 * aside, None))
     )
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(seed)
     weights = folder / "weights" / "mobilenet_v1.safetensors"
-    model = create_backbone("mobilenet_v1", 7, weights=weights).to(device)
-    x, y = _shown(kept, device)
-    train(model, x, y.to(device), EPOCHS * len(kept) // BATCH, rate=2e-4)
+    model = create_backbone("mobilenet_v1", 7, weights=weights).to(DEVICE)
+    x, y = _shown(kept)
+    train(model, x, y.to(DEVICE), EPOCHS * len(kept) // BATCH, rate=2e-4)
     target = _drawn(read(domain, PICTURES, reader), draw)
     streams = {
         "random order": target,
         "sorted by class": target.select(target.labels.argsort(stable=True)),
         "unseen source images": unseen,
     }
-    met = {name: _shown(images, device) for name, images in streams.items()}
-    return Subject(model, _shown(held, device), met, HELD_OUT_IMAGES, IMAGE_SHIFTS)
+    met = {name: _shown(images) for name, images in streams.items()}
+    return Subject(model, _shown(held), met, HELD_OUT_IMAGES, IMAGE_SHIFTS)
 
 
-def _shown(images: Images, device: torch.device) -> Labelled:
+def _placed(images: Images) -> Labelled:
+    """Digits on the device, and their labels."""
+    return images.pixels.to(DEVICE).float(), images.labels
+
+
+def _shown(images: Images) -> Labelled:
     """Pictures on the device, at the size that the model is trained for, and their labels."""
     parts = (
-        interpolate(part.to(device).float(), (SIDE, SIDE), mode="bilinear", antialias=True)
+        interpolate(part.to(DEVICE).float(), (SIDE, SIDE), mode="bilinear", antialias=True)
         for part in images.pixels.split(256)
     )
     return torch.cat(list(parts)), images.labels
@@ -217,10 +224,7 @@ def train(
     rate: float = 1e-3,
     smoothed: float = 0.0,
 ) -> None:
-    """Train by Adam on cross-entropy, in batches of 64, and leave the model in eval mode.
-
-    Where labels are smoothed, rows are mixed as well, each with the one before, in one share for a batch.
-    """
+    """Train by Adam on `loss_of`, in batches of 64, and leave the model in eval mode."""
     optimizer = torch.optim.Adam(model.parameters(), rate)
     model.train()
     left: list[Tensor] = []
@@ -229,11 +233,19 @@ def train(
         left = left or list(torch.randperm(len(labels))[: len(labels) // BATCH * BATCH].split(BATCH))
         rows = left.pop()
         optimizer.zero_grad()
-        x, y = inputs[rows].float(), labels[rows]
-        if smoothed:
-            y = one_hot(y, int(labels.max()) + 1).float()
-            share = float(torch.rand(()))
-            x, y = (share * each + (1 - share) * each.roll(1, 0) for each in (x, y))
-        cross_entropy(model(x), y, label_smoothing=smoothed).backward()
+        loss_of(model, inputs[rows].float(), labels[rows], smoothed).backward()
         optimizer.step()
     model.eval()
+
+
+def loss_of(model: nn.Module, x: Tensor, labels: Tensor, smoothed: float) -> Tensor:
+    """The cross-entropy of a batch.
+
+    Where labels are smoothed, rows are mixed as well, each with the one before, in one share for a batch.
+    """
+    if not smoothed:
+        return cross_entropy(model(x), labels)
+    share = float(torch.rand(()))
+    logits = model(share * x + (1 - share) * x.roll(1, 0))
+    y = one_hot(labels, logits.shape[1]).float()
+    return cross_entropy(logits, share * y + (1 - share) * y.roll(1, 0), label_smoothing=smoothed)

@@ -1,5 +1,6 @@
 """Measure poise with batches of one and of a few samples, rehearsed at that size; a row for each stream.
 
+    export PYTHONPATH=benchmarks/estimators
     python benchmarks/rehearsal/batch_sizes.py DATA MODELS OUT.csv
 
 DATA as `equipoise data` says; the Digits models are trained once and left in MODELS. A minute on an H200.

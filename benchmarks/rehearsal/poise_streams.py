@@ -1,5 +1,6 @@
 """Measure how honest poise is with a rehearsal, on models of four families; a row of CSV for each stream.
 
+    export PYTHONPATH=benchmarks/estimators
     python benchmarks/rehearsal/poise_streams.py DATA MODELS OUT.csv "digits svhn" "tin mobilenet_v1" …
 
 without names, all of them. DATA as `equipoise data` says; models are trained once and left in MODELS.
@@ -65,10 +66,10 @@ class Bench:
         answers, values, by_source = [], [], 0
         for at in _rows(len(labels)):
             answers.append(self.poise(pixels[at].float().to(DEVICE)).detach().cpu())
-            values.append(_known(self.poise.accuracy).value)
-            by_source += _known(self.poise.last).answered_by == "source"
+            values.append(known(self.poise.accuracy).value)
+            by_source += known(self.poise.last).answered_by == "source"
         logits = torch.cat(answers)
-        estimate = _known(self.poise.accuracy)
+        estimate = known(self.poise.accuracy)
         last = float((logits[-LAST:].argmax(1) == labels[-LAST:]).double().mean())
         return {
             "model": self.name,
@@ -111,7 +112,8 @@ class Bench:
 _Known = TypeVar("_Known")
 
 
-def _known(value: _Known | None) -> _Known:
+def known(value: _Known | None) -> _Known:
+    """A value that there is after each batch."""
     if value is None:
         raise RuntimeError("expected a value after a batch, got none")
     return value

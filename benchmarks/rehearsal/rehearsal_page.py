@@ -18,10 +18,17 @@ GROUPS = {
     "pacs mobilenet_v1": "PACS, MobileNet",
     "tin efficientnet_b0": "TinyImageNet-C, EfficientNet-B0",
     "tin mobilenet_v1": "TinyImageNet-C, MobileNet",
+    "tin mobilenet_v1 doubtful": "TinyImageNet-C, MobileNet, under-confident",
     "svhn bn": "SVHN-C, ResNet with batch norm",
+    "svhn bn doubtful": "SVHN-C, ResNet with batch norm, under-confident",
     "svhn gn": "SVHN-C, ResNet with group norm",
+    "svhn gn doubtful": "SVHN-C, ResNet with group norm, under-confident",
     "svhn vit": "SVHN-C, small ViT",
 }
+"""By what the names of models begin with; the longest is a model's group."""
+
+ECE_ABOVE, LOSS = 0.02, 0.01
+"""Harm by a corruption that is counted: ECE above no adaptation's, and accuracy lost."""
 
 
 def mean(lines: Iterable[Line], of: Callable[[Line], float]) -> float:
@@ -51,8 +58,13 @@ def picked(lines: list[Line], group: str, kind: str, order: str) -> list[Line]:
     return [
         line
         for line in lines
-        if line["model"].startswith(group) and (line["kind"], line["order"]) == (kind, order)
+        if group_of(line["model"]) == group and (line["kind"], line["order"]) == (kind, order)
     ]
+
+
+def group_of(model: str) -> str:
+    """The group of a model."""
+    return max((group for group in GROUPS if model.startswith(group)), key=len)
 
 
 def bar(lines: list[Line]) -> str:
@@ -80,6 +92,31 @@ def bar(lines: list[Line]) -> str:
 def covered(line: Line) -> bool:
     """Whether the interval at the end holds the accuracy of the last 500 images."""
     return bool(line["end.low"] <= line["end.accuracy"] <= line["end.high"])
+
+
+def tiers(lines: list[Line]) -> str:
+    """Targets that are corruptions, by tier, with a title; empty where there are none."""
+    head = ["", "tier", "streams", "accuracy: no adaptation → poise", "ECE: no adaptation → poise"]
+    head += ["accuracy known within", "in its interval"]
+    head += [f"ECE above no adaptation's by more than {str(ECE_ABOVE)[1:]}", "at most"]
+    head += [f"accuracy lower by more than {str(LOSS)[1:]}", "at most"]
+    rows = []
+    for group, name in GROUPS.items():
+        met = [line for line in picked(lines, group, "target", "shuffled") if "/" in line["stream"]]
+        for tier in sorted({line["stream"].partition("/")[2] for line in met}):
+            found = [line for line in met if line["stream"].endswith(f"/{tier}")]
+            row = [name, tier, str(len(found))]
+            for score in ("accuracy", "ece"):
+                sides = [told(mean(found, partial(score_of, who, score))) for who in ("source", "poise")]
+                row.append(" → ".join(sides))
+            error = mean(found, lambda line: abs(line["estimate"] - line["poise.accuracy"]))
+            row += [told(error), f"{100 * mean(found, covered):.0f} %"]
+            above = [line["poise.ece"] - line["source.ece"] for line in found]
+            lost = [line["source.accuracy"] - line["poise.accuracy"] for line in found]
+            for values, limit in ((above, ECE_ABOVE), (lost, LOSS)):
+                row += [str(sum(value > limit for value in values)), f"{max(values):+.3f}"]
+            rows.append(row)
+    return f"**Corruptions by tier**:\n\n{table(head, rows)}" if rows else ""
 
 
 def harm(lines: list[Line]) -> str:
@@ -173,6 +210,8 @@ def main() -> None:
     rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
     lines = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
     page = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
+    by_tier = tiers(lines)
+    page = page.replace("{{tiers}}\n\n", f"{by_tier}\n\n" if by_tier else "")
     for name, made in {"bar": bar, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
         page = page.replace(f"{{{{{name}}}}}", made(lines))
     page = page.replace("{{batches}}", batches()).replace("{{novelty}}", novelty())
