@@ -255,7 +255,7 @@ def test_it_stays_within_what_it_was_fitted_to() -> None:
     far = drawn.origin + 1000 * torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]], dtype=torch.float64)
     targets = [*drawn.y.tolist(), float(drawn.exact[0])]
     assert sorted(found(far).tolist()) == pytest.approx([min(targets), max(targets)])
-    on_device = Posteriors([found], [slice(0, 4)], 4, torch.device("cpu"))(far.float())
+    on_device, _ = Posteriors([found], [slice(0, 4)], 4, torch.device("cpu"))(far.float())
     assert sorted(on_device[:, 0].tolist()) == pytest.approx([min(targets), max(targets)])
 
 
@@ -290,9 +290,14 @@ def test_posteriors_of_a_device_agree_in_single_precision_each_at_its_own_featur
     x = torch.cat([first.x, first.x * 1.5 - 2, first.origin.unsqueeze(0)])
     both = torch.cat([x, x.flip(0)], 1)
     made = Posteriors([found, other], [slice(0, 4), slice(4, 8)], 8, torch.device("cpu"))
-    on_device = made(both.float())
-    assert on_device.dtype == torch.float32
+    on_device, far = made(both.float())
+    assert on_device.dtype == far.dtype == torch.float32
     expected = torch.stack([found(x), other(x.flip(0))], 1)
     torch.testing.assert_close(on_device.double(), expected, rtol=1e-4, atol=1e-4)
-    assert made(both[:28].float().reshape(4, 7, 8)).shape == (4, 7, 2)
-    assert made(both[0].float()).shape == (2,)
+    apart = [
+        [float(found.distance(own)), float(other.distance(its))]
+        for own, its in zip(x, x.flip(0), strict=True)
+    ]
+    torch.testing.assert_close(far.double(), torch.tensor(apart).double(), rtol=1e-3, atol=1e-3)
+    assert [part.shape for part in made(both[:28].float().reshape(4, 7, 8))] == [(4, 7, 2)] * 2
+    assert made(both[0].float())[0].shape == (2,)

@@ -1,6 +1,7 @@
 """The temperature that a rehearsal gives, with regressions made by hand."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.calibration import window
+from equipoise.calibration.process import Process
 from equipoise.calibration.rehearsed import RehearsedTemperature
 from tests.support.rehearsals import (
     CLASSES,
@@ -435,3 +437,52 @@ def test_disagreement_beyond_rehearsal(novelty: float, ahead: float, lately: boo
     windows[..., 6] = novelty * windows[..., 0]
     windows[0, 1, 5] = (0.4 if lately else 0.1) * windows[0, 1, 0]
     assert bool(made.judge(windows, torch.tensor(False)).trusts) is expected
+
+
+def beyond(process: Process, x: Tensor, times: float) -> Process:
+    """The same with a limit that leaves features (f) so many times further than it."""
+    apart = ((x - process.mean) * process.scale - process.rows).square().sum(-1).min().sqrt()
+    return replace(process, limit=apart / times)
+
+
+@pytest.mark.parametrize(
+    ("novelty", "mine", "theirs", "expected"),
+    [
+        (
+            0.7,
+            0.5,
+            1.5,
+            False,
+        ),  # a photograph for a model of written digits: sure, and like nothing rehearsed
+        (0.5, 0.5, 1.5, True),  # not all of the inputs are new
+        (0.7, 1.5, 1.5, True),  # neither window is like those rehearsed
+        (0.7, 0.5, 0.5, True),
+    ],
+)
+def test_an_unknown_source_model_is_not_trusted_before_new_inputs(
+    novelty: float, mine: float, theirs: float, expected: bool
+) -> None:
+    windows = two_windows()
+    windows[..., window.NOVEL] = novelty * windows[..., window.COUNT]
+    x = window.features(windows[:, 0].double())
+    student, source = beyond(flat(0.4), x[0], mine), beyond(flat(1.2), x[1], theirs)
+    own = rehearsal(student, source, familiar=0.3, lead=flat_lead(0.2))
+    made = RehearsedTemperature(own, compares=True)
+    assert bool(made.judge(windows, torch.tensor(False)).trusts) is expected
+
+
+@pytest.mark.parametrize(("value", "times"), [(3.0, 1.0), (3.0, 2.0), (3.0, 4.0), (3.0, 10.0), (-1.5, 10.0)])
+def test_a_high_estimate_falls_to_the_middle_beyond_two_limits(value: float, times: float) -> None:
+    """Half way between the accuracy without shift, .5 as a logit, and chance."""
+    windows = twice(windows_of(torch.stack([drawn(seed=3)])).float())
+    x = window.features(windows[:, 0].double())
+    own = rehearsal(beyond(flat(value, at_rest=0.5), x[0], times))
+    middle = (0.5 - math.log(CLASSES - 1)) / 2
+    fallen = middle + (value - middle) * (2 / max(times, 2)) ** 2 if value > middle else value
+    assert own.estimates(windows[:, 0])[0].value == pytest.approx(share(fallen), abs=1e-4)
+    made = RehearsedTemperature(own, compares=False)
+    found = made.judge(windows, torch.tensor(False)).temperatures
+    expected = temperature_at(
+        windows[0, 0, 7:36] / windows[0, 0, 0], aimed(float(windows[0, 0, 1] / windows[0, 0, 0]), fallen, 0.0)
+    )
+    assert found.tolist() == pytest.approx([expected], rel=2e-3)

@@ -60,18 +60,20 @@ class Posteriors:
                 for each, part in own
             ],
             "level": [each.bias + TREND**2 * each.weights.sum() for each in processes],
+            "limit": [each.limit for each in processes],
             "low": [each.low for each in processes],
             "high": [each.high for each in processes],
         }
         self._numbers = {name: torch.stack(each).to(device, torch.float32) for name, each in numbers.items()}
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """The estimate of each process at features in the last dimension."""
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The estimate of each process at features in the last dimension, and its `Process.distance`."""
         own = self._numbers
         z = torch.addcmul(own["shift"], x.unsqueeze(-2), own["scale"])
-        near = ((z.unsqueeze(-2) - own["rows"]).square().sum(-1) / (-2 * LENGTH**2)).exp()
+        apart = (z.unsqueeze(-2) - own["rows"]).square().sum(-1)
+        near = (apart / (-2 * LENGTH**2)).exp()
         found = (torch.cat([z, near], -1) * own["weights"]).sum(-1) + own["level"]
-        return found.clamp(own["low"], own["high"])
+        return found.clamp(own["low"], own["high"]), apart.amin(-1).sqrt() / own["limit"]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from equipoise.calibration.ridge import Ridge
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 
+DISTANT = 2.0
+"""The distance of a window, in limits, beyond which a high estimate falls; 1.5 and 3 were tried."""
+
 _VERSION = 2
 _LEAST = 1e-3
 _LARGEST = 1e16
@@ -36,6 +39,21 @@ def believed(value: Tensor, at_rest: Tensor, novelty: Tensor, familiar: float) -
 def logit(share: Tensor) -> Tensor:
     """ln(p / (1 − p)), finite at 0 and 1."""
     return share.clamp(_LEAST, 1 - _LEAST).logit()
+
+
+def middle(at_rest: Tensor, classes: int) -> Tensor:
+    """The logit of accuracy half way from that without shift to chance, 1 / C."""
+    return (at_rest - math.log(classes - 1)) / 2
+
+
+def faded(value: Tensor, middle: Tensor, distance: Tensor) -> Tensor:
+    """Logits of accuracy at windows `distance` limits from the nearest rehearsed one (`Process.distance`).
+
+    Further than two limits nothing rehearsed is like the window, and a high estimate falls with the square of
+    the distance to the middle of what is possible: a model that has come to name one class is sure of it.
+    """
+    excess = (value - middle).clamp(min=0)
+    return value - excess * (1 - (DISTANT / distance.clamp(min=DISTANT)).square())
 
 
 def countable(logits: Tensor) -> Tensor:
@@ -145,6 +163,11 @@ class Rehearsal:
     bins: Tensor = field(repr=False)
 
     @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return self.prior.shape[1] - window.width(0)
+
+    @property
     def models(self) -> int:
         """The number of models that are estimated: the answers alone, or the source model as well."""
         return len(self.prior)
@@ -176,12 +199,14 @@ class Rehearsal:
         samples in the window, a the estimate and s the stretch.
         """
         found = process(x)
+        distance = process.distance(x)
         value = believed(found, process.at_rest, novelty, self.familiar)
+        value = faded(value, middle(process.at_rest, self.classes), distance)
         a = float(value.sigmoid())
         half = stretch * math.sqrt(float(process.half_width(x)) ** 2 + 1.645**2 / (rows * a * (1 - a) + 1))
         low, high = (float(torch.sigmoid(value + side * half)) for side in (-1, 1))
         better = bool(found > process.at_rest + ROOM) and bool(novelty > self.familiar)
-        near = bool(process.distance(x) <= 1) and stretch <= 1
+        near = bool(distance <= 1) and stretch <= 1
         return Estimate(a, low, high, near and not better)
 
     def processes(self, models: int) -> tuple[Process, ...]:

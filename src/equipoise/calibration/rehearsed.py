@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.calibration import window
 from equipoise.calibration.process import Posteriors
-from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed
+from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, faded, middle
 from equipoise.calibration.ridge import Ridge
 
 LEAD = 0.2
@@ -19,6 +19,9 @@ ENTER, LEAVE = 0.05, 0.02
 
 TOLERATED = 0.05
 """The share of samples by which models may differ more than in any rehearsed window without loss."""
+
+NEW = 2.0
+"""The novelty beyond which all inputs are new, in units of `Rehearsal.familiar`."""
 
 SHARE_OF_DOUBT = 0.5
 """The part of the regression's doubt that keeps answers as they are: it favours models that are honest."""
@@ -42,6 +45,7 @@ class _Constants(NamedTuple):
     estimates: Posteriors
     gap: Ridge | None
     at_rest: Tensor
+    middle: Tensor
     held: Tensor
     coolest: Tensor
     hottest: Tensor
@@ -112,14 +116,18 @@ class RehearsedTemperature:
         known, models = self._on(windows.device), len(windows)
         slow, seen = windows[:, 0], window.means(windows)
         x, novelty = window.features(slow), seen[:, 0, window.NOVEL]
-        found = known.estimates(x.flatten())  # of the accuracy of each model, and of the lead
+        found, far = known.estimates(x.flatten())  # of the accuracy of each model, and of the lead
         values = believed(found[:models], known.at_rest, novelty, self.rehearsal.familiar)
+        values = faded(values, known.middle, far[:models])
         trusts = torch.zeros_like(trusted)
         if known.gap is not None:
             gap = known.gap(x.flatten())
             mine, theirs = values.sigmoid().unbind()
             linear = ((values[0] + gap).sigmoid() - mine + theirs - (values[1] - gap).sigmoid()) / 2
-            ahead = (theirs - mine + LEAD * found[models] + linear) / 3
+            leads = torch.stack([theirs - mine, LEAD * found[models], linear])
+            # A window like none rehearsed says nothing: not for a source model before inputs that are new.
+            unknown = (far[1] > 1) & (far[0] <= 1) & (novelty[0] > NEW * self.rehearsal.familiar)
+            ahead = torch.where(unknown, leads.clamp(max=0), leads).mean()
             apart = seen[0, :, window.APART].amin() > (self.rehearsal.disagreement or 0.0) + TOLERATED
             new = novelty[0] > self.rehearsal.familiar
             trusts = (ahead > torch.where(trusted, LEAVE, ENTER)) | (apart & ((ahead > 0) | ~new))
@@ -163,8 +171,10 @@ class RehearsedTemperature:
             # An end that is given holds: the other one gives way.
             coolest = coolest if t_max is None else coolest.clamp(max=t_max)
             hottest = hottest if t_min is None else hottest.clamp(min=t_min)
+            at_rest = torch.stack([part.at_rest for part in fitted])
             numbers = (
-                torch.stack([part.at_rest for part in fitted]),
+                at_rest,
+                middle(at_rest, own.classes),
                 (SHARE_OF_DOUBT * torch.stack([part.doubt for part in fitted])).square() + 1e-9,
                 coolest[:models],
                 hottest[:models],
