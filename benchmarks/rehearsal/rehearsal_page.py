@@ -95,7 +95,7 @@ def covered(line: Line) -> bool:
 
 
 def tiers(lines: list[Line]) -> str:
-    """Targets that are corruptions, by tier, with a title; empty where there are none."""
+    """Targets that are corruptions, by tier."""
     head = ["", "tier", "streams", "accuracy: no adaptation → poise", "ECE: no adaptation → poise"]
     head += ["accuracy known within", "in its interval"]
     head += [f"ECE above no adaptation's by more than {str(ECE_ABOVE)[1:]}", "at most"]
@@ -116,7 +116,7 @@ def tiers(lines: list[Line]) -> str:
             for values, limit in ((above, ECE_ABOVE), (lost, LOSS)):
                 row += [str(sum(value > limit for value in values)), f"{max(values):+.3f}"]
             rows.append(row)
-    return f"**Corruptions by tier**:\n\n{table(head, rows)}" if rows else ""
+    return table(head, rows)
 
 
 def harm(lines: list[Line]) -> str:
@@ -192,6 +192,25 @@ def batches() -> str:
     return table(head, body)
 
 
+def long_streams() -> str:
+    """Thirds of the long streams, from a file of their own."""
+    rows = pd.read_csv(HERE / "long_streams.csv")
+    head = ["", "method", "images", "accuracy", "estimate", "ECE", "interval holds", "`inside`", "guard went back"]
+    body = []
+    for (model, method), own in rows.groupby(["model", "method"], sort=False):
+        for third in range(3):
+            part = own.iloc[third * len(own) // 3 : (third + 1) * len(own) // 3]
+            held = ((part["low"] <= part["accuracy"]) & (part["accuracy"] <= part["high"])).sum()
+            went = part["guard_actions"].iloc[-1]
+            ends = f"{int(part['images'].iloc[0]) - 999:,} to {int(part['images'].iloc[-1]):,}"
+            scores = [told(float(part[name].mean())) for name in ("accuracy", "estimate", "ece")]
+            inside = f"{100 * part['inside'].mean():.0f} %"
+            back = "" if pd.isna(went) else str(int(went))
+            name = GROUPS[str(model)].removeprefix("SVHN-C, ")
+            body.append([name, f"`{method}`", ends, *scores, f"{held} of {len(part)}", inside, back])
+    return table(head, body)
+
+
 def novelty() -> str:
     """Accuracy on tables in each order, from a file of its own."""
     rows = pd.read_csv(HERE / "novelty.csv")
@@ -210,11 +229,11 @@ def main() -> None:
     rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
     lines = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
     page = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
-    by_tier = tiers(lines)
-    page = page.replace("{{tiers}}\n\n", f"{by_tier}\n\n" if by_tier else "")
-    for name, made in {"bar": bar, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
+    for name, made in {"bar": bar, "tiers": tiers, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
         page = page.replace(f"{{{{{name}}}}}", made(lines))
-    page = page.replace("{{batches}}", batches()).replace("{{novelty}}", novelty())
+    pages = {"batches": batches, "novelty": novelty, "long": long_streams}
+    for name, own in pages.items():
+        page = page.replace(f"{{{{{name}}}}}", own())
     print(page, end="")
 
 
