@@ -195,7 +195,17 @@ def batches() -> str:
 def long_streams() -> str:
     """Thirds of the long streams, from a file of their own."""
     rows = pd.read_csv(HERE / "long_streams.csv")
-    head = ["", "method", "images", "accuracy", "estimate", "ECE", "interval holds", "`inside`", "guard went back"]
+    head = [
+        "",
+        "method",
+        "images",
+        "accuracy",
+        "estimate",
+        "ECE",
+        "interval holds",
+        "`inside`",
+        "guard went back",
+    ]
     body = []
     for (model, method), own in rows.groupby(["model", "method"], sort=False):
         for third in range(3):
