@@ -234,18 +234,19 @@ def novelty() -> str:
     return table(["", *orders], body)
 
 
-def main() -> None:
-    """Fill in the template."""
+def page() -> str:
+    """The page from the files beside this program."""
     rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
     lines = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
-    page = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
-    for name, made in {"bar": bar, "tiers": tiers, "harm": harm, "ordered": ordered, "jumps": jumps}.items():
-        page = page.replace(f"{{{{{name}}}}}", made(lines))
-    pages = {"batches": batches, "novelty": novelty, "long": long_streams}
-    for name, own in pages.items():
-        page = page.replace(f"{{{{{name}}}}}", own())
-    print(page, end="")
+    made = {name: table_of(lines) for name, table_of in OF_STREAMS.items()}
+    made |= {"batches": batches(), "novelty": novelty(), "long": long_streams()}
+    text = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
+    for name, each in made.items():
+        text = text.replace(f"{{{{{name}}}}}", each)
+    return text
 
+
+OF_STREAMS = {"bar": bar, "tiers": tiers, "harm": harm, "ordered": ordered, "jumps": jumps}
 
 if __name__ == "__main__":
-    main()
+    print(page(), end="")
