@@ -120,16 +120,17 @@ def test_rows_that_an_interrupted_command_left_twice_count_once(tmp_path: Path) 
 
 
 def test_folders_of_commands_side_by_side_are_merged(tmp_path: Path) -> None:
-    for place, error in enumerate((0.07, 0.05)):
+    made = [rows("table", "elec", "in order", 0.07), rows("table", "weather", "in order", 0.05)]
+    for place, (estimates, streams) in enumerate(made):
         folder = tmp_path / str(place)
         folder.mkdir()
-        for name, own in zip(("estimates", "streams"), rows("table", "elec", "in order", error), strict=True):
-            measure_estimates.add(folder / f"{name}.csv", own)
-    measure_estimates.merge([tmp_path / "0", tmp_path / "1"], tmp_path / "out")
-    merged, last = (
-        measure_estimates.read(tmp_path / at / "estimates.csv").reset_index(drop=True) for at in ("out", "1")
-    )
-    assert merged.equals(last)  # the same case in both
+        measure_estimates.add(folder / "estimates.csv", estimates)
+        measure_estimates.add(folder / "streams.csv", streams)
+    out = tmp_path / "out"
+    measure_estimates.merge([tmp_path / "0", tmp_path / "1"], out)
+    for name in ("estimates.csv", "streams.csv"):
+        parts = [measure_estimates.read(tmp_path / at / name) for at in ("0", "1")]
+        assert measure_estimates.read(out / name).equals(pd.concat(parts, ignore_index=True))
 
 
 def made_up_table(path: Path) -> None:

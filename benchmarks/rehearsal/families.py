@@ -1,5 +1,8 @@
 """The models and streams of the rehearsal benchmark: trained on part of the source images, met by the rest.
 
+After a change of shares, epochs or sizes here take a new folder of models: weights that were trained before
+are read as they are, and may have seen the images that are kept aside now.
+
 Digits (SmallCNN), PACS and TinyImageNet-C (EfficientNet-B0, MobileNet) are those of the paper's recipes, with
 fewer epochs; SVHN with a batch-norm ResNet, a group-norm ResNet and a small ViT, trained with augmentation
 and weight decay, are models of another kind that are honest to begin with. "Doubtful" ones are

@@ -112,6 +112,19 @@ def test_columns_far_from_zero_are_as_exact_as_others(offset: float) -> None:
     assert float(alone[0]) == pytest.approx(float(unmoved[0]), abs=1e-3)
 
 
+def test_a_rare_large_column_costs_no_digits() -> None:
+    # Rows that are near each other, and far from the mean together: a product in single precision loses .08.
+    known = seen(drawn(2000, 201))
+    known["kept"] *= 0.01
+    known["kept"][:, -1] = 60.0
+    z = known["kept"][::10] + 1e-3 * drawn(25, 201, seed=1)
+    new = Novelty(known)({"0": z * known["scale"] + known["mean"]})
+    apart = (z.double().unsqueeze(1) - known["kept"].double()).square().sum(2).sqrt()
+    expected = apart.sort(1).values[:, 1].log() - float(known["usual"])
+    assert new is not None
+    torch.testing.assert_close(new.double(), expected.clamp(-4, 4), rtol=0, atol=1e-3)
+
+
 def test_flags_that_make_equal_rows_are_not_new() -> None:
     # Failed first: rows that equal a kept one had novelties of -4, so that others seemed far.
     flags = (drawn(2000, 8) > 0.8).float()
@@ -146,6 +159,20 @@ def test_images_are_described_by_a_few_statistics_and_have_no_limit() -> None:
     new = Novelty(known)({"0": 3 * drawn(40, 3, 6, 5, seed=1)})
     assert new is not None
     assert float(new.mean()) > 0.5
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.uint8])
+def test_large_images_are_described_on_a_grid(kind: torch.dtype) -> None:
+    """Every second row and column of 129 by 131 pixels; neighbours stay those beside each other."""
+    x = (60 * drawn(2, 3, 129, 131) + 128).clamp(0, 255).to(kind)
+    found = numbers_of({"0": x})
+    assert found is not None
+    image = x[1].double()
+    spots = image[:, ::2, ::2]
+    across = (image[:, ::2, 1::2] - image[:, ::2, :-1:2]).abs()
+    down = (image[:, 1::2, ::2] - image[:, :-1:2, ::2]).abs()
+    expected = [spots.mean((1, 2)), spots.std((1, 2), correction=0), across.mean((1, 2)), down.mean((1, 2))]
+    torch.testing.assert_close(found.values[1].double(), torch.cat(expected), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(

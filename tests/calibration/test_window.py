@@ -107,6 +107,22 @@ def test_both_windows_forget_by_the_samples_that_came_later() -> None:
         torch.testing.assert_close(windows[0, place].double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+def test_windows_forget_alike_whatever_the_default_type_is(kind: torch.dtype) -> None:
+    fresh, found = window.sums(drawn(1, 5)[None], all_good(1)), []
+    before = torch.get_default_dtype()
+    for default in (before, kind):
+        windows = torch.zeros(1, 2, 41)
+        torch.set_default_dtype(default)
+        try:
+            for _ in range(200):
+                windows = window.after(windows, fresh)
+        finally:
+            torch.set_default_dtype(before)
+        found.append(windows)
+    assert torch.equal(*found)
+
+
 def confidences(seed: int, count: int, middle: float) -> list[float]:
     draw = torch.Generator().manual_seed(seed)
     return (middle + 0.2 * (torch.rand(count, generator=draw) - 0.5)).tolist()

@@ -160,7 +160,9 @@ class _Kept(NamedTuple):
     def of(cls, kept: Tensor, device: torch.device) -> "_Kept":
         """Those of (M, D), on a device."""
         # Twice the digits: norms of rows are larger than the distance of those that are near each other.
-        wide = kept.to(device, torch.float32 if device.type == "mps" else torch.float64)
+        # Apple's GPUs do not have them.
+        home = torch.device("cpu") if device.type == "mps" else device
+        wide = kept.to(home).double()
         return cls(wide.T.contiguous(), wide.square().sum(1))
 
 
@@ -169,8 +171,8 @@ def _log_distance(z: Tensor, kept: _Kept) -> Tensor:
 
     Of d² = ‖z‖² + ‖k‖² − 2 z · k only the last two decide which is near.
     """
-    wide = z.to(kept.columns)
-    with torch.autocast(z.device.type, enabled=False):
+    wide = z.to(kept.columns.device).double()
+    with torch.autocast(wide.device.type, enabled=False):
         beyond = torch.addmm(kept.squares, wide, kept.columns, alpha=-2)
     nearest = beyond.argmin(1, keepdim=True)  # as topk of two does, in less time
     second = beyond.scatter_(1, nearest, torch.inf).amin(1) + wide.square().sum(1)
@@ -200,7 +202,7 @@ class Novelty:
         if found is None or found.values.shape[1] != len(self._known["scale"]):
             return None
         known = self._on(found.values.device)
-        z = (found.values.to(known.mean) - known.mean) * known.parts
+        z = (found.values.to(known.mean) - known.mean) * known.per_scale
         return (_log_distance(z, known.kept) - known.usual).nan_to_num(FARTHEST).clamp(-FARTHEST, FARTHEST)
 
     def _on(self, device: torch.device) -> "_Near":
@@ -213,8 +215,10 @@ class Novelty:
 
 
 class _Near(NamedTuple):
+    """What `Novelty` needs, on a device: "mean", 1 / "scale", "kept" and "usual" of `SourceInputs.result`."""
+
     mean: Tensor
-    parts: Tensor
+    per_scale: Tensor
     kept: _Kept
     usual: Tensor
 

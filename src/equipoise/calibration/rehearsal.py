@@ -41,16 +41,16 @@ def logit(share: Tensor) -> Tensor:
     return share.clamp(_LEAST, 1 - _LEAST).logit()
 
 
-def middle(at_rest: Tensor, classes: int) -> Tensor:
-    """The logit of accuracy half way from that without shift to chance, 1 / C."""
+def middle_of(at_rest: Tensor, classes: int) -> Tensor:
+    """The logit half way between those of the accuracy without shift and of chance, 1 / C."""
     return (at_rest - math.log(classes - 1)) / 2
 
 
 def faded(value: Tensor, middle: Tensor, distance: Tensor) -> Tensor:
     """Logits of accuracy at windows `distance` limits from the nearest rehearsed one (`Process.distance`).
 
-    Further than two limits nothing rehearsed is like the window, and a high estimate falls with the square of
-    the distance to the middle of what is possible: a model that has come to name one class is sure of it.
+    Beyond two limits nothing rehearsed is like the window, and what an estimate has above the middle is
+    multiplied by (2 / distance)²: a model that has come to name one class is sure of it.
     """
     excess = (value - middle).clamp(min=0)
     return value - excess * (1 - (DISTANT / distance.clamp(min=DISTANT)).square())
@@ -72,7 +72,7 @@ class Estimate:
         inside: whether the window is as near to rehearsed ones as they are to those of other shifts, and the
             answers do not look clearly more accurate than without shift where the inputs are new, and the
             weights are no further from the source model's than in rehearsal; if not, the interval is wider,
-            or the value no higher than without shift (`believed`).
+            or the value no higher than without shift (`believed`), or nearer to chance (`faded`).
     """
 
     value: float
@@ -201,7 +201,7 @@ class Rehearsal:
         found = process(x)
         distance = process.distance(x)
         value = believed(found, process.at_rest, novelty, self.familiar)
-        value = faded(value, middle(process.at_rest, self.classes), distance)
+        value = faded(value, middle_of(process.at_rest, self.classes), distance)
         a = float(value.sigmoid())
         half = stretch * math.sqrt(float(process.half_width(x)) ** 2 + 1.645**2 / (rows * a * (1 - a) + 1))
         low, high = (float(torch.sigmoid(value + side * half)) for side in (-1, 1))

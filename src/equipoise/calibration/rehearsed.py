@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.calibration import window
 from equipoise.calibration.process import Posteriors
-from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, faded, middle
+from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, faded, middle_of
 from equipoise.calibration.ridge import Ridge
 
 LEAD = 0.2
@@ -42,11 +42,23 @@ class Verdict(NamedTuple):
 
 
 class _Constants(NamedTuple):
+    """What is evaluated in each batch, on a device.
+
+    Attributes:
+        estimates: of the accuracy of each model, and of the lead.
+        gap: of `Rehearsal`.
+        at_rest: the logit of each model's accuracy without shift.
+        middle: half way from it to chance (`middle_of`).
+        doubt_squared: of each model, halved before.
+        coolest: the lowest temperature of each model.
+        hottest: the highest.
+    """
+
     estimates: Posteriors
     gap: Ridge | None
     at_rest: Tensor
     middle: Tensor
-    held: Tensor
+    doubt_squared: Tensor
     coolest: Tensor
     hottest: Tensor
 
@@ -68,7 +80,11 @@ class RehearsedTemperature:
     models' own estimates, the regression of the difference that knows what was rehearsed nearby, and the
     linear one. It also answers where both disagree in a share of the samples that is larger by `TOLERATED`
     than in any rehearsed window without loss: whatever the estimates say where the inputs are not new, as
-    nothing else can be the cause than the adapted model; where they are new, if its lead is positive.
+    nothing else can be the cause than the adapted model; where they are new, if its lead is positive. It
+    never answers where inputs are new by twice `Rehearsal.familiar`, and its window is further from those
+    rehearsed than its process's limit, and that of the adapted model is not: its estimate says nothing there.
+
+    Where a window is further than two limits, a high estimate is lower (`faded`).
 
     Args:
         rehearsal: of the method on this model.
@@ -124,17 +140,16 @@ class RehearsedTemperature:
             gap = known.gap(x.flatten())
             mine, theirs = values.sigmoid().unbind()
             linear = ((values[0] + gap).sigmoid() - mine + theirs - (values[1] - gap).sigmoid()) / 2
-            leads = torch.stack([theirs - mine, LEAD * found[models], linear])
-            # A window like none rehearsed says nothing: not for a source model before inputs that are new.
-            unknown = (far[1] > 1) & (far[0] <= 1) & (novelty[0] > NEW * self.rehearsal.familiar)
-            ahead = torch.where(unknown, leads.clamp(max=0), leads).mean()
+            ahead = (theirs - mine + LEAD * found[models] + linear) / 3
+            known_source = (far[1] <= 1) | (far[0] > 1) | (novelty[0] <= NEW * self.rehearsal.familiar)
             apart = seen[0, :, window.APART].amin() > (self.rehearsal.disagreement or 0.0) + TOLERATED
             new = novelty[0] > self.rehearsal.familiar
-            trusts = (ahead > torch.where(trusted, LEAVE, ENTER)) | (apart & ((ahead > 0) | ~new))
+            better = (ahead > torch.where(trusted, LEAVE, ENTER)) | (apart & ((ahead > 0) | ~new))
+            trusts = better & known_source
         confidence = x[:, 0]
         off = values - confidence
         moved = off.square()
-        aim = (confidence + off * moved / (moved + known.held)).sigmoid()
+        aim = (confidence + off * moved / (moved + known.doubt_squared)).sigmoid()
         right = window.temperature_for(slow, aim)
         return Verdict(right.clamp(known.coolest, known.hottest), trusts)
 
@@ -174,7 +189,7 @@ class RehearsedTemperature:
             at_rest = torch.stack([part.at_rest for part in fitted])
             numbers = (
                 at_rest,
-                middle(at_rest, own.classes),
+                middle_of(at_rest, own.classes),
                 (SHARE_OF_DOUBT * torch.stack([part.doubt for part in fitted])).square() + 1e-9,
                 coolest[:models],
                 hottest[:models],

@@ -70,7 +70,7 @@ def sums(logits: Tensor, good: Tensor, new: Tensor | None = None) -> Tensor:
     exponentials = behind.exp()
     confidence = exponentials.sum(-1, keepdim=True).reciprocal()
     p = exponentials * confidence
-    columns = [
+    columns = [  # contiguous, which `cat` has a kernel of its own for
         torch.ones_like(norm),
         confidence,
         confidence.square(),
@@ -84,12 +84,12 @@ def sums(logits: Tensor, good: Tensor, new: Tensor | None = None) -> Tensor:
 
 def confidences(behind: Tensor) -> Tensor:
     """The max of softmax(z / T) for each T of the grid, (…, N, grid), from logits less their largest."""
-    first, last, steps = -math.log2(GRID[0]), -math.log2(GRID[-1]), len(GRID)
-    # Made on the device, as a CUDA graph cannot copy GRID there.
-    parts = torch.logspace(first, last, steps, 2.0, dtype=behind.dtype, device=behind.device)
+    # Made on the device, as a CUDA graph cannot copy GRID there; by operations that Apple's GPUs have.
+    first, last = -math.log2(GRID[0]), -math.log2(GRID[-1])
+    inverse = torch.linspace(first, last, len(GRID), dtype=behind.dtype, device=behind.device).exp2()
     if behind.numel() * len(GRID) <= AT_ONCE:
-        return (behind.unsqueeze(-2) * parts.unsqueeze(-1)).exp().sum(-1).reciprocal()
-    return torch.stack([(behind * part).exp().sum(-1).reciprocal() for part in parts], -1)
+        return (behind.unsqueeze(-2) * inverse.unsqueeze(-1)).exp().sum(-1).reciprocal()
+    return torch.stack([(behind * each).exp().sum(-1).reciprocal() for each in inverse], -1)
 
 
 def after(windows: Tensor, fresh: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def after(windows: Tensor, fresh: Tensor) -> Tensor:
     in the fast window is further from that in the slow one than 4 standard errors, the stream has changed,
     and the slow windows go on from the fast ones.
     """
-    rates = torch.linspace(-1 / HALF_LIFE, -1 / FAST_HALF_LIFE, 2, device=fresh.device)
+    rates = torch.linspace(-1 / HALF_LIFE, -1 / FAST_HALF_LIFE, 2, dtype=fresh.dtype, device=fresh.device)
     kept = torch.exp2(fresh[0, COUNT] * rates).view(2, 1)
     joined = torch.addcmul(fresh.unsqueeze(1), windows, kept)
     count, confidence, square = joined[0, :, : SQUARE + 1].unbind(-1)
@@ -136,17 +136,18 @@ def features(window: Tensor) -> Tensor:
     balance = torch.special.entr(q).sum(-1, keepdim=True) / math.log(shares.shape[-1])
     ratio, shape = (entropy.clamp(min=_TINY) / doubt).log(), (v / (c * doubt)).log()
     novel = (new.abs() / LITTLE_NEW).log1p().copysign(new)
+    # Contiguous, which `cat` has a kernel of its own for.
     return torch.cat([c.logit(), ratio, shape, balance, norm.contiguous(), apart.logit(0.01), novel], -1)
 
 
 def disagreement(window: Tensor) -> Tensor:
     """The share of samples that two models put into different classes, of windows (…, width)."""
-    return window[..., APART] / window[..., COUNT].clamp(min=_TINY)
+    return means(window)[..., APART]
 
 
 def novelty(window: Tensor) -> Tensor:
     """The mean novelty of the inputs, of windows (…, width)."""
-    return window[..., NOVEL] / window[..., COUNT].clamp(min=_TINY)
+    return means(window)[..., NOVEL]
 
 
 def confidence_at(confidences: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
