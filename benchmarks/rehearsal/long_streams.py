@@ -29,7 +29,7 @@ Watched = eq.Adapter | eq.Guarded
 
 
 def adapters(family: Family, options: Mapping[str, Any]) -> Iterator[tuple[str, Watched]]:
-    """What meets the stream, by name."""
+    """Adapters that meet the stream, by name."""
     held = (family.rehearsal.pixels.float().to(DEVICE), family.rehearsal.labels)
     for method in ("tent", "poise"):
         source = eq.rehearse(family.model, held, method=method, progress=False, **options)
@@ -61,7 +61,7 @@ def met(adapter: Watched, images: Images) -> dict[str, Any]:
 
 
 def actions(adapter: Watched) -> int | None:
-    """How often a guard went back so far."""
+    """The number of times that a guard went back so far; None without one."""
     if isinstance(adapter, eq.Adapter):
         return None
     return sum(event.action in ("rollback", "reset") for event in adapter.events)

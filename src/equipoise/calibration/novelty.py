@@ -158,7 +158,7 @@ class _Kept(NamedTuple):
 
     @classmethod
     def of(cls, kept: Tensor, device: torch.device) -> "_Kept":
-        """Those of (M, D), on a device."""
+        """Make it from samples (M, D), on a device."""
         # Twice the digits: norms of rows are larger than the distance of those that are near each other.
         # Apple's GPUs do not have them.
         home = torch.device("cpu") if device.type == "mps" else device
@@ -215,7 +215,7 @@ class Novelty:
 
 
 class _Near(NamedTuple):
-    """What `Novelty` needs, on a device: "mean", 1 / "scale", "kept" and "usual" of `SourceInputs.result`."""
+    """Numbers of `SourceInputs.result` on a device: "mean", 1 / "scale", "kept" and "usual"."""
 
     mean: Tensor
     per_scale: Tensor

@@ -42,14 +42,14 @@ class Verdict(NamedTuple):
 
 
 class _Constants(NamedTuple):
-    """What is evaluated in each batch, on a device.
+    """Constants on a device, by which each batch is judged.
 
     Attributes:
         estimates: of the accuracy of each model, and of the lead.
         gap: of `Rehearsal`.
         at_rest: the logit of each model's accuracy without shift.
         middle: half way from it to chance (`middle_of`).
-        doubt_squared: of each model, halved before.
+        doubt_squared: the square of `SHARE_OF_DOUBT` of each model's doubt.
         coolest: the lowest temperature of each model.
         hottest: the highest.
     """
