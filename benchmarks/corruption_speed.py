@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from equipoise.data.corruptions import CORRUPTIONS, TIERS, corrupt
+from equipoise.research.data.corruptions import CORRUPTIONS, TIERS, corrupt
 
 Images = NDArray[np.uint8]
 

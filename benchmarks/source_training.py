@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equipoise.bench.recipe_parts import Training
-from equipoise.bench.repeatable import repeatable, seeded
-from equipoise.bench.step import TrainingStep, on_device
-from equipoise.bench.training import make_optimizer
-from equipoise.data.images import Images
-from equipoise.models import create_backbone
+from equipoise.research.data.images import Images
+from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.repeatable import repeatable, seeded
+from equipoise.research.experiment.step import TrainingStep, on_device
+from equipoise.research.experiment.training import make_optimizer
+from equipoise.research.models import create_backbone
 
 BATCH = 64
 CASES = (

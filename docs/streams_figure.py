@@ -14,8 +14,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from equipoise.data import KindName, Stream, make_stream
-from equipoise.data.streams.walk import CorruptionWalk
+from equipoise.research.data import ImageKindName, ImageStream, make_image_stream
+from equipoise.research.data.image_streams.walk import CorruptionWalk
 from tests.docs.pages import DOCS
 
 IMAGES, CLASSES, DOMAINS = 120, 5, 4
@@ -25,7 +25,7 @@ THEMES = {
     "light": {"text": "#37474f", "domains": ("#d5dde1", "#a3b3bb", "#6f838d", "#3c4f59")},
     "dark": {"text": "#cfd8dc", "domains": ("#3c4f59", "#6f838d", "#a3b3bb", "#d5dde1")},
 }
-KINDS: dict[KindName, tuple[int, dict[str, Any], str]] = {
+KINDS: dict[ImageKindName, tuple[int, dict[str, Any], str]] = {
     "shuffled": (1, {}, "one domain at random"),
     "recorded": (1, {}, "one domain as it comes"),
     "sorted": (4, {}, "class after class"),
@@ -42,14 +42,14 @@ KINDS: dict[KindName, tuple[int, dict[str, Any], str]] = {
 """The domains and options of each kind, and its heading."""
 
 
-def example(kind: KindName) -> tuple[Stream, torch.Tensor]:
+def example(kind: ImageKindName) -> tuple[ImageStream, torch.Tensor]:
     """A small stream of a kind, and its labels."""
     domains, options, _ = KINDS[kind]
     # So many that the streams are about as long as each other.
     size = {"recurring": IMAGES // 16, "gradual": IMAGES // 7, "imbalanced": 3 * IMAGES // 4}.get(kind)
     places = torch.arange(size or IMAGES // domains)
     labels = [(places // 6 if kind == "recorded" else places) % CLASSES] * domains
-    stream = make_stream(labels, kind, 3, **options)
+    stream = make_image_stream(labels, kind, 3, **options)
     return stream, stream.labels(labels)
 
 

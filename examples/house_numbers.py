@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import equipoise as eq
-from equipoise.data import Reader, open_data_set
+from equipoise.research.data import Reader, open_data_set
 
 FOLDER = Path(os.environ.get("HOUSE_NUMBERS", "house-numbers"))
 """The folder of the files."""

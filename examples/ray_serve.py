@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.serving.errors import ReplicaLostError
-from equipoise.serving.interface import Prediction
-from equipoise.serving.limits import Limits
-from equipoise.serving.ray_service import RayService
-from equipoise.serving.service import Service
+from equipoise.production.server.errors import ReplicaLostError
+from equipoise.production.server.interface import Prediction
+from equipoise.production.server.limits import Limits
+from equipoise.production.server.ray.service import RayService
+from equipoise.production.server.service import Service
 
 CLASSES = 4
 

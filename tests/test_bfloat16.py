@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.bench.recipe_parts import Training
-from equipoise.bench.training import fit
-from equipoise.data.demo import load_domains
-from equipoise.data.images import Images
 from equipoise.metrics import expected_calibration_error
-from equipoise.models.small_cnn import SmallCNN
+from equipoise.research.data.demo import load_domains
+from equipoise.research.data.images import Images
+from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.training import fit
+from equipoise.research.models.small_cnn import SmallCNN
 
 pytestmark = pytest.mark.slow
 

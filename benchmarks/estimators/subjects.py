@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate, one_hot
 
-from equipoise.data import Reader, open_data_set
-from equipoise.data.images import Images
-from equipoise.models import SmallCNN, create_backbone
+from equipoise.research.data import Reader, open_data_set
+from equipoise.research.data.images import Images
+from equipoise.research.models import SmallCNN, create_backbone
 
 DOMAINS = ("mnist", "usps", "svhn")
 IMAGES = 12_000

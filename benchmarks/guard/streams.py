@@ -22,15 +22,15 @@ import torch
 from models import SEED, arguments, plans, some_images, trained_model
 
 import equipoise as eq
-from equipoise.bench.plan import RunPlan
-from equipoise.bench.rehearsals import rehearsal_path, rehearsed_source
-from equipoise.bench.schema import RAW, REHEARSED
-from equipoise.bench.source_model import SourceModel, model_path
-from equipoise.bench.sweep import MODELS
-from equipoise.data.images import Images
-from equipoise.data.streams import KindName, make_stream
-from equipoise.guard.decider import Options, Watch, decide
-from equipoise.guard.observation import Observation, answer_pairs
+from equipoise.production.guard.decider import Options, Watch, decide
+from equipoise.production.guard.observation import Observation, answer_pairs
+from equipoise.research.data.images import Images
+from equipoise.research.experiment.plan import RunPlan
+from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source
+from equipoise.research.experiment.schema import RAW, REHEARSED
+from equipoise.research.experiment.source_model import SourceModel, model_path
+from equipoise.research.experiment.sweep import MODELS
+from equipoise.streams import KindName, make_stream
 
 
 @dataclass(frozen=True)

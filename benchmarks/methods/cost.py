@@ -22,11 +22,11 @@ from passes import Counting
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.conformance.reads import NoReads, captures, unread_step, without_reads
 from equipoise.core.state import NewMemoryError
 from equipoise.files import whole_file
 from equipoise.network.batch import Batch
 from equipoise.network.flags import no_free_reads
+from equipoise.testing.reads import NoReads, captures, unread_step, without_reads
 
 CSV = Path(__file__).with_name("cost.csv")
 NETWORKS = (BACKBONES["smallcnn"], replace(BACKBONES["mobilenet_v1"], size=32, cpu_size=32))

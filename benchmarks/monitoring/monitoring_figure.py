@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measured import NETWORKS
 
-from equipoise.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
+from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
 
 COLOURS = {"mnist": SERIES[1], "usps": SERIES[3], "svhn": SERIES[0]}
 

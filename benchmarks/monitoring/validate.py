@@ -29,14 +29,14 @@ from models import SEED, arguments, plans, trained_model
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.bench.plan import RunPlan
-from equipoise.bench.schema import RAW, REHEARSED
-from equipoise.bench.sweep import CACHE, MODELS
 from equipoise.calibration.rehearsed import RehearsedTemperature
-from equipoise.data import Cache, Reader, open_data_set
-from equipoise.data.cache import read_stored
-from equipoise.data.images import Images
-from equipoise.data.streams import make_stream
+from equipoise.research.data import Cache, Reader, open_data_set
+from equipoise.research.data.cache import read_stored
+from equipoise.research.data.images import Images
+from equipoise.research.experiment.plan import RunPlan
+from equipoise.research.experiment.schema import RAW, REHEARSED
+from equipoise.research.experiment.sweep import CACHE, MODELS
+from equipoise.streams import make_stream
 
 BATCH, WINDOW = 50, 500
 BEFORE, AFTER = 750, 750

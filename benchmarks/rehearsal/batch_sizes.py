@@ -16,8 +16,8 @@ from families import DEVICE, Family, load
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.data.images import Images
 from equipoise.metrics import accuracy, expected_calibration_error
+from equipoise.research.data.images import Images
 
 BATCHES = (1, 8, 50)
 IMAGES, REHEARSED, SHIFTS = 1000, 300, 16

@@ -21,11 +21,11 @@ from subjects import BATCH, SMOOTHED, loss_of, train
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad
 
-from equipoise.bench.step import TrainingStep, on_device
-from equipoise.data import Reader, open_data_set
-from equipoise.data.corruptions.dispatch import DETERMINISTIC, RANDOM, corrupt
-from equipoise.data.images import Images
-from equipoise.models import create_backbone
+from equipoise.research.data import Reader, open_data_set
+from equipoise.research.data.corruptions.dispatch import DETERMINISTIC, RANDOM, corrupt
+from equipoise.research.data.images import Images
+from equipoise.research.experiment.step import TrainingStep, on_device
+from equipoise.research.models import create_backbone
 
 CORRUPTIONS = tuple(RANDOM) + tuple(DETERMINISTIC)
 TIERS = (1, 3, 5)

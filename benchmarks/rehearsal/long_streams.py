@@ -18,7 +18,7 @@ from families import CORRUPTIONS, DEVICE, Family, load
 from poise_streams import BATCH, add, known, scores
 
 import equipoise as eq
-from equipoise.data.images import Images
+from equipoise.research.data.images import Images
 
 NAMES = ("svhn bn", "svhn bn doubtful", "svhn vit")
 TIER = 5

@@ -17,8 +17,8 @@ from families import DEVICE, NAMES, Family, corrupted, load, mild, orders
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.data.images import Images
 from equipoise.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from equipoise.research.data.images import Images
 
 BATCH = 50
 TEMPERATURES = torch.logspace(-1, 5, 121, base=2.0)

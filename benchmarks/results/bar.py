@@ -26,10 +26,10 @@ from measured import (
 from robustness import collapsed, is_complete, paired
 from wording import mark, plain, signed, table, told, told_paper, who
 
-from equipoise.report.paper import experiments
-from equipoise.report.results import Variant
-from equipoise.report.significance import Comparison
-from equipoise.report.table import listed
+from equipoise.research.report.paper import experiments
+from equipoise.research.report.results import Variant
+from equipoise.research.report.significance import Comparison
+from equipoise.research.report.table import listed
 
 MOST_ECE = {"digits": 0.05, "pacs": 0.04, "tiny-imagenet-c": 0.055}
 RAW_OR_TAU = ("none", "mean", "median")

@@ -11,7 +11,7 @@ from robustness import collapsed
 from wording import told
 
 from equipoise.calibration.rehearsed import ENTER
-from equipoise.report.results import Variant
+from equipoise.research.report.results import Variant
 
 BRIEFLY = {
     "ece": "ECE",

@@ -7,8 +7,8 @@ from measured import LABELS, NAMES, NETWORKS, RIVALS, SOURCE, at, common, mean, 
 from summary import DEC, MINIMISERS, NORM
 from wording import signed, table, told
 
-from equipoise.report.results import Variant
-from equipoise.report.table import listed
+from equipoise.research.report.results import Variant
+from equipoise.research.report.table import listed
 
 SAME = 0.001
 """A difference of ECE that is called none."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pandas as pd
 from measured import RIVALS
 
-from equipoise.report.results import BETTER, Variant
-from equipoise.report.significance import Comparison, against_best_other
+from equipoise.research.report.results import BETTER, Variant
+from equipoise.research.report.significance import Comparison, against_best_other
 
 
 def against_each(

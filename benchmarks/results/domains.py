@@ -5,7 +5,7 @@ from measured import LABELS, Place, at, mean, networks
 from summary import columns
 from wording import folded, mean_and_spread, plain, table, told
 
-from equipoise.report.results import Variant
+from equipoise.research.report.results import Variant
 
 MOST_UNFOLDED = 4
 """The most targets of a table that is not folded."""

@@ -4,7 +4,7 @@ import pandas as pd
 from measured import POISE, networks, of
 from wording import signed, table, told
 
-from equipoise.report.results import Variant
+from equipoise.research.report.results import Variant
 
 STREAM = ["data", "backbone", "target", "tier", "seed"]
 

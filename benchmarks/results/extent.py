@@ -17,9 +17,9 @@ from robust_streams import STREAMS
 from robustness import is_complete, paired
 from wording import table
 
-from equipoise.report.paper import Experiment, experiments
-from equipoise.report.results import Variant
-from equipoise.report.table import listed
+from equipoise.research.report.paper import Experiment, experiments
+from equipoise.research.report.results import Variant
+from equipoise.research.report.table import listed
 
 WHOLE_STREAMS = {"tiny-imagenet-c": 5000}
 """The images of a stream, where streams may have been cut short."""

@@ -18,8 +18,8 @@ from summary import DEC
 from wording import told
 
 from equipoise.files import whole_file
-from equipoise.report.drawing import ACCENT, INK, MUTED, SERIES, palette_css, panels, svg, themed
-from equipoise.report.results import Variant
+from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, palette_css, panels, svg, themed
+from equipoise.research.report.results import Variant
 
 HERE = Path(__file__).parent
 WIDTH = 7.3

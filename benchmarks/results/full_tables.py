@@ -4,9 +4,9 @@ import pandas as pd
 from measured import LABELS, Place, at, means, places, printed
 from wording import folded, table, told, told_paper
 
-from equipoise.report.paper import printed_tables
-from equipoise.report.table import DOUBTFUL, INCOMPLETE
-from equipoise.report.tables import NAMES
+from equipoise.research.report.paper import printed_tables
+from equipoise.research.report.table import DOUBTFUL, INCOMPLETE
+from equipoise.research.report.tables import NAMES
 
 KINDS = {
     "none": "raw",

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from equipoise.report.paper import ROWS, printed_tables
-from equipoise.report.results import Variant
+from equipoise.research.report.paper import ROWS, printed_tables
+from equipoise.research.report.results import Variant
 
 NAMES = {"digits": "Digits", "pacs": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
 NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobilenet_v1": "MobileNet"}

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from torch import Tensor
 
-from equipoise.bench.modules import load_modules
-from equipoise.bench.plan import RunPlan, make_plan
-from equipoise.bench.recipe import load_recipe
-from equipoise.bench.schema import RAW
-from equipoise.bench.source_model import SourceModel, model_path, pick_device, read_source_model
-from equipoise.bench.sweep import CACHE, MODELS, find_weights, picked_shifts
-from equipoise.data import Cache, Reader, open_data_set
-from equipoise.data.cache import read_stored
-from equipoise.data.images import Images
-from equipoise.data.streams import make_stream
+from equipoise.research.data import Cache, Reader, open_data_set
+from equipoise.research.data.cache import read_stored
+from equipoise.research.data.images import Images
+from equipoise.research.experiment.modules import load_modules
+from equipoise.research.experiment.plan import RunPlan, make_plan
+from equipoise.research.experiment.recipe import load_recipe
+from equipoise.research.experiment.schema import RAW
+from equipoise.research.experiment.source_model import SourceModel, model_path, pick_device, read_source_model
+from equipoise.research.experiment.sweep import CACHE, MODELS, find_weights, picked_shifts
+from equipoise.streams import make_stream
 
 SEED = 0
 

@@ -26,16 +26,16 @@ from models import SEED, arguments, plans, some_images, trained_model
 from robust_streams import STREAMS, Stream, segments
 
 import equipoise as eq
-from equipoise.bench.plan import RunPlan
-from equipoise.bench.rehearsals import rehearsal_path, rehearsed_source
-from equipoise.bench.schema import RAW, REHEARSED
-from equipoise.bench.scoring import score
-from equipoise.bench.source_model import SourceModel, pick_device
-from equipoise.bench.step import layout
-from equipoise.bench.sweep import MODELS
-from equipoise.data.images import Images
-from equipoise.data.streams import make_stream
 from equipoise.errors import EquipoiseError, RecipeError
+from equipoise.research.data.images import Images
+from equipoise.research.experiment.plan import RunPlan
+from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source
+from equipoise.research.experiment.schema import RAW, REHEARSED
+from equipoise.research.experiment.scoring import score
+from equipoise.research.experiment.source_model import SourceModel, pick_device
+from equipoise.research.experiment.step import layout
+from equipoise.research.experiment.sweep import MODELS
+from equipoise.streams import make_stream
 
 FEW = ("batches of 50", "sorted by class", "ten passes", "abrupt changes")
 METHODS = {"source": (RAW, tuple(STREAMS)), "poise": (REHEARSED, tuple(STREAMS)), "tent": (RAW, FEW)}

@@ -6,9 +6,9 @@ import torch
 from models import SEED
 from torch import Tensor
 
-from equipoise.data.corruptions.dispatch import corrupt
-from equipoise.data.images import Images
-from equipoise.data.streams import KindName, make_stream
+from equipoise.research.data.corruptions.dispatch import corrupt
+from equipoise.research.data.images import Images
+from equipoise.streams import KindName, make_stream
 
 
 class Stream(NamedTuple):

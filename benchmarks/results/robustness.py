@@ -6,7 +6,7 @@ from measured import Place
 from robust_streams import STREAMS
 from wording import plain, signed, table, told
 
-from equipoise.report.paper import experiments
+from equipoise.research.report.paper import experiments
 
 LOST = 0.05
 """A stream collapsed where accuracy, on it or afterwards, is so much below its base."""

@@ -9,8 +9,8 @@ from measured import POISE, Place, at, networks
 from summary import DEC
 from wording import table, told, who
 
-from equipoise.report.results import Variant
-from equipoise.report.significance import Comparison
+from equipoise.research.report.results import Variant
+from equipoise.research.report.significance import Comparison
 
 LEVEL = 0.05
 FAMILIES = {

@@ -7,8 +7,8 @@ import pandas as pd
 from measured import SOURCE, Place, at, mean, networks, printed
 from wording import folded, mark, mean_and_spread, plain, signed, table, told, told_paper
 
-from equipoise.report.paper import experiments
-from equipoise.report.table import listed
+from equipoise.research.report.paper import experiments
+from equipoise.research.report.table import listed
 
 CHOSEN = "recipe"
 """The way to train that the runs of the page have."""

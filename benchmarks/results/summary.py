@@ -6,8 +6,8 @@ import pandas as pd
 from measured import LABELS, NAMES, POISE, SOURCE, WAYS, Place, at, best_raw_rival, common, mean, networks, of
 from wording import plain, table, told
 
-from equipoise.report.results import Variant
-from equipoise.report.table import listed
+from equipoise.research.report.results import Variant
+from equipoise.research.report.table import listed
 
 DEC = Variant("dec", "mean")
 """DEC as the paper has it."""

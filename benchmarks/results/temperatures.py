@@ -4,7 +4,7 @@ import pandas as pd
 from measured import NETWORKS, POISE, WAYS, at, means, networks
 from wording import table, told
 
-from equipoise.report.table import listed
+from equipoise.research.report.table import listed
 
 
 def cases(cells: pd.DataFrame) -> pd.DataFrame:

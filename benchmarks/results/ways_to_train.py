@@ -21,16 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample
 
-from equipoise.bench.held_out import split
-from equipoise.bench.recipe_parts import Training
-from equipoise.bench.repeatable import allow_repeatable_cuda, repeatable, seeded
-from equipoise.bench.source_model import pick_device
-from equipoise.bench.step import TrainingStep, on_device
-from equipoise.bench.training import make_optimizer
-from equipoise.data import Cache, Reader, open_data_set
-from equipoise.data.cache import read_stored
-from equipoise.data.images import Images
-from equipoise.models import create_backbone
+from equipoise.research.data import Cache, Reader, open_data_set
+from equipoise.research.data.cache import read_stored
+from equipoise.research.data.images import Images
+from equipoise.research.experiment.held_out import split
+from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.repeatable import allow_repeatable_cuda, repeatable, seeded
+from equipoise.research.experiment.source_model import pick_device
+from equipoise.research.experiment.step import TrainingStep, on_device
+from equipoise.research.experiment.training import make_optimizer
+from equipoise.research.models import create_backbone
 
 DEVICE = pick_device()
 KEY = ("data", "backbone", "target", "seed", "way")

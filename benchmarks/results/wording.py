@@ -7,8 +7,8 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined, select_autoescape
 from measured import LABELS, WAYS, PaperNumber, mean, spread
 
-from equipoise.report.results import Variant
-from equipoise.report.table import DOUBTFUL
+from equipoise.research.report.results import Variant
+from equipoise.research.report.table import DOUBTFUL
 
 
 def told(value: float | None, digits: int = 3) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.serving.errors import ServiceError
-from equipoise.serving.interface import Mode, Prediction, StreamStatus
+from equipoise.production.server.errors import ServiceError
+from equipoise.production.server.interface import Mode, Prediction, StreamStatus
 
 ROWS = 256
 """The most samples in a batch that requests are joined to, as in a service."""

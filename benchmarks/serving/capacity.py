@@ -22,9 +22,9 @@ from pattern_stream import CLASSES, images, trained_model
 from torch import nn
 
 import equipoise as eq
-from equipoise.monitor import Monitor
-from equipoise.serving.limits import Limits
-from equipoise.serving.service import Service
+from equipoise.production.monitor import Monitor
+from equipoise.production.server.limits import Limits
+from equipoise.production.server.service import Service
 
 NO_BOUND = 1e9
 """A latency bound in milliseconds that is never reached: every batch is learned from."""

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.models import SmallCNN
+from equipoise.research.models import SmallCNN
 
 CLASSES = 10
 SHIFT = 0.7

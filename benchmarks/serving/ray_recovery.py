@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.serving.errors import ReplicaLostError
-from equipoise.serving.interface import ServiceLike
-from equipoise.serving.limits import Limits
-from equipoise.serving.ray_service import RayService
-from equipoise.serving.service import Service
+from equipoise.production.server.errors import ReplicaLostError
+from equipoise.production.server.interface import ServiceLike
+from equipoise.production.server.limits import Limits
+from equipoise.production.server.ray.service import RayService
+from equipoise.production.server.service import Service
 
 SAVE_EVERY = 10
 BATCH = np.random.default_rng(0).normal(size=(16, 1, 32, 32)).astype(np.float32)

@@ -13,10 +13,10 @@ from bare_service import BareService
 from pattern_stream import CLASSES, prepared_model, prepared_source
 
 import equipoise as eq
-from equipoise.serving.door import create_app
-from equipoise.serving.interface import ServiceLike
-from equipoise.serving.server import bound_socket, serve, url_of
-from equipoise.serving.service import Service
+from equipoise.production.server.app import create_app
+from equipoise.production.server.interface import ServiceLike
+from equipoise.production.server.server import bound_socket, serve, url_of
+from equipoise.production.server.service import Service
 
 
 def service_of(kind: str, folder: Path) -> ServiceLike:

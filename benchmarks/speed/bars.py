@@ -100,7 +100,7 @@ def _worst_of(lines: Lines, name: str) -> dict[str, float]:
 def _shared(where: str, lines: Lines) -> Iterator[Row]:
     peaks = (lines.one("memory") or {}).get("peaks")
     for engine in ("eager", "auto"):
-        goal = f'`teacher="swapped"` DEC peaks at most 15 % over TENT, EfficientNet-B0, {engine}'
+        goal = f'`source_copy="swapped"` DEC peaks at most 15 % over TENT, EfficientNet-B0, {engine}'
         value = peaks and peaks[f"dec swapped, {engine}"]["peak"] / peaks[f"tent, {engine}"]["peak"] - 1
         yield told(where, goal, value, "{:+.1%}", most=0.15)
     grown = [line["held"][-1] - line["held"][0] for line in lines.of("stream")]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import equipoise as eq
-from equipoise.models import create_backbone
+from equipoise.research.models import create_backbone
 
 Step: TypeAlias = Callable[[Tensor], Tensor]
 POOL = 4

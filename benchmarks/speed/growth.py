@@ -97,8 +97,8 @@ def swapped_memory(case: Case) -> dict[str, Any]:
     tent, dec = METHODS["tent"], METHODS["dec"]
     for name, method, options in (
         ("tent", tent, {}),
-        ("dec swapped", dec, {"teacher": "swapped"}),
-        ("dec resident", dec, {"teacher": "resident"}),
+        ("dec swapped", dec, {"source_copy": "swapped"}),
+        ("dec resident", dec, {"source_copy": "resident"}),
     ):
         for engine in ("eager", "auto"):
             with Memory(case.device) as memory:

@@ -20,8 +20,8 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from equipoise.bench.schema import RAW, REHEARSED
-from equipoise.bench.sweep import CACHE, MODELS
+from equipoise.research.experiment.schema import RAW, REHEARSED
+from equipoise.research.experiment.sweep import CACHE, MODELS
 
 HERE = Path(__file__).parent
 OFTEN = 0.2

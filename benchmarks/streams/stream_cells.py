@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
-from equipoise.report.results import BETTER, METHOD_ORDER, rank
-from equipoise.report.significance import alike_best
+from equipoise.research.report.results import BETTER, METHOD_ORDER, rank
+from equipoise.research.report.significance import alike_best
 
 STREAMS = ("continual", "correlated", "recurring", "noisy")
 DATA = {"digits-c": "Digits", "pacs-c": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}

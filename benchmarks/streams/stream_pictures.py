@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from stream_cells import SOURCE, Place, Setting, at, by_mean, by_pass, gains, places
 
-from equipoise.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
+from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
 
 WIDTH = 10.0
 """Inches."""

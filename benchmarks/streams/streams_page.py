@@ -1,6 +1,6 @@
 """Writes docs/streams.md and its two pictures from cells.csv beside this file.
 
-PYTHONPATH=benchmarks/results:benchmarks/recommending python benchmarks/streams/streams_page.py docs
+PYTHONPATH=benchmarks/results:benchmarks/recommendation python benchmarks/streams/streams_page.py docs
 """
 
 import argparse
@@ -188,7 +188,7 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("--folder", type=Path, default=HERE)
-    parser.add_argument("--recommendations", type=Path, default=HERE.parent / "recommending")
+    parser.add_argument("--recommendations", type=Path, default=HERE.parent / "recommendation")
     given = parser.parse_args()
     cells = read(given.folder)
     drawn = dict(zip(PICTURES, (gains_figure(cells), passes_figure(cells)), strict=True))

@@ -10,26 +10,26 @@ from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Tempering
+from equipoise.core import eager
 from equipoise.core.assembly import check_rehearsed, make_responder, make_temper
 from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, load_within
 from equipoise.core.describe import describe
-from equipoise.core.export import with_temperature
-from equipoise.core.facts import AdapterFacts
-from equipoise.core.lock import CallLock, one_at_a_time
-from equipoise.core.method import Method
-from equipoise.core.respond import Responder
-from equipoise.core.state import Snapshot, check_snapshot
-from equipoise.core.state_checks import state_of
-from equipoise.distributed.group import Ranks
-from equipoise.engine import eager
-from equipoise.engine.captured import CapturedSteps
-from equipoise.engine.choice import (
+from equipoise.core.engine import (
     EXECUTION_OPTIONS,
     MACHINE_OPTIONS,
     EngineName,
     check_engine,
     describe_engine,
 )
+from equipoise.core.export import with_temperature
+from equipoise.core.facts import AdapterFacts
+from equipoise.core.graph import CapturedSteps
+from equipoise.core.lock import CallLock, one_at_a_time
+from equipoise.core.method import Method
+from equipoise.core.state import Snapshot, check_snapshot
+from equipoise.core.state_checks import state_of
+from equipoise.core.step import Responder
+from equipoise.distributed.group import Ranks
 from equipoise.errors import OptionError
 from equipoise.files import write_tensors
 from equipoise.network.batch import Batch
@@ -38,12 +38,12 @@ from equipoise.network.layout import Layout, MemoryFormat, Precision, fresh_auto
 from equipoise.network.modules import checked_module, device_of
 from equipoise.network.named_tensors import prefixed
 from equipoise.network.outputs import OutputsFunction
-from equipoise.network.teacher import Residence
+from equipoise.network.source_copy import Residence
 
-UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "teacher", "falls_back", "seed", "head")
+UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "source_copy", "falls_back", "seed", "head")
 """Options that a rehearsal does not depend on."""
 
-FREE_OPTIONS = (*EXECUTION_OPTIONS, "teacher", "head")
+FREE_OPTIONS = (*EXECUTION_OPTIONS, "source_copy", "head")
 """Options that may differ from those of the adapter whose state is loaded."""
 
 STATE_KIND, STATE_VERSION = "equipoise adapter", 2
@@ -70,7 +70,7 @@ class Adapter(AdapterFacts):
         t_min: the lowest temperature of "rehearsed", None for the lowest that was right in rehearsal; of the
             others, lower end of the regulariser's range of t, None for 1.
         t_max: the highest temperature of "rehearsed"; of the others, upper end of the range, None for 3.
-        teacher: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
+        source_copy: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
             memory, only tensors that adapt); no difference where nothing adapts. None: the method's default.
         engine: "eager", "graph", "compile" or "auto" (`engine.choice.EngineName`); `execution` describes the
             choice. It changes no decision and is not part of the state.
@@ -93,7 +93,7 @@ class Adapter(AdapterFacts):
         tempering: Tempering | None = None,
         t_min: float | None = None,
         t_max: float | None = None,
-        teacher: Residence | None = None,
+        source_copy: Residence | None = None,
         engine: EngineName = "auto",
         precision: Precision = "fp32",
         memory_format: MemoryFormat | None = None,
@@ -107,9 +107,9 @@ class Adapter(AdapterFacts):
         model = checked_module(model)
         check_engine(engine, device_of(model))
         layout = Layout.checked(precision, memory_format, as_given=engine == "eager")
-        residence = teacher or method.default_teacher
+        residence = source_copy or method.default_source_copy
         self._shared = {
-            "teacher": residence,
+            "source_copy": residence,
             "engine": engine,
             "precision": precision,
             "memory_format": layout.memory_format,
@@ -120,7 +120,7 @@ class Adapter(AdapterFacts):
         self._assemble(
             make_responder(method, model, source, temper, residence, layout, engine, ranks, outputs)
         )
-        self.student, self.teacher = self._respond.student.model, self._respond.student.teacher
+        self.student, self.source_copy = self._respond.student.model, self._respond.student.source_copy
         check_rehearsed(self.temper, self.name, self.rehearsed_options)
 
     def _assemble(self, respond: Responder) -> None:

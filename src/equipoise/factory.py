@@ -10,8 +10,8 @@ from torch import nn
 
 from equipoise.adapter import STATE_KIND, STATE_VERSION, Adapter
 from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.engine import MACHINE_OPTIONS, EngineName
 from equipoise.core.method import Method
-from equipoise.engine.choice import MACHINE_OPTIONS, EngineName
 from equipoise.errors import EquipoiseError, OptionError, SourceError, StateError, UnknownOptionError
 from equipoise.files import read_tensors
 from equipoise.network.inputs import InputsFunction
@@ -31,7 +31,7 @@ def options_of(name: str) -> dict[str, Any]:
         for name, parameter in inspect.signature(Adapter.__init__).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and name not in FUNCTIONS
     }
-    shared |= {"tempering": method.default_tempering, "teacher": method.default_teacher}
+    shared |= {"tempering": method.default_tempering, "source_copy": method.default_source_copy}
     return {**{field.name: field.default for field in fields(method)}, **shared}
 
 
@@ -90,6 +90,8 @@ def load(
     tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
     try:
         method, options = text["method"], dict(json.loads(text["options"]))
+        if "teacher" in options:  # the name of the option in files of before
+            options["source_copy"] = options.pop("teacher")
         saved = SourceStatistics.from_parts(text["source"], tensors) if text["source"] else None
         expected = text["model_fingerprint"]
         if surplus := sorted(set(options) & {*MACHINE_OPTIONS, *FUNCTIONS, "name", "model", "source"}):
@@ -130,7 +132,7 @@ class DEC(Adapter):
         source: its statistics on the source domain.
         options: those of the method: `reading` ("paper", or "released", the authors' notebook),
             `learning_rate`, `optimizer`, `momentum`, `steps`, `parameters`, `norm_momentum`; and those of
-            every adapter: `tempering` ("mean" by default), `t_min`, `t_max`, `teacher`, `engine`,
+            every adapter: `tempering` ("mean" by default), `t_min`, `t_max`, `source_copy`, `engine`,
             `precision`, `memory_format`, `distributed`, `inputs`, `outputs`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
@@ -155,7 +157,7 @@ class Poise(Adapter):
         source: its statistics on the source domain, with a rehearsal of "poise" (`equipoise.rehearse`).
         options: those of the method: `norm_momentum`, `falls_back`; and those of every adapter: `tempering`
             ("rehearsed" where `source` holds a rehearsal, else "none": every temperature without labels that
-            was tried harms some model that is already honest), `t_min`, `t_max`, `teacher`, `engine`,
+            was tried harms some model that is already honest), `t_min`, `t_max`, `source_copy`, `engine`,
             `precision`, `memory_format`, `distributed`, `inputs`, `outputs`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))

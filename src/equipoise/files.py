@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_IMODE, S_IRUSR, S_IWUSR
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,6 +17,9 @@ from torch import Tensor
 
 from equipoise.errors import StateError
 from equipoise.version import __version__
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _CHECKSUM = "checksum"
 
@@ -139,3 +143,16 @@ def _checksum(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def on_white(image: "Image", mode: str) -> "Image":
+    """The pixels of an opened image on white, "RGB" or "L"; ValueError for more than 8 bits."""
+    if image.mode[0] in "IF":
+        raise ValueError(f"pixels of mode {image.mode!r}, expected 8 bits")
+    opaque: Image = image
+    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+        from PIL.Image import new
+
+        opaque = new("RGBA", image.size, "white")
+        opaque.alpha_composite(image.convert("RGBA"))
+    return opaque.convert(mode)

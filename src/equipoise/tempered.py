@@ -11,7 +11,7 @@ from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.assembly import check_rehearsed
 from equipoise.core.lock import one_at_a_time
 from equipoise.core.record import Record, Step
-from equipoise.core.respond import Responder
+from equipoise.core.step import Responder
 from equipoise.errors import OptionError, SourceError
 
 _Self = TypeVar("_Self", bound="Tempered")

@@ -13,8 +13,8 @@ import uvicorn
 from fastapi import FastAPI, Header, HTTPException
 from playwright.sync_api import Browser, ConsoleMessage, Request
 
-from equipoise.serving.interface import GuardEvent, Mode, StreamStatus
-from equipoise.serving.page import page_routes
+from equipoise.production.server.interface import GuardEvent, Mode, StreamStatus
+from equipoise.production.server.page import page_routes
 from tests.browser.opened import Opened, Scheme
 
 

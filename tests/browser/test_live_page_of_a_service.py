@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, expect
 from torch import nn
 
 import equipoise as eq
-from equipoise.serving.door import create_app
-from equipoise.serving.service import Service
+from equipoise.production.server.app import create_app
+from equipoise.production.server.service import Service
 from tests.browser.live import Live, visited
 
 pytestmark = pytest.mark.browser

@@ -7,12 +7,12 @@ from typing import get_args
 import pytest
 from playwright.sync_api import Browser
 
-from equipoise.report.page import report_page
-from equipoise.report.results import Results
+from equipoise.research.report.page import report_page
+from equipoise.research.report.results import Results
 from tests.browser.opened import Opened, Scheme, opened
-from tests.report import plausible
-from tests.report.plausible import made
-from tests.report.writer import line
+from tests.research.report import plausible
+from tests.research.report.plausible import made
+from tests.research.report.writer import line
 
 pytestmark = pytest.mark.browser
 

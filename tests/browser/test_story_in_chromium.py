@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from equipoise.report.results import read_results
-from equipoise.report.story import tell
-from equipoise.report.story_page import story_page
+from equipoise.research.report.results import read_results
+from equipoise.research.report.story import tell
+from equipoise.research.report.story_page import story_page
 from tests.browser.opened import Scheme, opened
-from tests.report.told import traced_lines
-from tests.report.writer import folder
+from tests.research.report.told import traced_lines
+from tests.research.report.writer import folder
 
 pytestmark = pytest.mark.browser
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.calibration.norm_limits import SampleMoments
-from equipoise.network.following import SIZES
+from equipoise.network.running_statistics import SIZES
 from tests.support.divergence import plain_divergence
 from tests.support.models import drifted, make
 

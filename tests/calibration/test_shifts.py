@@ -7,7 +7,7 @@ from torch import Tensor
 from equipoise.calibration.column_shifts import column_shifts
 from equipoise.calibration.columns import columns_of
 from equipoise.calibration.shifts import ShiftFunction, image_shifts, scale_of
-from equipoise.data.corruptions import CORRUPTIONS
+from equipoise.research.data.corruptions import CORRUPTIONS
 
 
 def images(rows: int = 6, channels: int = 3, height: int = 12, width: int = 10) -> Tensor:

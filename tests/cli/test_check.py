@@ -9,15 +9,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import equipoise as eq
-from equipoise.bench.modules import methods_of
 from equipoise.cli import check
 from equipoise.cli.app import app
 from equipoise.cli.check import check_file
 from equipoise.cli.run import unchecked
-from equipoise.conformance import mark, suite
-from equipoise.conformance.models import SMALL_MODELS
-from equipoise.conformance.suite import PROMISES, Finding, Outcome
 from equipoise.registry import file_digest
+from equipoise.research.experiment.modules import methods_of
+from equipoise.testing import mark, suite
+from equipoise.testing.models import SMALL_MODELS
+from equipoise.testing.suite import PROMISES, Finding, Outcome
 
 runner = CliRunner()
 

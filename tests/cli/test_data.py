@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from equipoise.cli.data import describe_data_sets
-from equipoise.data.registry import data_set_class
 from equipoise.errors import DataError
+from equipoise.research.data.registry import data_set_class
 
-from ..bench.toy import ToyTiers
+from ..research.experiment.toy import ToyTiers
 
 
 def test_each_target_is_named_once_and_what_is_missing_is_told(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from equipoise.bench.recipe_parts import RehearsalRecipe
-from equipoise.bench.store import RESULTS
-from equipoise.bench.workers import InProcess
 from equipoise.cli import demo
 from equipoise.cli.app import app
+from equipoise.research.experiment.recipe_parts import RehearsalRecipe
+from equipoise.research.experiment.store import RESULTS
+from equipoise.research.experiment.workers import InProcess
 
 if TYPE_CHECKING:
-    from equipoise.bench.recipe import Recipe
+    from equipoise.research.experiment.recipe import Recipe
 
 runner = CliRunner()
 
@@ -32,7 +32,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny: Recipe = recipe.narrowed(epochs=1).model_copy(update=changes)
     monkeypatch.setattr(demo, "demo_recipe", lambda seed, quick: tiny)
     monkeypatch.setattr(demo, "QUICK_IMAGES", 240)
-    monkeypatch.setattr("equipoise.bench.held_out.ONE_IN", 2)  # 120 of them are enough to rehearse with
+    monkeypatch.setattr(
+        "equipoise.research.experiment.held_out.ONE_IN", 2
+    )  # 120 of them are enough to rehearse with
     monkeypatch.setattr(demo, "make_workers", lambda **_: InProcess())
 
 
@@ -50,7 +52,7 @@ def test_a_page_and_a_story_and_the_second_time_nothing_is_run(
     assert "http" not in page.replace("http://www.w3.org", "")
     assert (tmp_path / "demo" / "picture.png").stat().st_size > 10_000
     lines = (tmp_path / "demo" / "quick" / RESULTS).read_bytes()
-    monkeypatch.setattr("equipoise.bench.sweep.run_cells", None)
+    monkeypatch.setattr("equipoise.research.experiment.sweep.run_cells", None)
     demo.run_demo(tmp_path / "demo", quick=True, console=Console(quiet=True))
     assert (tmp_path / "demo" / "quick" / RESULTS).read_bytes() == lines
 

@@ -9,12 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from equipoise.bench.recipe import list_recipes, recipe_text
 from equipoise.cli.app import app
 from equipoise.cli.lists import TakesLists
-from equipoise.data import list_data_sets
+from equipoise.research.data import list_data_sets
+from equipoise.research.experiment.recipe import list_recipes, recipe_text
 
-from ..report.writer import folder, line
+from ..research.report.writer import folder, line
 
 runner = CliRunner()
 

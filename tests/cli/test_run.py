@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from equipoise.bench.recipe import Recipe
-from equipoise.bench.sweep import SweepSummary
-from equipoise.bench.workers import InProcess, ProcessPool
 from equipoise.cli import run
 from equipoise.cli.run import make_workers, run_named_recipe, summary_lines
-from equipoise.conformance.mark import write_mark
 from equipoise.registry import file_digest
+from equipoise.research.experiment.recipe import Recipe
+from equipoise.research.experiment.sweep import SweepSummary
+from equipoise.research.experiment.workers import InProcess, ProcessPool
+from equipoise.testing.mark import write_mark
 
-from ..bench.own import write_own
+from ..research.experiment.own import write_own
 
 LISTS = ("methods", "backbones", "targets", "tiers", "seeds", "temperings")
 

@@ -108,7 +108,7 @@ def test_unknown_names_list_the_known_ones() -> None:
         eq.create("dce", model, source)
     assert issubclass(eq.errors.UnknownMethodError, KeyError)
     misspelt: dict[str, Any] = {"tmin": 1.0}
-    message = r"dec has no option tmin; it has learning_rate, .*, t_min, t_max, teacher, "
+    message = r"dec has no option tmin; it has learning_rate, .*, t_min, t_max, source_copy, "
     with pytest.raises(eq.errors.UnknownOptionError, match=message):
         eq.create("dec", model, source, **misspelt)
     with pytest.raises(eq.errors.UnknownOptionError, match=message):

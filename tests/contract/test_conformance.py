@@ -3,8 +3,8 @@
 import pytest
 
 import equipoise as eq
-from equipoise.conformance.subject import Subject
-from equipoise.conformance.suite import PROMISES, Promise
+from equipoise.testing.subject import Subject
+from equipoise.testing.suite import PROMISES, Promise
 from tests.support.cases import CASES, IN_SHORT_OR_SLOW
 from tests.support.mean_teacher import MeanTeacher
 

@@ -43,7 +43,7 @@ def test_dec_from_the_first_batch_to_reset(name: str) -> None:
     source = eq.SourceStatistics.measure(model, [images(0)], progress=False)
     # The layout of tensors is another for a teacher that only answers, and with it the last digits.
     make = partial(eq.DEC, model, source, learning_rate=1e-4, memory_format="contiguous")
-    resident, swapped, norms = make(), make(teacher="swapped"), make(parameters="norm")
+    resident, swapped, norms = make(), make(source_copy="swapped"), make(parameters="norm")
     fresh = snapshot(swapped)
     for seed in (1, 2):
         logits = resident(images(seed))

@@ -45,7 +45,7 @@ def slow(name: str) -> eq.Adapter:
     source = eq.SourceStatistics(h0=0.5, kappa=2.0, num_classes=5)
     if name == "tempered":
         return eq.Tempered(eq.create("tent", model, learning_rate=0.05), source)
-    options: dict[str, Any] = {"teacher": "swapped"} if name == "dec" else {}
+    options: dict[str, Any] = {"source_copy": "swapped"} if name == "dec" else {}
     if name in ("dec", "tent"):
         options["learning_rate"] = 0.05
     return eq.create(name, model, source, **options)

@@ -91,7 +91,7 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
     model(images(4))
     model.eval()
     resident, swapped = (
-        eq.DEC(model, BY_HAND, learning_rate=0.05, teacher=t) for t in ("resident", "swapped")
+        eq.DEC(model, BY_HAND, learning_rate=0.05, source_copy=t) for t in ("resident", "swapped")
     )
     fresh = snapshot(swapped)
     for seed in range(3):
@@ -101,7 +101,7 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
     moved = [n for n, p in swapped.student.named_parameters() if not torch.equal(p, model.get_parameter(n))]
     assert any("weight" in name or "original" in name for name in moved)
     assert torch.allclose(swapped.detach()(drifted(4)), swapped.predict(drifted(4)), atol=1e-6)
-    restored = eq.DEC(model, BY_HAND, learning_rate=0.05, teacher="swapped")
+    restored = eq.DEC(model, BY_HAND, learning_rate=0.05, source_copy="swapped")
     restored.load_state_dict(swapped.state_dict())
     assert same(snapshot(restored), snapshot(swapped))
     swapped.reset()
@@ -110,7 +110,7 @@ def test_the_whole_life_of_an_adapter(build: Any) -> None:
 
 def test_swapped_weights_and_autocast_do_not_mix() -> None:
     model, source = make("norm_free")
-    adapters = [eq.DEC(model, source, learning_rate=1.0, teacher=t) for t in ("resident", "swapped")]
+    adapters = [eq.DEC(model, source, learning_rate=1.0, source_copy=t) for t in ("resident", "swapped")]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for seed in range(3):
             left, right = (adapter(drifted(8, seed)) for adapter in adapters)
@@ -205,7 +205,7 @@ def test_numbers_from_numpy_and_torch_are_saved_as_numbers(tmp_path: Any) -> Non
 
 def test_pickles_like_a_module() -> None:
     model, source = make()
-    adapter = eq.Poise(model, source, teacher="swapped")
+    adapter = eq.Poise(model, source, source_copy="swapped")
     adapter(drifted(8))
     twin = pickle.loads(pickle.dumps(adapter))
     assert torch.equal(twin(drifted(8, 1)), adapter(drifted(8, 1)))

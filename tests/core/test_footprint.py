@@ -73,20 +73,20 @@ def test_t3a_with_all_supports_holds_one_sum_a_class() -> None:
     assert held.paper == held.supports.numbers == 10 * 8
 
 
-@pytest.mark.parametrize("teacher", ["resident", "swapped"])
-def test_dec_holds_two_networks(teacher: str) -> None:
-    held = cnn("dec", teacher=teacher, parameters="all").footprint()
+@pytest.mark.parametrize("source_copy", ["resident", "swapped"])
+def test_dec_holds_two_networks(source_copy: str) -> None:
+    held = cnn("dec", source_copy=source_copy, parameters="all").footprint()
     assert held.paper == held.parameters.numbers == 2 * (PSI + PHI)
     assert held.learned.numbers == PSI + PHI
     assert held.parameters.bytes == 4 * held.parameters.numbers
     for kind in MODELS:
         model, source = make(kind)
-        assert eq.create("dec", model, source, teacher=teacher).footprint().paper == 2 * count(model)
+        assert eq.create("dec", model, source, source_copy=source_copy).footprint().paper == 2 * count(model)
 
 
 def test_dec_on_the_norms_holds_only_the_norms_twice_when_swapped() -> None:
-    assert cnn("dec", teacher="swapped", parameters="norm").footprint().paper == PSI + PHI + CNN_NORMS
-    assert cnn("dec", teacher="resident", parameters="norm").footprint().paper == 2 * (PSI + PHI)
+    assert cnn("dec", source_copy="swapped", parameters="norm").footprint().paper == PSI + PHI + CNN_NORMS
+    assert cnn("dec", source_copy="resident", parameters="norm").footprint().paper == 2 * (PSI + PHI)
 
 
 @pytest.mark.parametrize("method", ["tent", "eta", "eata"])
@@ -141,7 +141,7 @@ def test_everything_is_in_the_total_and_in_bytes() -> None:
     source = cnn("source").footprint()
     assert (source.total.numbers, source.total.bytes) == (numbers, size)
     assert source.buffers.numbers == STATISTICS + counters + 1
-    resident = cnn("dec", teacher="resident", tempering="none").footprint()
+    resident = cnn("dec", source_copy="resident", tempering="none").footprint()
     assert (resident.total.numbers, resident.total.bytes) == (numbers + model, size + model_size)
     # The source's values of what adapts, Adam's two moments and counter. The host counts lone samples.
     tent = cnn("tent").footprint()
@@ -213,8 +213,8 @@ def test_lone_samples_are_not_stored_without_batch_norm(method: str) -> None:
         ("t3a", {}),
         ("t3a", {"supports": 7}),
         ("sotta", {"confidence": 0.0, "every": 8, "capacity": 10}),
-        ("dec", {"teacher": "swapped"}),
-        ("poise", {"teacher": "swapped"}),
+        ("dec", {"source_copy": "swapped"}),
+        ("poise", {"source_copy": "swapped"}),
     ],
 )
 def test_nothing_grows_with_the_stream(method: str, options: dict[str, Any]) -> None:

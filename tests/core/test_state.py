@@ -363,9 +363,9 @@ def test_memory_that_is_not_declared_is_refused() -> None:
 
 def test_an_interrupt_in_a_swapped_forward_spares_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = make()
-    adapter = eq.create("dec", model, source, teacher="swapped", learning_rate=1e-3)
+    adapter = eq.create("dec", model, source, source_copy="swapped", learning_rate=1e-3)
     adapter(drifted(8))
-    teacher = adapter._respond.student.teacher
+    teacher = adapter._respond.student.source_copy
     stored = {name: t.clone() for name, t in teacher.tensors(list(adapter.learned)).items()}
     seen: list[int] = []
 

@@ -10,9 +10,9 @@ import yaml
 from PIL import Image
 
 import equipoise as eq
-from equipoise.bench.recipe import Recipe, load_recipe
-from equipoise.conformance import suite
-from equipoise.data import open_data_set
+from equipoise.research.data import open_data_set
+from equipoise.research.experiment.recipe import Recipe, load_recipe
+from equipoise.testing import suite
 from tests.docs.pages import DOCS, alike, check_page, examples
 from tests.support.models import MODELS
 from tests.support.rehearsals import held_out, samples, trained

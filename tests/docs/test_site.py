@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 
 import equipoise as eq
-from equipoise import data, estimators, metrics
+from equipoise import estimators, metrics
 from equipoise.registry import method_class
+from equipoise.research import data
 from tests.docs.pages import DOCS
 
 CONFIG = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text())
@@ -49,8 +50,8 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert {f"estimators.{name}" for name in estimators.__all__} <= DOCUMENTED
     for name in (name for name in metrics.__all__ if name[0].islower()):
         assert name in REFERENCE
-    assert {f"data.{n}" for n in data.__all__ if not inspect.ismodule(getattr(data, n))} <= DOCUMENTED | {
-        "data.data_set_class"
-    }
+    assert {
+        f"research.data.{n}" for n in data.__all__ if not inspect.ismodule(getattr(data, n))
+    } <= DOCUMENTED | {"research.data.data_set_class"}
     for name in eq.list_methods():
         assert f"methods.{name}.{method_class(name).__name__}" in DOCUMENTED

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import ModelError, OptionError
 from equipoise.estimators import dropout_logits, style_logits
-from equipoise.models import SmallCNN
+from equipoise.research.models import SmallCNN
 
 
 def small_model() -> nn.Sequential:

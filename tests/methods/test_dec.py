@@ -92,17 +92,17 @@ def measured(model: nn.Module) -> eq.SourceStatistics:
     return eq.SourceStatistics.measure(model, [x], progress=False)
 
 
-@pytest.mark.parametrize("teacher", ["resident", "swapped"])
+@pytest.mark.parametrize("source_copy", ["resident", "swapped"])
 @pytest.mark.parametrize("reading", ["paper", "released"])
 @pytest.mark.parametrize("momentum", [0.01, 0.3])
-def test_both_readings_are_exact(reading: str, teacher: str, momentum: float) -> None:
+def test_both_readings_are_exact(reading: str, source_copy: str, momentum: float) -> None:
     model = small_model()
     source = measured(model)
     options: dict[str, Any] = {
         "learning_rate": 0.05,
         "t_min": 1.2,
         "t_max": 2.75,
-        "teacher": teacher,
+        "source_copy": source_copy,
         "tempering": "mean",
     }
     adapter = eq.create("dec", model, source, reading=reading, norm_momentum=momentum, **options)
@@ -192,11 +192,11 @@ def test_tempering_divides_by_the_batch_in_a_stream(tempering: str, divisor: Cal
     assert same(before, snapshot(adapter))
 
 
-@pytest.mark.parametrize("teacher", ["resident", "swapped"])
+@pytest.mark.parametrize("source_copy", ["resident", "swapped"])
 @pytest.mark.parametrize(("tempering", "to_predict"), [("mean", 1), ("sample", 2)])
-def test_two_forwards_to_learn_and_one_to_predict(teacher: str, tempering: str, to_predict: int) -> None:
+def test_two_forwards_to_learn_and_one_to_predict(source_copy: str, tempering: str, to_predict: int) -> None:
     model = Counting(small_model())
-    adapter = eq.create("dec", model, measured(model), teacher=teacher, tempering=tempering)
+    adapter = eq.create("dec", model, measured(model), source_copy=source_copy, tempering=tempering)
     Counting.forwards = 0
     adapter(stream(1)[0])
     assert Counting.forwards == 2
@@ -207,13 +207,15 @@ def test_two_forwards_to_learn_and_one_to_predict(teacher: str, tempering: str, 
 def held_bytes(adapter: eq.Adapter) -> int:
     """The bytes of all the weights an adapter holds, each counted once."""
     tensors: list[Tensor] = [*adapter.parameters(), *adapter.buffers()]
-    tensors += adapter.teacher.held().values()
+    tensors += adapter.source_copy.held().values()
     return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
 
 
 def test_swapped_and_resident_agree_and_swapped_holds_less() -> None:
     model, source = make()
-    adapters = [eq.DEC(model, source, parameters="norm", teacher=kind) for kind in ("resident", "swapped")]
+    adapters = [
+        eq.DEC(model, source, parameters="norm", source_copy=kind) for kind in ("resident", "swapped")
+    ]
     for seed in range(4):
         left, right = (adapter(drifted(8, seed)) for adapter in adapters)
         assert torch.equal(left, right)
@@ -299,7 +301,7 @@ def test_autocast_sees_every_update() -> None:
         ({"reading": "notebook"}, "reading as one of paper, released"),
         ({"reading": ["paper"]}, "reading as one of paper, released"),
         ({"parameters": None}, "list of name patterns"),
-        ({"teacher": "absent"}, "teacher as one of resident, swapped"),
+        ({"source_copy": "absent"}, "source_copy as one of resident, swapped"),
         ({"parameters": [1]}, "list of name patterns"),
         ({"parameters": 3}, "list of name patterns"),
         ({"parameters": "some"}, "list of name patterns"),

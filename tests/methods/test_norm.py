@@ -72,10 +72,10 @@ def test_the_prior_stays_with_the_source_when_the_running_statistics_have_left()
     assert close(adapter(x), blend(ByHand(model), x, 16), BLENDED)
 
 
-@pytest.mark.parametrize("teacher", ["resident", "swapped"])
-def test_a_reset_brings_the_source_statistics_back(teacher: str) -> None:
+@pytest.mark.parametrize("source_copy", ["resident", "swapped"])
+def test_a_reset_brings_the_source_statistics_back(source_copy: str) -> None:
     model = conv_model()
-    adapter = eq.create("norm", model, prior=4.0, teacher=teacher)
+    adapter = eq.create("norm", model, prior=4.0, source_copy=source_copy)
     (x,) = stream(1, like=model)
     first = adapter(x)
     adapter.reset()

@@ -11,8 +11,8 @@ import equipoise as eq
 from equipoise.calibration.temper import Tempering
 from equipoise.errors import OptionError, StateError, UnknownOptionError
 from equipoise.methods._prototypes import SPREAD_TOTALS, blend, learn
-from equipoise.network.following import following_statistics
 from equipoise.network.head import WatchedHead
+from equipoise.network.running_statistics import following_statistics
 from tests.support.models import Counting, drifted, make
 
 
@@ -112,12 +112,12 @@ def test_dropout_stays_off_and_layers_are_left_as_they_were() -> None:
     assert vars(first.student.get_submodule("1"))["momentum"] == 0.1
 
 
-@pytest.mark.parametrize("teacher", ["resident", "swapped"])
+@pytest.mark.parametrize("source_copy", ["resident", "swapped"])
 @pytest.mark.parametrize(("tempering", "to_predict"), [("agreement", 1), ("sample", 2)])
-def test_two_forwards_to_learn_and_one_to_predict(teacher: str, tempering: str, to_predict: int) -> None:
+def test_two_forwards_to_learn_and_one_to_predict(source_copy: str, tempering: str, to_predict: int) -> None:
     model = Counting(small_model())
     source = eq.SourceStatistics.measure(model, [torch.rand(8, 1, 8, 8)], progress=False)
-    adapter = eq.create("poise", model, source, teacher=teacher, tempering=tempering)
+    adapter = eq.create("poise", model, source, source_copy=source_copy, tempering=tempering)
     Counting.forwards = 0
     adapter(stream(1)[0])
     assert Counting.forwards == 2

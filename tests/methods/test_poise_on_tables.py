@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.methods._prototypes import blend, learn
-from equipoise.network.following import Return, following_statistics
 from equipoise.network.head import WatchedHead
+from equipoise.network.running_statistics import Return, following_statistics
 from tests.methods.test_rehearsed_poise import RefusesReading, as_captured
 from tests.support.models import same, snapshot
 from tests.support.rehearsals import plain_novelty

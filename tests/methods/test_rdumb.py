@@ -194,7 +194,7 @@ def test_a_base_with_a_teacher_and_source_statistics_needs_them() -> None:
     with pytest.raises(eq.errors.SourceError, match="fisher=True"):
         eq.create("rdumb", model, base="eata")
     adapter = eq.create("rdumb", model, source, base="dec")
-    assert adapter.options["teacher"] == "resident"
+    assert adapter.options["source_copy"] == "resident"
     assert adapter.options["tempering"] == "mean"
 
 

@@ -136,7 +136,7 @@ def test_other_options_than_those_rehearsed_are_refused(method: str, options: di
 
 
 @pytest.mark.parametrize(
-    "options", [{"falls_back": False}, {"teacher": "swapped"}, {"precision": "bf16"}, {"engine": "eager"}]
+    "options", [{"falls_back": False}, {"source_copy": "swapped"}, {"precision": "bf16"}, {"engine": "eager"}]
 )
 def test_options_that_change_no_answer_need_no_rehearsal_of_their_own(options: dict[str, Any]) -> None:
     adapter = eq.create("poise", trained(), rehearsed(), **options)
@@ -287,9 +287,9 @@ def test_the_student_answers_otherwise_and_detaches_as_it_predicts(amount: float
     torch.testing.assert_close(adapter.detach()(x), adapter.predict(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("teacher", ["resident", "swapped"])
-def test_what_is_detached_is_the_source_model_however_it_is_kept(teacher: str) -> None:
-    model, adapter = trained(), eq.create("poise", trained(), ahead(1.0), teacher=teacher)
+@pytest.mark.parametrize("source_copy", ["resident", "swapped"])
+def test_what_is_detached_is_the_source_model_however_it_is_kept(source_copy: str) -> None:
+    model, adapter = trained(), eq.create("poise", trained(), ahead(1.0), source_copy=source_copy)
     for x in stream(3):
         answer = adapter(3 * x + 1)
     out = adapter.detach()

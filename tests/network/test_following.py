@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.network.following import Return, following_statistics
+from equipoise.network.running_statistics import Return, following_statistics
 
 
 def norm_layer() -> nn.BatchNorm2d:

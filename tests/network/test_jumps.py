@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.network.following import SIZES, Jumps, divergence, following_statistics
+from equipoise.network.running_statistics import SIZES, Jumps, divergence, following_statistics
 from tests.support.divergence import plain_divergence
 from tests.support.models import drifted, images, make
 from tests.support.rehearsals import samples, trained

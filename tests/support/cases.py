@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dec, released": ("dec", {"reading": "released", "tempering": "median"}),
     "dec, lively": (
         "dec",
-        {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "teacher": "swapped"},
+        {"optimizer": "adam", "learning_rate": 0.01, "steps": 2, "source_copy": "swapped"},
     ),
     "cotta": ("cotta", {"views": 2}),
     "cotta, lively": (

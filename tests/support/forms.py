@@ -4,9 +4,9 @@ from typing import Literal
 
 import torch
 
-from equipoise.recommending.candidates import Candidate
-from equipoise.recommending.choosing import Form
-from equipoise.recommending.scoring import ShiftSums
+from equipoise.recommendation.candidates import Candidate
+from equipoise.recommendation.choice import Form
+from equipoise.recommendation.scoring import ShiftSums
 
 SHIFTS, SAMPLES = 10, 100
 

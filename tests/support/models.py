@@ -2,13 +2,13 @@
 
 from torch import Tensor, nn
 
-from equipoise.conformance.models import (
+from equipoise.testing.models import (
     NUM_CLASSES as CLASSES,
 )
-from equipoise.conformance.models import (
+from equipoise.testing.models import (
     SMALL_MODELS as MODELS,
 )
-from equipoise.conformance.models import (
+from equipoise.testing.models import (
     WithLogits,
     batch_norm_model,
     drifted,
@@ -17,7 +17,7 @@ from equipoise.conformance.models import (
     measured,
     rehearsed,
 )
-from equipoise.conformance.subject import snapshot
+from equipoise.testing.subject import snapshot
 
 __all__ = [
     "CLASSES",

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import equipoise as eq
-from equipoise.conformance.reads import NoReads, captures, unread_step
 from equipoise.core.method import Context, Plan
 from equipoise.network import flags
+from equipoise.testing.reads import NoReads, captures, unread_step
 
 __all__ = ["NoReads", "addresses", "allow_plans", "captures", "forget_the_cpu", "unread_step"]
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from equipoise.data.dataset import Shift
-from equipoise.data.images import Images
-from equipoise.data.reader import Reader
-from equipoise.data.registry import register_data_set
-from equipoise.data.tiny_imagenet import TinyImageNetC
+from equipoise.research.data.dataset import Shift
+from equipoise.research.data.images import Images
+from equipoise.research.data.reader import Reader
+from equipoise.research.data.registry import register_data_set
+from equipoise.research.data.tiny_imagenet import TinyImageNetC
 
 IMAGES = 2500
 """The most images of a stream."""

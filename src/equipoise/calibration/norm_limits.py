@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.functional import at_least_single
-from equipoise.network.following import SIZES, divergence
 from equipoise.network.normalisation import batch_norm_layers, input_of
+from equipoise.network.running_statistics import SIZES, divergence
 
 WATCHED = 8
 """The number of batch norms that are watched: the first see changes of inputs, and little of classes."""

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from equipoise.bench.modules import methods_of
-from equipoise.conformance.mark import remove_mark, write_mark
-from equipoise.conformance.models import SMALL_MODELS
-from equipoise.conformance.suite import PROMISES, Finding, Outcome, check_method
 from equipoise.errors import RecipeError
 from equipoise.registry import file_digest
+from equipoise.research.experiment.modules import methods_of
+from equipoise.testing.mark import remove_mark, write_mark
+from equipoise.testing.models import SMALL_MODELS
+from equipoise.testing.suite import PROMISES, Finding, Outcome, check_method
 
 BROKEN, NOTHING_TO_CHECK = 1, 2
 """Exit statuses."""

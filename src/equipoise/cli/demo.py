@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from equipoise.bench.progress import RunProgress
-from equipoise.bench.recipe import Recipe, load_recipe
-from equipoise.bench.recipe_parts import RehearsalRecipe
-from equipoise.bench.sweep import CACHE, run_recipe
 from equipoise.cli.run import make_workers
-from equipoise.data.cache import Cache, read_stored
-from equipoise.data.reader import Reader
-from equipoise.data.registry import open_data_set
 from equipoise.errors import EquipoiseError
 from equipoise.files import whole_file
-from equipoise.report.drawing import PAPER
-from equipoise.report.figures.over_time import over_time_figure
-from equipoise.report.results import read_results
-from equipoise.report.story import findings, headline, tell
-from equipoise.report.story_page import WIDE, says_and_right, story_page, stream_scores
+from equipoise.research.data.cache import Cache, read_stored
+from equipoise.research.data.reader import Reader
+from equipoise.research.data.registry import open_data_set
+from equipoise.research.experiment.progress import RunProgress
+from equipoise.research.experiment.recipe import Recipe, load_recipe
+from equipoise.research.experiment.recipe_parts import RehearsalRecipe
+from equipoise.research.experiment.sweep import CACHE, run_recipe
+from equipoise.research.report.drawing import PAPER
+from equipoise.research.report.figures.over_time import over_time_figure
+from equipoise.research.report.results import read_results
+from equipoise.research.report.story import findings, headline, tell
+from equipoise.research.report.story_page import WIDE, says_and_right, story_page, stream_scores
 from equipoise.version import __version__
 
 FRAMES = 20

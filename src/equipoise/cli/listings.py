@@ -14,7 +14,7 @@ def recipes_command(
 ) -> None:
     """List the experiments that come with equipoise, or print one."""
     with plain_errors():
-        from equipoise.bench.recipe import list_recipes, load_recipe, recipe_text
+        from equipoise.research.experiment.recipe import list_recipes, load_recipe, recipe_text
 
         if name is not None:
             typer.echo(recipe_text(name), nl=False)

@@ -8,7 +8,7 @@ import typer
 from equipoise.cli.plain_errors import plain_errors
 
 if TYPE_CHECKING:
-    from equipoise.recommending.candidates import StreamKind
+    from equipoise.recommendation.candidates import StreamKind
 
 
 def recommend_command(
@@ -55,7 +55,7 @@ def recommend_command(
     """
     with plain_errors("Stopped; nothing was written."):
         from equipoise.cli.rehearse import check_writable, class_lines, model_and_images
-        from equipoise.recommending.recommend import recommend
+        from equipoise.recommendation.recommend import recommend
 
         check_writable(out)
         model, images = model_and_images(factory, data, size, device)

@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from equipoise.bench.modules import load_modules, methods_of
-from equipoise.bench.progress import RunProgress
-from equipoise.bench.recipe import load_recipe
-from equipoise.bench.sweep import SweepSummary, run_recipe
-from equipoise.bench.workers import InProcess, ProcessPool, Workers
-from equipoise.conformance.mark import checked_methods
 from equipoise.errors import OptionError
+from equipoise.research.experiment.modules import load_modules, methods_of
+from equipoise.research.experiment.progress import RunProgress
+from equipoise.research.experiment.recipe import load_recipe
+from equipoise.research.experiment.sweep import SweepSummary, run_recipe
+from equipoise.research.experiment.workers import InProcess, ProcessPool, Workers
+from equipoise.testing.mark import checked_methods
 
 
 def run_named_recipe(
@@ -110,7 +110,7 @@ def make_workers(ray: bool, workers: int | None, address: str | None) -> Workers
     """Workers for a sweep; by default one for each CPU thread of torch, or a single one with a GPU."""
     count = workers or (1 if torch.cuda.is_available() else torch.get_num_threads())
     if ray:
-        from equipoise.bench.ray_cluster import RayCluster
+        from equipoise.research.experiment.ray_cluster import RayCluster
 
         return RayCluster(count, address)
     return InProcess() if count == 1 else ProcessPool(count)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from equipoise.cli.rehearse import unit_floats
 from equipoise.errors import OptionError
-from equipoise.models.factory import Transform, load_factory
-from equipoise.serving.door import create_app
-from equipoise.serving.interface import ServiceLike
-from equipoise.serving.limits import Limits
-from equipoise.serving.recipe import ServiceFromFactory
-from equipoise.serving.routes.limits import DoorLimits
-from equipoise.serving.routes.tokens import HOW_TO_MAKE, Tokens
-from equipoise.serving.server import bound_socket, is_local, serve, url_of
+from equipoise.production.server.app import create_app
+from equipoise.production.server.interface import ServiceLike
+from equipoise.production.server.limits import Limits
+from equipoise.production.server.model_factory import Transform, load_factory
+from equipoise.production.server.recipe import ServiceFromFactory
+from equipoise.production.server.routes.limits import DoorLimits
+from equipoise.production.server.routes.tokens import HOW_TO_MAKE, Tokens
+from equipoise.production.server.server import bound_socket, is_local, serve, url_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def make_service(served: Served, limits: Limits) -> tuple[ServiceLike, Transform
     recipe = ServiceFromFactory(served.factory, source, served.method, limits)
     if not served.replicas:
         return recipe.around(model, served.state), transform
-    from equipoise.serving.ray_service import RayService
+    from equipoise.production.server.ray.service import RayService
 
     return RayService(recipe, served.state, replicas=served.replicas, address=served.address), transform
 

@@ -11,14 +11,14 @@ from torch import nn
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.method import Method
-from equipoise.core.respond import Responder
 from equipoise.core.state import State
+from equipoise.core.step import Responder
 from equipoise.distributed.group import Ranks
 from equipoise.errors import OptionError, RehearsalWarning, SourceError, callers_level
 from equipoise.network.layout import Layout
 from equipoise.network.outputs import OutputsFunction
+from equipoise.network.source_copy import Residence
 from equipoise.network.student import Student
-from equipoise.network.teacher import Residence
 from equipoise.options import one_of
 
 
@@ -45,7 +45,7 @@ def make_responder(
     model: nn.Module,
     source: SourceStatistics | None,
     temper: Temper,
-    teacher: Residence,
+    source_copy: Residence,
     layout: Layout,
     engine: str,
     ranks: Ranks,
@@ -56,7 +56,7 @@ def make_responder(
         model,
         method.learns,
         moves_statistics=method.moves_statistics,
-        teacher=teacher,
+        source_copy=source_copy,
         layout=layout,
         compiled=engine == "compile",
         ranks=ranks,

@@ -4,7 +4,7 @@ from torch import nn
 
 from equipoise.core.footprint import measure_footprint
 from equipoise.core.method import option_values
-from equipoise.core.respond import Responder
+from equipoise.core.step import Responder
 from equipoise.network.head import linear_layer, linear_layers
 from equipoise.network.student import Student
 

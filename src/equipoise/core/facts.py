@@ -14,7 +14,7 @@ from equipoise.core.footprint import Footprint, measure_footprint
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.method import Method, option_values
 from equipoise.core.record import Record, Step
-from equipoise.core.respond import Responder
+from equipoise.core.step import Responder
 from equipoise.network.modules import LearningModule
 
 _Self = TypeVar("_Self", bound="AdapterFacts")

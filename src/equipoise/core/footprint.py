@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.core.method import SAMPLES, SUPPORTS
-from equipoise.core.respond import Responder
+from equipoise.core.step import Responder
 from equipoise.network.named_tensors import part
 
 
@@ -64,7 +64,7 @@ class Footprint:
 def measure_footprint(respond: Responder) -> Footprint:
     """Count the tensors that an adapter holds, on whatever device."""
     student, memory = respond.student, respond.state.memory
-    second = student.teacher.held()
+    second = student.source_copy.held()
     weights = {name for name, _ in student.model.named_parameters()}
     stored, supports = part(memory, SAMPLES).values(), part(memory, SUPPORTS).values()
     rest = [tensor for name, tensor in memory.items() if not name.startswith((SAMPLES, SUPPORTS))]

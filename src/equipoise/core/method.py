@@ -20,8 +20,8 @@ from equipoise.network.batch import Batch
 from equipoise.network.flags import Check
 from equipoise.network.images import images_among, not_one_image
 from equipoise.network.parameters import Parameters
+from equipoise.network.source_copy import Residence
 from equipoise.network.student import Student
-from equipoise.network.teacher import Residence
 from equipoise.options import check_options
 
 Memory: TypeAlias = Mapping[str, Tensor]
@@ -165,7 +165,7 @@ class Method(ABC):
         counters: names of the integers that `plan` counts on the host; they start at 0.
         arrives: name patterns of memory that `initial` lacks and a later step creates.
         default_tempering: the tempering; None: "rehearsed" where the statistics hold a rehearsal, or "none".
-        default_teacher: where the source model is kept.
+        default_source_copy: where the source model is kept.
         measuring: the call that makes the source statistics that the method needs.
     """
 
@@ -182,7 +182,7 @@ class Method(ABC):
     counters: ClassVar[tuple[str, ...]] = ()
     arrives: ClassVar[tuple[str, ...]] = ()
     default_tempering: ClassVar[Tempering | None] = "none"
-    default_teacher: ClassVar[Residence] = "swapped"
+    default_source_copy: ClassVar[Residence] = "swapped"
     measuring: ClassVar[str] = "equipoise.SourceStatistics.measure(model, source_loader)"
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from equipoise.network.student import Student
 _FACTS = (
     *("needs_source", "needs_fisher", "needs_features", "needs_images", "asks_source", "moves_statistics"),
     *("stores_samples", "uses_prototypes", "heeds_novelty", "counters", "arrives"),
-    *("default_tempering", "default_teacher", "measuring"),
+    *("default_tempering", "default_source_copy", "measuring"),
 )
 
 

@@ -17,9 +17,9 @@ from equipoise.methods._memory_updates import learn_from_memory, memory_step
 from equipoise.methods._teachers import TEACHER, TaughtMethod
 from equipoise.methods._views import TILE, WEAK_DRAWS, weak_views
 from equipoise.network.batch import Batch
-from equipoise.network.following import REFERENCE_BATCH
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, Slope
+from equipoise.network.running_statistics import REFERENCE_BATCH
 from equipoise.network.student import Student
 from equipoise.options import choice, flag, option
 

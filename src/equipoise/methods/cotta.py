@@ -57,7 +57,7 @@ class Cotta(teachers.TaughtMethod):
 
     name = "cotta"
     needs_images = True
-    default_teacher = "resident"
+    default_source_copy = "resident"
     default_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.01, "adam": 1e-3}
 
     views: int = option(32, low=1, high=2**20)

@@ -41,7 +41,7 @@ class DecMethod(GradientMethod):
     needs_source = True
     asks_source = True
     default_tempering = "mean"
-    default_teacher = "resident"
+    default_source_copy = "resident"
     default_momentum = 0.0
 
     reading: Literal["paper", "released"] = checked_by(checked_reading, "paper")

@@ -10,8 +10,8 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Counts, Memory, Method, Update
 from equipoise.methods._prototypes import PROTOTYPES, blend, check_prototypes, export_blended, learn
 from equipoise.network.flags import Check
-from equipoise.network.following import Return, settled_age
 from equipoise.network.named_tensors import part, prefixed
+from equipoise.network.running_statistics import Return, settled_age
 from equipoise.network.student import Student
 from equipoise.options import flag, option
 from equipoise.registry import register
@@ -40,7 +40,7 @@ class PoiseMethod(Method):
     name = "poise"
     needs_source = True
     default_tempering = None
-    default_teacher = "resident"
+    default_source_copy = "resident"
     measuring = (
         "equipoise.rehearse(model, held_out_loader) (or, without labels and without tempering, "
         "equipoise.SourceStatistics.measure(model, source_loader))"

@@ -21,7 +21,6 @@ from torch.overrides import TorchFunctionMode
 
 from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
-from equipoise.network.following import Followed, Jumps, Return, following_statistics
 from equipoise.network.normalisation import (
     Measure,
     Moments,
@@ -29,6 +28,7 @@ from equipoise.network.normalisation import (
     blended_statistics,
     moments,
 )
+from equipoise.network.running_statistics import Followed, Jumps, Return, following_statistics
 
 _BATCH_NORM = signature(batch_norm)
 

@@ -13,7 +13,6 @@ from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.network.compiled import Compiler
 from equipoise.network.flags import Check, all_hold, host_knows, reads_are_free
-from equipoise.network.following import Jumps, Return
 from equipoise.network.head import SeenHead, WatchedHead, watch_head
 from equipoise.network.layout import Layout, needs_contiguous
 from equipoise.network.modules import device_of, fingerprint, frozen_copy
@@ -24,7 +23,8 @@ from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, select_parameters
 from equipoise.network.pooled_batch_norm import pooled_blend, pooled_following, pooled_statistics
 from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
-from equipoise.network.teacher import Residence, ResidentTeacher, make_teacher
+from equipoise.network.running_statistics import Jumps, Return
+from equipoise.network.source_copy import Residence, ResidentCopy, make_source_copy
 
 
 class Student:
@@ -39,7 +39,7 @@ class Student:
         learned: its parameters that learn, by name.
         statistics: its running statistics, by name, where they follow the stream.
         adapting: `learned` and `statistics` together.
-        teacher: the source model.
+        source_copy: the source model.
         classes: the number of classes, where it is known before the first forward.
         outputs: picks the logits out of the model's output, where a user gives it.
         fingerprint: a hash of the source model's weights.
@@ -56,7 +56,7 @@ class Student:
         choice: Parameters | None,
         *,
         moves_statistics: bool,
-        teacher: Residence,
+        source_copy: Residence,
         layout: Layout,
         compiled: bool,
         ranks: Ranks,
@@ -82,7 +82,7 @@ class Student:
             self.model = frozen_copy(model)
             self._learned_names = [] if choice is None else list(select_parameters(self.model, choice))
             self._bind()
-            self.teacher = make_teacher(teacher, self.model, self.adapting)
+            self.source_copy = make_source_copy(source_copy, self.model, self.adapting)
             self.lay_out(layout)
 
     def _bind(self) -> None:
@@ -95,7 +95,7 @@ class Student:
         """Bring the weights of both networks into a layout."""
         self.layout = layout
         layout.apply(self.model, self.device, self.learned.values())
-        self.teacher.lay_out(layout, self.device)
+        self.source_copy.lay_out(layout, self.device)
         self._plain_inputs = bool(self.learned) and needs_contiguous(self.model, self.device)
         self.generation += 1
 
@@ -161,16 +161,16 @@ class Student:
         """Logits of the source model, without gradients."""
         # Without autograd's bookkeeping a forward is quicker. Not where it is the student's own module that
         # runs, which may keep tensors it made (masks, tables) for the next forward.
-        quick = torch.inference_mode() if isinstance(self.teacher, ResidentTeacher) else torch.no_grad()
+        quick = torch.inference_mode() if isinstance(self.source_copy, ResidentCopy) else torch.no_grad()
         torch.clear_autocast_cache()  # it would answer with the student's weights
         with quick, self.layout.casting(self.device):
-            logits = self._logits(self.teacher(batch, self.compiler), batch)
+            logits = self._logits(self.source_copy(batch, self.compiler), batch)
         with torch.no_grad():
             return self.gather(logits.clone(), "the source model's logits")
 
     def source_values(self, names: Mapping[str, Any]) -> dict[str, Tensor]:
         """The source model's values of adapting tensors, by name."""
-        return self.teacher.tensors(list(names))
+        return self.source_copy.tensors(list(names))
 
     def weight_distance(self) -> Tensor:
         """The distance of weights that learn from the source model's, ‖θ − θ₀‖ / ‖θ₀‖; 0 without any."""

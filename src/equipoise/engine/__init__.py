@@ -1,1 +1,0 @@
-"""Engines that run a step: eager, or captured as CUDA graphs."""

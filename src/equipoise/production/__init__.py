@@ -1,0 +1,1 @@
+"""An adapter in production: a guard, a monitor and a server."""

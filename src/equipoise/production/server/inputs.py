@@ -1,0 +1,68 @@
+"""Inputs of a request: checked, and turned into a tensor that the model takes."""
+
+import re
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equipoise.production.server.errors import InputError
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""The names of streams: fit for files, URLs and the labels of metrics."""
+
+
+def check_name(stream: Any) -> str:
+    """The name of a stream; InputError for one that does not match `NAME_PATTERN`."""
+    if not isinstance(stream, str) or not re.fullmatch(NAME_PATTERN, stream):
+        raise InputError(
+            "expected the name of a stream as 1 to 64 letters, digits, dots, dashes and underscores that "
+            f"begin with a letter or digit, got {str(stream)[:80]!a}"
+        )
+    return stream
+
+
+def takes_indices(model: nn.Module) -> bool:
+    """Whether a model looks integers up in a table, so that they must stay integers."""
+    return any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in model.modules())
+
+
+def checked_inputs(inputs: Any, rows: int, *, indices: bool) -> Tensor:
+    """A batch (N, …) as a tensor of its own; InputError says what is wrong with any other.
+
+    Numbers become single precision, and integers stay integers where the model takes `indices`. A number too
+    large for that is infinite, and its sample is set aside by the adapter.
+    """
+    array = np.asarray(inputs)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"expected inputs of numbers, got {array.dtype}")
+    if array.ndim < 2:
+        raise InputError(f"expected inputs of shape (N, …), got {array.shape}")
+    if not array.size:
+        raise InputError(f"expected at least one sample, got inputs of shape {array.shape}")
+    if len(array) > rows:
+        raise InputError(f"expected at most {rows} samples in a request, got {len(array)}")
+    kind = np.int64 if indices and array.dtype.kind in "iu" else np.float32
+    with np.errstate(over="ignore", invalid="ignore"):
+        return torch.from_numpy(np.array(array, dtype=kind, order="C"))
+
+
+def check_sample(inputs: Tensor, shape: tuple[int, ...], stream: str) -> None:
+    """Raise InputError unless the samples have the shape of those that the stream had before."""
+    came = tuple(inputs.shape[1:])
+    if came != shape:
+        raise InputError(f"expected samples of shape {shape} for the stream {stream!r}, got {came}")
+
+
+def check_labels(labels: Any, rows: int, classes: int) -> list[int]:
+    """Labels as integers; InputError unless there is a class for each row."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) != rows:
+        raise InputError(
+            f"expected {rows} labels as integers, one for each row of the request, got {array.dtype} "
+            f"of shape {array.shape}"
+        )
+    if not bool(((array >= 0) & (array < classes)).all()):
+        raise InputError(f"expected labels from 0 to {classes - 1}, got {array.min()} to {array.max()}")
+    return [int(label) for label in array]

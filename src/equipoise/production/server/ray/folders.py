@@ -1,0 +1,76 @@
+"""The state folder of several replicas: a folder for each, and every stream in the folder of its owner."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+from equipoise.errors import StateError
+from equipoise.files import whole_file
+from equipoise.production.server.folder_lock import FolderLock
+from equipoise.production.server.ray.placement import owner
+
+_FACTS = "service.json"
+
+
+def replica_folder(folder: Path, index: int) -> Path:
+    """The folder of a replica, which is the state folder of its service."""
+    return folder / f"replica-{index}"
+
+
+def spread_streams(folder: Path, replicas: int, *, wait: float) -> None:
+    """Move each stream to the folder of the replica that owns it, while no replica runs.
+
+    After a change of the number of replicas some streams have other owners; those of a service that used
+    `folder` without replicas get theirs. A stream moves by one rename of its folder: whatever interrupts
+    that, the stream is whole in one place, and the next start moves the rest.
+
+    Args:
+        folder: the state folder of all replicas.
+        replicas: their number from now on.
+        wait: seconds to wait for a process that still uses one of the folders.
+    """
+    old = [path for path in sorted(folder.glob("replica-*")) if path.is_dir()]
+    homes = [home for home in (folder, *old) if (home / _FACTS).exists()]
+    if len({_identity(home) for home in homes}) > 1:
+        listed = ", ".join(map(str, homes))
+        raise StateError(f"expected the streams of one method and model, got those of several: {listed}")
+    with ExitStack() as locks:
+        for home in old:
+            locks.callback(FolderLock(home / "lock", wait=wait).release)
+        for home in homes:
+            for stream, name in _streams(home):
+                _move(stream, home, replica_folder(folder, owner(name, replicas)))
+
+
+def _move(stream: Path, home: Path, target: Path) -> None:
+    """Move the folder of a stream, and tell a folder that is new whose streams it holds."""
+    if target == home:
+        return
+    (target / "streams").mkdir(parents=True, exist_ok=True)
+    if not (target / _FACTS).exists():
+        with whole_file(target / _FACTS) as partial:
+            partial.write_bytes((home / _FACTS).read_bytes())
+    if (target / "streams" / stream.name / "stream.json").exists():
+        raise StateError(f"{stream}: expected the stream in one folder, got it in {target} as well")
+    stream.rename(target / "streams" / stream.name)
+
+
+def _identity(home: Path) -> str:
+    try:
+        return json.dumps(json.loads((home / _FACTS).read_text())["identity"], sort_keys=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{home / _FACTS}: expected the facts of a service: {error}") from error
+
+
+def _streams(home: Path) -> list[tuple[Path, str]]:
+    """The folders of the streams, with the names of the streams."""
+    found = [(path.parent, _name(path)) for path in sorted((home / "streams").glob("*/stream.json"))]
+    return [(path, name) for path, name in found if name is not None]
+
+
+def _name(path: Path) -> str | None:
+    """The name of a stream; None for a damaged file, which a service does not take for a stream either."""
+    try:
+        return str(json.loads(path.read_text())["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,206 @@
+"""The state folder of a service: one process at a time, a folder for each stream, two states of each."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from equipoise.adapter import Adapter
+from equipoise.core.checkpoint import check_identity, encoded
+from equipoise.errors import StateError
+from equipoise.files import read_tensors, whole_file, write_tensors
+from equipoise.production.server.errors import StorageError
+from equipoise.production.server.folder_lock import FolderLock
+
+_KIND, _VERSION = "equipoise stream", 1
+FACTS = ("stream", "guard", "monitor", "events")
+KEPT = 2
+"""The number of states of a stream that are kept: the older one stands in for a newest that is damaged."""
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The state of a stream as a file holds it.
+
+    Attributes:
+        tensors: everything that adaptation changes, as `Adapter.load_state_dict` takes it.
+        facts: everything else, as JSON holds it; "stream" has the few numbers that are always in memory.
+    """
+
+    tensors: Mapping[str, Tensor]
+    facts: dict[str, Any]
+
+
+class StateFolder:
+    """The folder of a service, locked while it is open.
+
+    Args:
+        path: of the folder; made where it is not there.
+        adapter: whose streams are kept; a folder of another method or model is refused with StateError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], adapter: Adapter) -> None:
+        self.path = Path(path)
+        self._streams = self.path / "streams"
+        try:
+            self._streams.mkdir(parents=True, exist_ok=True)
+            self._lock = FolderLock(self.path / "lock")
+        except OSError as error:
+            raise StorageError(f"{self.path}: the state folder cannot be used: {error}") from error
+        try:
+            _remove_partial(self.path)
+            self.facts = self._opened(adapter)
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, adapter: Adapter) -> dict[str, Any]:
+        """The facts of the service; checks that the folder is of this adapter, or makes it so."""
+        own, path = adapter._identity, self.path / "service.json"
+        if not path.exists():
+            if any(self._streams.iterdir()):
+                raise StateError(f"{path}: expected the file that says whose streams these are, got none")
+            self.write_facts({"identity": own})
+        try:
+            facts = dict(json.loads(path.read_text()))
+            identity = dict(facts["identity"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"{path}: expected the facts of a service, got a damaged file: {error}"
+            ) from error
+        try:
+            check_identity(encoded(identity), own)
+        except StateError as error:
+            raise StateError(f"{self.path}: the streams are of another service: {error}") from error
+        return facts
+
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
+        """Write the facts of the service."""
+        with whole_file(self.path / "service.json") as partial:
+            partial.write_text(json.dumps(dict(facts)))
+
+    def stream(self, name: str) -> "StreamFolder":
+        """The folder of a stream; not made before something is written."""
+        return StreamFolder(self._streams / folder_name(name), name)
+
+    def streams(self) -> Iterator["StreamFolder"]:
+        """The folders of all streams."""
+        for path in sorted(self._streams.iterdir()):
+            name = _name_in(path)  # none: a crash before the stream had answered anything, or damage
+            if name is not None and path.name == folder_name(name):
+                yield StreamFolder(path, name)
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.release()
+
+
+class StreamFolder:
+    """The folder of one stream.
+
+    Attributes:
+        path: of the folder.
+        name: of the stream.
+        snapshots: where the guard keeps its snapshots.
+        labels: the path of the journal.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self.snapshots, self.labels = path / "snapshots", path / "labels.jsonl"
+
+    def make(self) -> None:
+        """Make the folder, and the file with the name of the stream if it is missing or damaged."""
+        if _name_in(self.path) != self.name:
+            self.path.mkdir(exist_ok=True)
+            with whole_file(self.path / "stream.json") as partial:
+                partial.write_text(json.dumps({"name": self.name}))
+
+    @property
+    def used(self) -> bool:
+        """Whether the folder holds states or labels."""
+        return bool(self._states()) or self.labels.exists()
+
+    def remove(self) -> None:
+        """Delete the folder with everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def remove_snapshots(self) -> None:
+        """Delete the guard's snapshots."""
+        shutil.rmtree(self.snapshots, ignore_errors=True)
+
+    def _states(self) -> list[tuple[int, Path]]:
+        """The states, newest first."""
+        numbered = ((re.fullmatch(r"state-(\d+)\.safetensors", path.name), path) for path in self._files())
+        return sorted(((int(found[1]), path) for found, path in numbered if found), reverse=True)
+
+    def _files(self) -> list[Path]:
+        return list(self.path.iterdir()) if self.path.is_dir() else []
+
+    def write(self, state: StoredState) -> None:
+        """Write a state; OSError if that fails, and the older ones are as they were."""
+        self.make()
+        _remove_partial(self.path)
+        states = self._states()
+        newest = self.path / f"state-{states[0][0] + 1 if states else 1}.safetensors"
+        write_tensors(
+            newest, _KIND, _VERSION, state.tensors, {n: json.dumps(f) for n, f in state.facts.items()}
+        )
+        for _, path in states[KEPT - 1 :]:
+            path.unlink(missing_ok=True)
+
+    def read(self) -> Iterator[StoredState | StateError]:
+        """The states, newest first; an error in the place of one that is damaged."""
+        for _, path in self._states():
+            yield _read(path)
+
+    def facts(self) -> dict[str, Any]:
+        """The few numbers of the newest state, without a check of the rest; empty where there are none."""
+        return next(filter(None, (_facts(path) for _, path in self._states())), {})
+
+
+def _name_in(folder: Path) -> str | None:
+    """The name of the stream of a folder; None where the file that has it cannot be read."""
+    try:
+        return str(json.loads((folder / "stream.json").read_text())["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _remove_partial(folder: Path) -> None:
+    """Delete the files that a killed process has written in part; nobody else writes to the folder."""
+    for path in folder.glob(".*.partial"):
+        path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> StoredState | StateError:
+    try:
+        tensors, text = read_tensors(path, _KIND, _VERSION)
+        return StoredState(tensors, {name: json.loads(text[name]) for name in FACTS})
+    except StateError as error:
+        return error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return StateError(f"{path}: damaged: {error}")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return dict(json.loads((opened.metadata() or {})["stream"]))
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return {}  # it is reported when the stream is read
+
+
+def folder_name(stream: str) -> str:
+    """A file name for any text: the letters that are safe everywhere, and a hash of all of them."""
+    readable = re.sub(r"[^a-z0-9]+", "-", stream.lower()).strip("-")[:40]
+    digest = hashlib.blake2b(stream.encode(), digest_size=8).hexdigest()
+    return f"{readable or 'stream'}-{digest}"

@@ -1,0 +1,287 @@
+"""The streams of a service in memory and on disk, and the one whose state is in the adapter."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from equipoise.adapter import Adapter
+from equipoise.core.state import Snapshot
+from equipoise.errors import EquipoiseError, StateError
+from equipoise.network.named_tensors import part, prefixed
+from equipoise.production.guard.guarded import Guarded
+from equipoise.production.monitor import Monitor
+from equipoise.production.server.answers import AnswerLog, token_of
+from equipoise.production.server.errors import StorageError, TooManyStreamsError
+from equipoise.production.server.interface import GuardEvent
+from equipoise.production.server.journal import LabelEntry
+from equipoise.production.server.limits import Limits
+from equipoise.production.server.served_stream import Guard, Live, Stream
+from equipoise.production.server.store import StateFolder, StoredState, StreamFolder
+from equipoise.production.server.unguarded import Unguarded
+
+WINDOW = 500
+"""The samples that a stream's gauges are of, and that its monitor keeps."""
+
+
+_Result = TypeVar("_Result")
+
+
+class Residents:
+    """All streams of a service; one thread uses it at a time.
+
+    The state of one stream is in the adapter, and is taken out when another comes. The streams that were used
+    least recently go to disk when there are more than `limits.resident`.
+
+    Attributes:
+        streams: by name, in memory or not.
+    """
+
+    def __init__(
+        self, adapter: Adapter, folder: StateFolder, answers: AnswerLog, limits: Limits, *, guarded: bool
+    ) -> None:
+        self._adapter, self._folder, self._limits, self._guarded = adapter, folder, limits, guarded
+        self._answers = answers
+        adapter.reset()
+        self._fresh = adapter.snapshot()
+        self._heat, self._accuracy = adapter.source_temperature, adapter.source_accuracy
+        self._live: OrderedDict[str, Stream] = OrderedDict()
+        self._current: Stream | None = None
+        self.streams: dict[str, Stream] = {each.name: _listed(each) for each in folder.streams()}
+
+    # ------------------------------------------------------------------ memory
+
+    def bring(self, stream: Stream) -> Live:
+        """Bring the state of a stream into the adapter."""
+        live = stream.live or self._load(stream)
+        if self._current is not stream:
+            self._park()
+            self._adapter.restore(self._fresh if live.parked is None else live.parked)
+            live.parked, self._current = None, stream
+        stream.used = time.monotonic()
+        self._live[stream.name] = stream
+        self._live.move_to_end(stream.name)
+        self._evict_surplus()
+        return live
+
+    def look(self, stream: Stream, call: Callable[[Stream, Live], _Result]) -> _Result:
+        """Call a function with a stream; one on disk is read for it, and does not take another's memory."""
+        if stream.live is not None:
+            return call(stream, stream.live)
+        live = self._load(stream)
+        self._live[stream.name] = stream
+        self._live.move_to_end(stream.name, last=False)
+        try:
+            return call(stream, live)
+        finally:
+            self.evict(stream)
+
+    def _park(self) -> None:
+        """Take the state of the current stream out of the adapter."""
+        if self._current is not None and self._current.live is not None:
+            self._current.live.parked = self._adapter.snapshot()
+        self._current = None
+
+    def create(self, name: str, shape: tuple[int, ...]) -> Stream:
+        """Make a stream that starts from the source model; one whose name was lost on disk goes on."""
+        if len(self.streams) >= self._limits.streams:
+            raise TooManyStreamsError(f"there are {len(self.streams)} streams, and no more are taken")
+        folder = self._folder.stream(name)
+        if folder.used:
+            folder.make()
+            self.streams[name] = _listed(folder)
+            return self.streams[name]
+        stream = Stream(name, folder, shape)
+        stream.source_temperature, stream.source_accuracy = self._heat, self._accuracy
+        self._park()
+        self._adapter.restore(self._fresh)
+        stream.live, self._current = self._new(stream), stream
+        self.streams[name] = stream
+        return stream
+
+    def discard(self, stream: Stream) -> None:
+        """Delete a stream that has answered nothing, unless its folder holds earlier states or labels."""
+        if stream.folder.used:
+            return
+        if stream is self._current:
+            self._current = None
+        self._live.pop(stream.name, None)
+        del self.streams[stream.name]
+        stream.folder.remove()
+
+    def _new(self, stream: Stream) -> Live:
+        """Guard and monitor of a stream whose state is in the adapter."""
+        stream.folder.make()
+        guard: Guard = (
+            Guarded(self._adapter, folder=stream.folder.snapshots)
+            if self._guarded
+            else Unguarded(self._adapter)
+        )
+        return Live(guard, Monitor(self._adapter, window=WINDOW, stream=stream.name, keep=WINDOW))
+
+    def _evict_surplus(self) -> None:
+        surplus = len(self._live) - self._limits.resident
+        for stream in list(self._live.values())[: max(surplus, 0)]:
+            self.evict(stream)
+
+    def evict_idle(self) -> None:
+        """Evict the streams that have had no request for a while."""
+        while self._live:
+            oldest = next(iter(self._live.values()))
+            if time.monotonic() - oldest.used < self._limits.idle_seconds or not self.evict(oldest):
+                return
+
+    def evict(self, stream: Stream) -> bool:
+        """Write a stream to disk and free its memory; it stays, and False is returned, if that fails."""
+        if stream.unsaved and not self.try_save(stream):
+            return False
+        if stream is self._current:
+            self._current = None
+        stream.live = None
+        self._live.pop(stream.name, None)
+        return True
+
+    # ------------------------------------------------------------------ disk
+
+    def save(self, stream: Stream) -> None:
+        """Write the state of a stream that is in memory; StorageError if that fails."""
+        live = stream.live
+        if live is None:
+            return
+        snapshot = self._adapter.snapshot() if stream is self._current else live.parked
+        monitor = live.monitor.state()
+        tensors = {
+            **prefixed("adapter.", named(self._adapter.name, snapshot or self._fresh)),
+            **prefixed("monitor.", monitor["tensors"]),
+        }
+        facts = {
+            "stream": stream.facts(),
+            "guard": live.guard.state(),
+            "monitor": monitor["numbers"],
+            "events": [vars(event) for event in live.events],
+        }
+        try:
+            stream.folder.write(StoredState(tensors, facts))
+            stream.journal.set_aside()
+        except OSError as error:
+            raise StorageError(f"the state of {stream.name!r} was not written: {error}") from error
+        stream.unsaved, live.saved = 0, live.newest
+
+    def try_save(self, stream: Stream) -> bool:
+        """Write the state of a stream; an event says so if that fails, for lack of memory too."""
+        try:
+            self.save(stream)
+        except StorageError as error:
+            stream.event("storage", "disk", str(error))
+            return False
+        except Exception as error:
+            stream.event("storage", "error", f"the state was not written: {type(error).__name__}: {error}")
+            return False
+        return True
+
+    def save_all(self) -> None:
+        """Write every stream that has changed; StorageError, after the last one, if that failed for some."""
+        failed = [s.name for s in list(self._live.values()) if s.unsaved and not self.try_save(s)]
+        if failed:
+            raise StorageError(f"not written: {', '.join(failed[:5])} ({len(failed)} streams)")
+
+    def _load(self, stream: Stream) -> Live:
+        """Guard, monitor and state of a stream from disk: the newest that can be read, or a reset."""
+        self._park()
+        damage: list[str] = []
+        live = self._newest(stream, damage)
+        found, judges = "an older one is used", True
+        if live is None:
+            self._adapter.restore(self._fresh)
+            stream.folder.remove_snapshots()  # of a course that is lost: a rollback to them would go forward
+            live, found = self._new(stream), "the stream starts anew"
+            stream.labels, stream.shape, judges = 0, (), not damage
+        stream.live, self._current = live, stream
+        if damage:
+            stream.event("storage", "disk", f"a saved state cannot be read, {found}: {damage[0]}")
+            stream.unsaved += 1
+        self._replay(stream, judges=judges)
+        return live
+
+    def _newest(self, stream: Stream, damage: list[str]) -> Live | None:
+        """A stream as the newest state on disk that can be read has it; `damage` gets the others' errors."""
+        for state in stream.folder.read():
+            found = state if isinstance(state, StateError) else self._fitting(stream, state)
+            if isinstance(found, Live):
+                return found
+            damage.append(str(found))
+        return None
+
+    def _fitting(self, stream: Stream, state: StoredState) -> Live | EquipoiseError:
+        """A stream as a stored state has it, with the adapter in that state; or why it does not fit."""
+        try:
+            return self._loaded(stream, state)
+        except EquipoiseError as error:
+            return error
+
+    def _loaded(self, stream: Stream, state: StoredState) -> Live:
+        self._adapter.restore(self._fresh)
+        self._adapter.load_state_dict(part(state.tensors, "adapter."))
+        live = self._new(stream)
+        try:
+            facts = state.facts
+            light = facts["stream"]
+            if facts["guard"]:  # else the state of a service without a guard: this guard begins with it
+                live.guard.load(facts["guard"])
+            live.monitor.load({"numbers": facts["monitor"], "tensors": part(state.tensors, "monitor.")})
+            live.events.extend(GuardEvent(**event) for event in facts["events"])
+            live.saved = live.newest
+            live.reported = live.guard.events[-1] if live.guard.events else None
+            read = Stream.from_facts(stream.folder, light)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"not the state of a stream: {error!r}") from error
+        for name in read.facts():
+            setattr(stream, name, getattr(read, name))
+        return live
+
+    def _replay(self, stream: Stream, *, judges: bool) -> None:
+        """Take the labels that were acknowledged after the state was written, or all where there is none.
+
+        Args:
+            stream: that was read.
+            judges: whether the guard gets them: not those of a model that was lost by damage.
+        """
+        for entry in list(stream.journal.entries(stream.labels)):
+            self._answers.mark(entry.request, entry.labels)  # they may come again: never acknowledged
+            self.learn_labels(stream, entry, judges=judges)
+
+    def learn_labels(self, stream: Stream, entry: LabelEntry, *, judges: bool = True) -> None:
+        """Give labels that are in the journal to the monitor and, where it judges by them, to the guard."""
+        stream.labels = entry.number
+        stream.unsaved += 1
+        live, answered = stream.live, entry.answered
+        if live is None:
+            return
+        if judges and answered.adapted is not None and answered.source is not None:
+            both = {"logits": answered.adapted, "source_logits": answered.source}
+            live.guard.label(torch.tensor(entry.labels), **both, batch=answered.batch)
+        live.monitor.label(token_of(entry.request), entry.labels, logits=answered.given)
+        live.changes += 1
+
+
+def _listed(folder: StreamFolder) -> Stream:
+    """A stream on disk, with the numbers in the header of its newest state; the checksum is not read."""
+    try:
+        return Stream.from_facts(folder, folder.facts())
+    except TypeError:
+        return Stream.from_facts(folder, {})  # it is reported when the stream is read
+
+
+def named(method: str, snapshot: Snapshot) -> dict[str, Tensor]:
+    """The tensors of a snapshot by the names of `Adapter.state_dict`."""
+    parts: dict[str, Any] = {
+        "model": snapshot.model,
+        "memory": snapshot.memory,
+        "temperature": snapshot.temperature,
+        "counts": {name: torch.tensor(count) for name, count in snapshot.counts.items()},
+    }
+    flat = {f"{kind}.{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
+    return prefixed(f"{method}.", flat | ({} if snapshot.random is None else {"random": snapshot.random}))

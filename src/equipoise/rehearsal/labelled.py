@@ -1,0 +1,275 @@
+"""Labelled samples for a rehearsal, taken from a loader and checked."""
+
+from collections.abc import Iterable, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from tqdm import tqdm
+
+from equipoise.errors import BatchError, RehearsalError
+from equipoise.network.inputs import LABELS, InputsFunction, loaded_batch, without_labels
+from equipoise.network.nested import leaves, map_leaves
+from equipoise.rehearsal.batching import labelled_batches, tensor_cure
+
+FEWEST_SAMPLES = 100
+"""Samples below which a rehearsal would learn noise."""
+
+Inputs: TypeAlias = Tensor | tuple[Any, ...] | dict[str, Any]
+"""Inputs of a model, a row for each sample: a tensor, several by position, or a dict by keyword."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Samples with labels.
+
+    Attributes:
+        inputs: a row for each sample.
+        labels: the classes, on the CPU.
+    """
+
+    inputs: Inputs
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, rows: Tensor) -> "Labelled":
+        """The samples of these rows, in their order."""
+        return Labelled(mapped(self.inputs, lambda tensor: tensor[rows]), self.labels[rows])
+
+    def near(self, device: torch.device) -> "Labelled":
+        """The samples on a GPU, where every stream needs them, if an eighth of its free memory is enough.
+
+        Otherwise, and on other devices, the samples as they are.
+        """
+        needed = sum(tensor.nbytes for tensor in tensors_of(self.inputs))
+        if device.type != "cuda" or needed > torch.cuda.mem_get_info(device)[0] / 8:
+            return self
+        return Labelled(mapped(self.inputs, lambda tensor: tensor.to(device)), self.labels)
+
+
+def mapped(inputs: Inputs, function: Any) -> Inputs:
+    """Inputs with a function applied to each tensor."""
+    changed: Inputs = map_leaves(inputs, lambda _, tensor: function(tensor))
+    return changed
+
+
+def tensors_of(inputs: Inputs) -> list[Tensor]:
+    """The tensors of inputs."""
+    return list(leaves(inputs).values())
+
+
+def take(
+    loader: Iterable[Any] | Dataset[Any],
+    samples: int,
+    seed: int,
+    progress: bool,
+    model: nn.Module | None = None,
+    inputs: InputsFunction | None = None,
+) -> Labelled:
+    """Up to `samples` labelled samples of a loader, in random order, as the arguments of a model.
+
+    A pair (x, y) is one batch; of a data set of known length, as many items as are needed are read.
+    A loader of known length is read to its end and every sample has the same chance (a data set may be sorted
+    by class); one without is read until there are enough. A DataLoader that shuffles does so by the seed,
+    unless it has a generator of its own. Batches without samples are left out.
+    """
+    loader = labelled_batches(loader, samples, seed)
+    draw, taken, seen = torch.Generator().manual_seed(seed), _Reservoir(samples), 0
+    ends = _has_length(loader)
+    bar = tqdm(loader, desc="reading labelled samples", unit="batch", leave=False) if progress else loader
+    with torch.random.fork_rng(devices=[]):  # torch's DataLoader draws from the global random state
+        torch.manual_seed(seed)
+        for item in bar:
+            own, labels = _split(item)
+            if _is_empty(own, labels):
+                continue
+            part = _checked(own, labels, model, inputs)
+            seen += len(part)
+            taken.add(part, draw)
+            if seen >= samples and not ends:
+                break
+    if seen < FEWEST_SAMPLES:
+        raise RehearsalError(
+            f"expected at least {FEWEST_SAMPLES} labelled samples, better 1,000 to 2,000, got {seen}"
+            + ("" if seen else " (an iterator already used up?)")
+        )
+    found = taken.result()
+    found = found.select(torch.randperm(len(found), generator=draw))
+    if len(found.labels.unique()) < 2:
+        raise RehearsalError(
+            f"expected samples of at least two classes, got class {int(found.labels[0])} alone; is the "
+            "loader sorted by class? Use shuffle=True"
+        )
+    return found
+
+
+def _has_length(loader: Iterable[Any]) -> bool:
+    """Whether a loader knows its length; a DataLoader of a stream has `__len__`, and raises there."""
+    try:
+        return isinstance(loader, Sized) and len(loader) >= 0
+    except TypeError:
+        return False
+
+
+def _is_empty(own: Any, labels: Any) -> bool:
+    """Whether a batch has neither labels nor rows of inputs."""
+    try:
+        rows = [len(labels), *(len(leaf) for leaf in leaves(own).values() if isinstance(leaf, Tensor))]
+    except TypeError:  # no rows at all: refused with a reason later
+        return False
+    return not any(rows)
+
+
+def _checked(own: Any, labels: Any, model: nn.Module | None, function: InputsFunction | None) -> Labelled:
+    inputs = _arguments(own, model, function)
+    if not tensors_of(inputs) or not all(isinstance(tensor, Tensor) for tensor in tensors_of(inputs)):
+        kind = type(own).__name__
+        raise RehearsalError(
+            f"expected inputs as a tensor, or a tuple or dict of tensors, got {kind}{_inputs_cure(own)}"
+        )
+    try:
+        labels = torch.as_tensor(np.array(labels) if hasattr(labels, "to_numpy") else labels)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise RehearsalError(
+            f"expected labels as whole numbers of shape (N,), got {type(labels).__name__}: {error}"
+        ) from error
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise RehearsalError(
+            f"expected labels as whole numbers of shape (N,), got {labels.dtype} {tuple(labels.shape)}"
+            f"{_labels_cure(labels)}"
+        )
+    for place, tensor in enumerate(tensors_of(inputs)):
+        if tensor.ndim < 1 or len(tensor) != len(labels):
+            raise RehearsalError(
+                f"expected a row of inputs for each of {len(labels)} labels, got shape {tuple(tensor.shape)}"
+            )
+        # As in a batch for an adapter: attention masks, which come after the input proper, may have -inf.
+        fine = tensor.isfinite() if place == 0 else tensor < torch.inf
+        if tensor.is_floating_point() and not bool(fine.all()):
+            raise RehearsalError(
+                "expected finite inputs, got some that are NaN or infinite: fill in missing values as in "
+                "production, with the mean of the training data for example; an adapter sets rows with NaN "
+                "aside"
+            )
+    return Labelled(mapped(inputs, lambda tensor: tensor.detach().cpu()), labels.long().cpu())
+
+
+def _labels_cure(labels: Tensor) -> str:
+    """What makes labels of shape (N,) of others, or that these are none of a classifier."""
+    whole = not labels.is_complex() and bool(
+        (labels == labels.round()).all() if labels.is_floating_point() else True
+    )
+    if labels.ndim == 0:
+        return "; a loader yields batches: put a data set into a DataLoader"
+    if labels.ndim == 1 and whole:
+        return ": labels.long() makes whole numbers of them"
+    if labels.ndim == 2 and labels.shape[1] == 1 and whole:
+        return ": labels.squeeze(1).long() makes such labels of them"
+    if (
+        labels.ndim == 2
+        and whole
+        and bool(((labels == 0) | (labels == 1)).all() & (labels.sum(1) == 1).all())
+    ):
+        return ": rows of one 1 are labels.argmax(1)"
+    return "; equipoise is for classifiers with one class for a sample, not for several labels or regression"
+
+
+def _inputs_cure(own: Any) -> str:
+    """What makes tensors of inputs that are arrays."""
+    found = leaves(tuple(own) if isinstance(own, list) else dict(own) if isinstance(own, Mapping) else own)
+    return next(filter(None, map(tensor_cure, found.values())), "")
+
+
+def _split(item: Any) -> tuple[Any, Any]:
+    """The inputs and the labels of an item of a loader: a pair, or a dict with an entry for labels."""
+    if isinstance(item, Mapping):
+        named = [name for name in LABELS if name in item]
+        if len(named) != 1:
+            came = ", ".join(map(str, item))
+            raise RehearsalError(
+                f"expected labels under one of 'labels' and 'label', got a dict with {came}: a rehearsal "
+                "needs labels; yield (inputs, labels), or name the entry so"
+            )
+        return without_labels(item), item[named[0]]
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        several = isinstance(item, (tuple, list))
+        came = f"{len(item)} of them" if several else type(item).__name__
+        cure = "; several inputs as ((first, second), labels)" if several and len(item) > 2 else ""
+        if not several:
+            cure = "; all samples at once are (x, y), with a class for each row of x in y"
+        raise RehearsalError(
+            f"expected the loader to yield (inputs, labels), got {came}: a rehearsal needs labels{cure}"
+        )
+    return item[0], item[1]
+
+
+def _arguments(own: Any, model: nn.Module | None, function: InputsFunction | None) -> Inputs:
+    """The model's arguments; text and other entries of a dict that are no tensors are left out."""
+    if isinstance(own, Mapping) and function is None:
+        own = {str(name): tensor for name, tensor in own.items() if isinstance(tensor, Tensor)}
+    if model is None or (isinstance(own, Mapping) and not own):
+        return tuple(own) if isinstance(own, list) else own
+    try:
+        batch = loaded_batch(model, (own, None), function)
+    except BatchError as error:
+        raise RehearsalError(f"{error}{_inputs_cure(own) if function is None else ''}") from error
+    if batch.kwargs:
+        return batch.kwargs
+    return batch.args[0] if len(batch.args) == 1 and isinstance(batch.args[0], Tensor) else batch.args
+
+
+class _Reservoir:
+    """A uniform choice of rows that come batch by batch (Vitter's algorithm R).
+
+    Memory grows with the rows that come, to twice as much each time, and never beyond `most`.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._seen = most, 0
+        self._like: Inputs = ()
+        self._rows: dict[str, Tensor] = {}
+        self._labels = torch.zeros(0, dtype=torch.int64)
+
+    def add(self, part: Labelled, draw: torch.Generator) -> None:
+        """Choose from a batch."""
+        came = leaves(part.inputs)
+        if not self._rows:
+            self._like = part.inputs
+            self._rows = {name: tensor[:0] for name, tensor in came.items()}
+        kinds = [{name: (t.shape[1:], t.dtype) for name, t in each.items()} for each in (self._rows, came)]
+        if kinds[0] != kinds[1]:
+            raise RehearsalError(f"expected inputs of one shape in all batches: {kinds[0]}, then {kinds[1]}")
+        self._make_room(self._seen + len(part))
+        for row in range(len(part)):
+            self._seen += 1
+            place = self._seen - 1
+            if place >= self._most:
+                place = int(torch.randint(self._seen, (), generator=draw))
+            if place < self._most:
+                self._labels[place] = part.labels[row]
+                for name, tensor in came.items():
+                    self._rows[name][place] = tensor[row]
+
+    def _make_room(self, rows: int) -> None:
+        if (needed := min(rows, self._most)) > len(self._labels):
+            room = min(max(needed, 2 * len(self._labels)), self._most)
+            self._labels = _enlarged(self._labels, room)
+            self._rows = {name: _enlarged(tensor, room) for name, tensor in self._rows.items()}
+
+    def result(self) -> Labelled:
+        """The rows that were chosen."""
+        count = min(self._seen, self._most)
+        inputs = map_leaves(self._like, lambda name, _: self._rows[name][:count])
+        return Labelled(inputs, self._labels[:count])
+
+
+def _enlarged(tensor: Tensor, rows: int) -> Tensor:
+    """A tensor with more rows, the first of which are as they were."""
+    larger = tensor.new_empty(rows, *tensor.shape[1:])
+    larger[: len(tensor)] = tensor
+    return larger

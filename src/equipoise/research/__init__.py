@@ -1,0 +1,3 @@
+"""Data sets, models, experiments and their reports."""
+
+from equipoise.research import models as models

@@ -1,0 +1,125 @@
+"""The 15 corruptions under one function: of which images, by which, how badly, with which seeds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import index
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.errors import OptionError
+from equipoise.options import integer, one_of
+from equipoise.research.data.corruptions import digital, noise
+from equipoise.research.data.corruptions.arrays import Pixels, generators
+from equipoise.research.data.corruptions.defocus import defocus_blur
+from equipoise.research.data.corruptions.elastic import elastic_transform
+from equipoise.research.data.corruptions.fog import fog
+from equipoise.research.data.corruptions.frost import frost
+from equipoise.research.data.corruptions.glass import glass_blur
+from equipoise.research.data.corruptions.motion import motion_blur
+from equipoise.research.data.corruptions.snow import snow
+from equipoise.research.data.corruptions.tables import CORRUPTIONS, TIERS, constants
+from equipoise.research.data.corruptions.zoom import zoom_blur
+
+SMALLEST = 8  # pixels of a side
+_TOGETHER = 16 * 64 * 64  # pixels that are worked on at once: more take longer, for want of cache
+
+# Functions of images, generators and constants.
+RANDOM: Mapping[str, Callable[..., Pixels]] = MappingProxyType(
+    {
+        "gaussian_noise": noise.gaussian_noise,
+        "shot_noise": noise.shot_noise,
+        "impulse_noise": noise.impulse_noise,
+        "glass_blur": glass_blur,
+        "motion_blur": motion_blur,
+        "snow": snow,
+        "frost": frost,
+        "fog": fog,
+        "elastic_transform": elastic_transform,
+    }
+)
+
+# Functions of images and constants.
+DETERMINISTIC: Mapping[str, Callable[..., Pixels]] = MappingProxyType(
+    {
+        "defocus_blur": defocus_blur,
+        "zoom_blur": zoom_blur,
+        "brightness": digital.brightness,
+        "contrast": digital.contrast,
+        "pixelate": digital.pixelate,
+        "jpeg_compression": digital.compressed,
+    }
+)
+
+
+def corrupt(images: NDArray[np.uint8], name: str, tier: int, seeds: Sequence[int]) -> NDArray[np.uint8]:
+    """Corrupt images (N, H, W, 3), or grey ones (N, H, W, 1), each with the random numbers of its own seed.
+
+    What becomes of an image depends on its pixels, the corruption's name, the tier (1 to 5) and its seed, and
+    on nothing else, to the bit: not on the other images, nor on any global state. Values are computed in
+    float32, rounded to the nearest level and clipped (the original rounds down). `tables.constants` has what
+    a tier is at other sizes than 64 and 32 pixels. A grey image is corrupted as one of three equal channels,
+    of which green is kept: noise is as strong as in a channel of a colour image.
+
+    Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
+    Perturbations", ICLR 2019.
+    """
+    _check_images(images)
+    one_of("name", name, CORRUPTIONS)
+    tier = integer("tier", tier, low=TIERS[0], high=TIERS[-1])
+    checked = _checked_seeds(seeds, len(images))
+    height, width = images.shape[1:3]
+    values = constants(name, tier, min(height, width))
+    together = max(1, _TOGETHER // (height * width))
+    corrupted = np.empty(images.shape, dtype=np.uint8)
+    for start in range(0, len(images), together):
+        part = slice(start, start + together)
+        batch = _in_colour(images[part])
+        if name in RANDOM:
+            made = RANDOM[name](batch, generators(name, checked[part]), *values)
+        else:
+            made = DETERMINISTIC[name](batch, *values)
+        corrupted[part] = _in_channels(made, images.shape[3])
+    return corrupted
+
+
+def jpeg(images: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
+    """Encode each image as JPEG of a quality from 1 to 100 and decode it; the official files have 85."""
+    _check_images(images)
+    made = digital.compressed(_in_colour(images), integer("quality", quality, low=1, high=100))
+    return _in_channels(made, images.shape[3])
+
+
+def _in_colour(images: NDArray[np.uint8]) -> Pixels:
+    """Three channels, in one block of memory."""
+    return np.ascontiguousarray(np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images)
+
+
+def _in_channels(images: Pixels, channels: int) -> NDArray[np.uint8]:
+    """The green channel for a grey image, else all."""
+    return images[..., 1:2] if channels == 1 else images
+
+
+def _check_images(images: NDArray[np.uint8]) -> None:
+    expected = (
+        "expected images as a uint8 array (N, H, W, 3) or (N, H, W, 1) "
+        f"with sides of {SMALLEST} pixels or more"
+    )
+    if not isinstance(images, np.ndarray):
+        raise OptionError(f"{expected}, got {type(images).__name__}")
+    right = images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] in (1, 3)
+    if not right or min(images.shape[1:3]) < SMALLEST:
+        raise OptionError(f"{expected}, got {images.dtype} of shape {images.shape}")
+
+
+def _checked_seeds(seeds: Sequence[int], count: int) -> list[int]:
+    expected = f"expected seeds as {count} whole numbers >= 0, one for each image"
+    try:
+        checked = [index(seed) for seed in seeds]
+    except TypeError:
+        raise OptionError(f"{expected}, got {seeds!r}") from None
+    if len(checked) != count:
+        raise OptionError(f"{expected}, got {len(checked)}")
+    if min(checked, default=0) < 0:
+        raise OptionError(f"{expected}, got {min(checked)}")
+    return checked

@@ -1,0 +1,98 @@
+"""Streams of images that are gathered batch by batch, and corrupted on the way for "changing"."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import DataError
+from equipoise.options import integer
+from equipoise.research.data.image_streams.changing import Changing
+from equipoise.research.data.image_streams.no_class import without_class
+from equipoise.research.data.images import Images
+from equipoise.research.data.making import seed_of
+from equipoise.streams.make import KINDS, configured, draw_stream
+from equipoise.streams.places import Kind, KindName, starts_of
+from equipoise.streams.stream import Stream
+
+ImageKindName: TypeAlias = KindName | Literal["changing"]
+"""The name of a kind of stream of images (`order` in recipes and results); docs/streams.md shows each."""
+
+IMAGE_KINDS: Mapping[str, type[Kind]] = MappingProxyType({**KINDS, "changing": Changing})
+
+Change: TypeAlias = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]
+"""A function of images uint8 (N, channels, height, width), their places in the stream and a seed of each."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageStream(Stream):
+    """An order of the images of one domain or of several, by `make_image_stream`.
+
+    Attributes:
+        change: of the images when they are gathered, for "changing".
+    """
+
+    change: Change | None = None
+
+    def batches(self, images: Images | Sequence[Images], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images float32 (N, channels, height, width) from 0 to 255 and labels int64 (N,), batch by batch.
+
+        An image of a place is the same whatever the size of the batches; nothing larger than a batch is held.
+
+        Args:
+            images: of each domain, those whose labels the stream was made from.
+            size: of a batch; the last one may be smaller.
+        """
+        domains = [images] if isinstance(images, Images) else list(images)
+        starts = self._checked_starts(domains)
+        size = integer("size", size, low=1)
+        return (self._batch(domains, starts, places) for places in torch.arange(len(self)).split(size))
+
+    def _batch(self, domains: Sequence[Images], starts: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        rows, of_domain = self.rows[places], self.domains[places]
+        seeds = [seed_of(f"place {place} of stream {self.seed}") for place in places.tolist()]
+        sizes = torch.tensor([len(domain) for domain in domains])[of_domain]
+        # An image of no class is made from one of its domain.
+        within = torch.where(rows < 0, torch.tensor(seeds) % sizes, rows - starts[of_domain])
+        pixels = torch.empty((len(places), *domains[0].pixels.shape[1:]), dtype=torch.uint8)
+        labels = torch.empty(len(places), dtype=torch.int64)
+        for domain in of_domain.unique().tolist():
+            here = of_domain == domain
+            pixels[here] = domains[domain].pixels[within[here]]
+            labels[here] = domains[domain].labels[within[here]]
+        if bool((none := rows < 0).any()):
+            at = none.nonzero().flatten().tolist()
+            pixels[none] = without_class(pixels[none], [seeds[place] for place in at])
+            labels[none] = -1
+        if self.change is not None:
+            pixels = self.change(pixels, places.tolist(), seeds)
+        return pixels.float(), labels
+
+    def _checked_starts(self, domains: Sequence[Images]) -> Tensor:
+        """The first row of each domain; DataError for images that the stream was not made of."""
+        self.check_sizes([len(domain) for domain in domains])
+        shapes = {tuple(domain.pixels.shape[1:]) for domain in domains}
+        if len(shapes) > 1:
+            raise DataError(f"expected domains with images of one shape, got {sorted(shapes)}")
+        return torch.tensor(starts_of(self.sizes))
+
+
+def make_image_stream(
+    labels: Sequence[Tensor], kind: ImageKindName, seed: int, *, names: Sequence[str] = (), **options: Any
+) -> ImageStream:
+    """A stream of the images with these labels: a kind of `streams.make_stream`, or "changing".
+
+    Args:
+        labels: int64 (N,), of the images of each domain.
+        kind: of the order.
+        seed: of the order, and of images that are made.
+        names: of the domains, for the segments; "domain 1", "domain 2", … by default.
+        options: of the kind (`streams.make_stream`); transition, severity, length and paths of "changing".
+    """
+    order = configured(IMAGE_KINDS, kind, options)
+    stream = draw_stream(order, kind, labels, seed, names)
+    change = order.change(seed) if isinstance(order, Changing) else None
+    return ImageStream(**{field.name: getattr(stream, field.name) for field in fields(stream)}, change=change)

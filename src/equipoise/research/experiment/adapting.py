@@ -1,0 +1,265 @@
+"""One run: a method adapts to a stream, and its answers are scored for several cells."""
+
+import json
+import time
+import traceback
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from equipoise.adapter import Adapter
+from equipoise.calibration.novelty import Novelty
+from equipoise.calibration.temper import SourceView, Temper
+from equipoise.errors import ModelError
+from equipoise.factory import create
+from equipoise.functional import certainty_regularizer
+from equipoise.research.data.cache import read_stored
+from equipoise.research.experiment.bins import bin_stream
+from equipoise.research.experiment.estimates import stream_estimate
+from equipoise.research.experiment.plan import RunPlan
+from equipoise.research.experiment.rehearsals import rehearsed_temper, untempered_options
+from equipoise.research.experiment.repeatable import seeded
+from equipoise.research.experiment.schema import (
+    RAW,
+    REHEARSED,
+    Cell,
+    CellResult,
+    EstimatedAccuracy,
+    Provenance,
+    StreamSummary,
+)
+from equipoise.research.experiment.scoring import Divider, RawAnswer, oracle, quantiles, score
+from equipoise.research.experiment.source_model import SourceModel, model_path, pick_device, read_source_model
+from equipoise.research.experiment.stream_data import StreamData, read_stream
+from equipoise.research.experiment.tracing import trace_stream
+from equipoise.version import __version__
+
+if TYPE_CHECKING:
+    from equipoise.research.data.image_streams.image_stream import ImageKindName
+
+QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))
+"""Cells of the histogram of tau: four to a doubling, from a quarter to 128."""
+_HELD: dict[Hashable, StreamData] = {}
+"""The stream of the last run, by all that it depends on."""
+
+
+def run_cells(
+    run: RunPlan, models: Path, *, summarise: bool
+) -> tuple[StreamSummary | None, list[CellResult]]:
+    """The results of a run's cells, errors included, and the summary of its stream if `summarise` is set."""
+    started, cell = time.perf_counter(), run.any_cell
+    summary: StreamSummary | None = None
+    try:
+        trained, stream = _start(run, models)
+        if summarise:
+            summary = summarise_stream(run, trained, stream.logits[stream.labels >= 0])
+        able, rehearsed, results = _rehearse(run, trained, models)
+        with seeded(run.model.key, cell["stream"], cell["label"]):
+            results += _adapt(able, trained, stream, rehearsed) if able.cells else []
+        json.dumps(results, allow_nan=False)  # a score that is not a number is a failure, too
+    except Exception as error:
+        results = failed(run, error)
+    seconds = round((time.perf_counter() - started) / max(len(results), 1), 4)
+    for result in results:
+        result["made"]["seconds"] = seconds
+    return summary, results
+
+
+def failed(run: RunPlan, error: BaseException) -> list[CellResult]:
+    """The results of a run that raised an error."""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    results = [_result(key, cell, run.left_out) for key, cell in run.cells.items()]
+    for result in results:
+        result["status"], result["traceback"] = "failed", trace
+        result["error"] = f"{type(error).__name__}: {error}"
+    return results
+
+
+def _rehearse(
+    run: RunPlan, trained: SourceModel, models: Path
+) -> tuple[RunPlan, Temper | None, list[CellResult]]:
+    """The temper of a run's "rehearsed" cells, if it has any.
+
+    A failed rehearsal costs those cells alone: the run is returned without them, with their failed results.
+    """
+    others = [key for key, cell in run.cells.items() if cell["tempering"] != REHEARSED]
+    asking = run.without(others)
+    if not asking.cells:
+        return run, None, []
+    try:
+        return run, rehearsed_temper(asking.any_cell, run.model, trained, models), []
+    except Exception as error:
+        return run.without(asking.cells), None, failed(asking, error)
+
+
+def summarise_stream(run: RunPlan, trained: SourceModel, logits: Tensor) -> StreamSummary:
+    """The norms of the source model's logits on a stream, and the certainty regulariser of those logits."""
+    cell, source = run.any_cell, trained.source
+    norms, tau = torch.linalg.vector_norm(logits.double(), dim=1), _view(cell, trained, logits).tau
+    tau = tau[tau.isfinite()].double()
+    if len(tau) == 0:
+        raise ModelError("expected finite logits of the source model, got none for the whole stream")
+    edges = torch.tensor(TAU_EDGES, dtype=torch.float64)
+    cells = torch.bucketize(tau, edges[1:-1], right=True)
+    summary = StreamSummary(
+        key=run.stream_key,
+        data=cell["data"],
+        backbone=cell["backbone"],
+        target=cell["target"],
+        tier=cell["tier"],
+        seed=cell["seed"],
+        limit=cell["limit"],
+        epochs=cell["epochs"],
+        input_size=cell["input_size"],
+        order=cell["order"],
+        origin=cell["origin"],
+        t_min=cell["options"]["t_min"],
+        t_max=cell["options"]["t_max"],
+        h0=source.h0,
+        kappa=source.kappa,
+        fixed_tau=trained.fixed_tau,
+        images=len(logits),
+        levels=list(QUANTILE_LEVELS),
+        norms=quantiles(norms, QUANTILE_LEVELS),
+        norm_mean=float(norms.mean()),
+        norm_std=float(norms.std(correction=0)),
+        taus=quantiles(tau, QUANTILE_LEVELS),
+        tau_mean=float(tau.mean()),
+        tau_std=float(tau.std(correction=0)),
+        tau_edges=list(TAU_EDGES),
+        tau_counts=torch.bincount(cells, minlength=len(TAU_EDGES) - 1).tolist(),
+    )
+    if "order_options" in cell:
+        summary["order_options"] = cell["order_options"]
+    if "domain_images" in cell:
+        summary["domain_images"] = cell["domain_images"]
+    return summary
+
+
+def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
+    """The model, and the stream, which stays in memory for the methods that come next."""
+    trained = read_source_model(model_path(models, run.model.key), pick_device())
+    cell = run.any_cell
+    kind = cast("ImageKindName", cell["order"])  # of the recipe, which checks it
+    options = cell.get("order_options", {})
+    key = trained, run.streams, run.domains, kind, cell["seed"], json.dumps(options)
+    if key not in _HELD:
+        _HELD.clear()  # before the next one is read: there is one at a time
+        parts = {name: read_stored(path) for name, path in zip(run.domains, run.streams, strict=True)}
+        _HELD[key] = read_stream(trained, parts, kind, cell["seed"], options)
+    return trained, _HELD[key]
+
+
+def _view(cell: Cell, trained: SourceModel, logits: Tensor) -> SourceView:
+    options, source = cell["options"], trained.source
+    t, tau = certainty_regularizer(logits, source.h0, source.kappa, options["t_min"], options["t_max"])
+    return SourceView(logits, t, tau)
+
+
+def _adapt(
+    run: RunPlan, trained: SourceModel, stream: StreamData, rehearsed: Temper | None
+) -> list[CellResult]:
+    """One pass of the method without tempering, its logits divided by one tempering of the run at a time."""
+    cell, size = run.any_cell, run.any_cell["batch_size"]
+    protocols = {cell["protocol"] for cell in run.cells.values()}
+    options = untempered_options(cell)
+    adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
+    novelty = Novelty(trained.source.inputs) if rehearsed is not None and trained.source.inputs else None
+    raw = {"online": [_answered(adapter, pixels, novelty) for pixels in stream.batches(size)]}
+    if "after-pass" in protocols:
+        raw["after-pass"] = [RawAnswer(adapter.predict(pixels).cpu()) for pixels in stream.batches(size)]
+    view = _view(cell, trained, stream.logits)
+    scored: dict[str, CellResult] = {}
+    for kind in dict.fromkeys(cell["tempering"] for cell in run.cells.values()):
+        divider = _divider(kind, cell, trained, rehearsed)
+        for protocol, answered in raw.items():  # "online" first: what it observes, "after-pass" divides by
+            answers, estimates = _divided(divider, protocol, answered, view)
+            for key, asked in run.cells.items():
+                if (asked["protocol"], asked["tempering"]) == (protocol, kind):
+                    result = _result(key, asked, run.left_out)
+                    scored[key] = _scored(run, result, stream, answers, estimates)
+    return [scored[key] for key in run.cells]
+
+
+def _answered(adapter: Adapter, pixels: Tensor, novelty: Novelty | None) -> RawAnswer:
+    """The answers to a batch, learned from."""
+    logits = adapter(pixels).detach().cpu()
+    new = None if novelty is None else novelty({"": pixels})
+    return RawAnswer(logits, None if new is None else new.cpu(), adapter.weight_distance)
+
+
+def _divider(kind: str, cell: Cell, trained: SourceModel, rehearsed: Temper | None) -> Divider:
+    options = cell["options"]
+    return Divider(
+        [kind],
+        trained.source,
+        trained.fixed_tau,
+        options["t_min"],
+        options["t_max"],
+        rehearsed if kind == REHEARSED else None,
+    )
+
+
+def _divided(
+    divider: Divider, protocol: str, raw: Sequence[RawAnswer], view: SourceView
+) -> tuple[list[Tensor], list[EstimatedAccuracy | None]]:
+    """The answers of each batch with the divider's only tempering, and the estimate after each."""
+    divide = divider.online if protocol == "online" else divider.after_pass
+    answers, estimates = [], []
+    places = torch.arange(len(view.tau)).split(len(raw[0].logits))
+    for answered, rows in zip(raw, places, strict=True):
+        ((kind, divided),) = divide(answered, view.select(rows))
+        answers.append(divided)
+        estimates.append(divider.estimate(kind))
+    return answers, estimates
+
+
+def _scored(
+    run: RunPlan,
+    result: CellResult,
+    stream: StreamData,
+    answers: Sequence[Tensor],
+    estimates: Sequence[EstimatedAccuracy | None],
+) -> CellResult:
+    """The result with the scores of the answers to images of a class, and the stream over time."""
+    cell, counted = result["cell"], stream.labels >= 0
+    logits, labels = torch.cat(list(answers)), stream.labels
+    if not counted.all():
+        logits, labels = logits[counted], labels[counted]
+        result["no_class"] = int((~counted).sum())
+    result["images"], result["classes"] = len(labels), len(labels.unique())
+    result["scores"], result["reliability"] = score(logits, labels)
+    if "order_options" in cell or len(run.domains) > 1:
+        result["described"] = stream.stream.describe()
+    if cell["tempering"] == RAW:
+        result["oracle"] = oracle(logits, labels)
+    if cell["protocol"] == "online":
+        if (estimate := stream_estimate(answers, stream.labels, estimates)) is not None:
+            result["estimate"] = estimate
+        if run.trace == "batches":
+            result["trace"] = trace_stream(answers, stream.labels, estimates, run.segments)
+        elif run.trace == "bins":
+            result["bins"] = bin_stream(answers, stream.labels, estimates, stream.stream.segments)
+    return result
+
+
+def _result(key: str, cell: Cell, left_out: int) -> CellResult:
+    device = pick_device()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return CellResult(
+        key=key,
+        status="ok",
+        cell=cell,
+        images=0,
+        classes=0,
+        left_out=left_out,
+        scores=None,
+        reliability=None,
+        error=None,
+        traceback=None,
+        made=Provenance(equipoise=__version__, torch=torch.__version__, device=name, seconds=0.0),
+    )

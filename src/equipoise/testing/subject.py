@@ -1,0 +1,132 @@
+"""The subject of a check, a method on a small model, and comparisons that explain a difference in words."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equipoise.adapter import Adapter
+from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.errors import ConformanceError
+from equipoise.factory import create
+from equipoise.testing.models import make, rehearsed
+
+OWN_MEMORY = "does the method keep something that is not in `Update.memory`, or draw without `context.rand`?"
+"""The usual cause of answers that differ."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A registered method with options, and the kind of small model that it is checked on."""
+
+    method: str
+    options: Mapping[str, Any]
+    kind: str
+
+    def create(self, model: nn.Module, source: SourceStatistics) -> Adapter:
+        """An adapter of a model; with a rehearsal where the options ask for one."""
+        if self.options.get("tempering") == "rehearsed":
+            others = {name: value for name, value in self.options.items() if name != "tempering"}
+            source = rehearsed(source, self.method, **others)
+        return create(self.method, model, source, **self.options)
+
+    def build(self) -> tuple[Adapter, nn.Module]:
+        """An adapter of a small model, and the model."""
+        model, source = make(self.kind)
+        return self.create(model, source), model
+
+    def adapter(self) -> Adapter:
+        """An adapter of a small model."""
+        return self.build()[0]
+
+
+def snapshot(adapter: Adapter) -> dict[str, Tensor]:
+    """Copies of everything in an adapter that could change: its state, and every tensor of its student."""
+    state: dict[str, Tensor] = dict(adapter.state_dict())
+    state.update({f"student.{k}": v.detach().clone() for k, v in adapter.student.state_dict().items()})
+    return state
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """Raise ConformanceError with a message unless a condition holds."""
+    if not holds:
+        raise ConformanceError(otherwise)
+
+
+def expect_logits(logits: Tensor, shape: tuple[int, int], dtype: torch.dtype, call: str) -> None:
+    """Raise unless the result of a call is finite logits of a shape and type, outside of autograd."""
+    expect(isinstance(logits, Tensor), f"{call}: expected a tensor of logits, got {type(logits).__name__}")
+    expect(
+        logits.shape == shape, f"{call}: expected logits of shape {shape}, got shape {tuple(logits.shape)}"
+    )
+    expect(logits.dtype == dtype, f"{call}: expected logits of the model's type {dtype}, got {logits.dtype}")
+    expect(bool(logits.isfinite().all()), f"{call}: expected finite logits, got some that are not")
+    expect(not logits.requires_grad, f"{call}: expected logits that are detached, got some with a gradient")
+
+
+def expect_equal(expected: Tensor, came: Tensor, otherwise: str, tolerance: float = 0.0) -> None:
+    """Raise unless two tensors are equal; the message ends with their difference."""
+    difference = difference_of(expected.detach(), came.detach(), tolerance)
+    expect(not difference, f"{otherwise} ({difference})")
+
+
+def expect_same_state(
+    expected: Mapping[str, Tensor], came: Mapping[str, Tensor], otherwise: str, tolerance: float = 0.0
+) -> None:
+    """Raise unless two snapshots are equal; "{}" in the message becomes the parts that differ."""
+    found: dict[str, str] = {}
+    for name in (*expected, *(name for name in came if name not in expected)):
+        if name not in expected or name not in came:
+            found.setdefault(part_in_words(name), "in one of the two only")
+        elif difference := difference_of(expected[name], came[name], tolerance):
+            found.setdefault(part_in_words(name), difference)
+    if found:
+        first = [f"{part} ({difference})" for part, difference in list(found.items())[:3]]
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise ConformanceError(otherwise.replace("{}", ", ".join(first) + more))
+
+
+def part_in_words(name: str) -> str:
+    """The name of an entry of a snapshot, as the author of a method knows it."""
+    if name.startswith("student."):
+        return f"'{name.removeprefix('student.')}' of the model"
+    _, _, rest = name.partition(".")
+    kind, _, own = rest.partition(".")
+    words = {
+        "model": f"'{own}' of the model",
+        "memory": f"memory '{own}'",
+        "counts": f"counter '{own}'",
+        "temperature": f"'{own}' of the temper",
+        "random": "the state of the random generator",
+    }
+    return words.get(kind, name)
+
+
+def difference_of(expected: Tensor, came: Tensor, tolerance: float = 0.0) -> str:
+    """The difference of two tensors in words; empty where there is none."""
+    if expected.shape != came.shape:
+        return f"expected shape {tuple(expected.shape)}, got {tuple(came.shape)}"
+    if expected.dtype != came.dtype:
+        return f"expected {expected.dtype}, got {came.dtype}"
+    if torch.equal(expected, came):
+        return ""
+    if not expected.is_floating_point():
+        return f"{int((expected != came).sum())} of {expected.numel()} values differ"
+    if not bool(came.isfinite().all()):
+        return f"{int((~came.isfinite()).sum())} of {came.numel()} values are not finite"
+    if tolerance and torch.allclose(expected, came, rtol=1e-5, atol=tolerance):
+        return ""
+    return f"largest difference {float((expected - came).abs().nan_to_num().max()):.3g}"
+
+
+def answers(adapter: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> list[Tensor]:
+    """The answers to batches, one after the other."""
+    return [adapter(x) for x in batches]
+
+
+def expect_equal_answers(expected: list[Tensor], came: list[Tensor], otherwise: str) -> None:
+    """Raise unless two lists of answers are equal; "{}" in the message becomes the number of the batch."""
+    for number, (one, other) in enumerate(zip(expected, came, strict=True), start=1):
+        expect_equal(one, other, otherwise.replace("{}", f"batch {number} of the stream"))

@@ -1,0 +1,164 @@
+"""A monitor around adapters: every method, bad samples, threads, drift of statistics, a guard."""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.production.monitor.drift import statistics_shift
+from tests.support.rehearsals import rehearsed, samples, trained
+
+
+@pytest.mark.parametrize("method", eq.list_methods())
+def test_every_method_answers_as_without_a_monitor(method: str) -> None:
+    source = rehearsed() if method in ("poise", "tent") else measured_of_trained()
+    alone, inner = (eq.create(method, trained(), source) for _ in range(2))
+    monitor = eq.Monitor(inner, window=32)
+    for seed in range(6):
+        x, y = samples(16, seed)
+        assert monitor(x, request=str(seed)).equal(alone(x))
+        monitor.label(str(seed), y)
+    gauges = monitor.gauges()
+    assert gauges["samples"] == 32
+    assert gauges["labels"] == 32
+    step = inner.last
+    assert step is not None
+    assert ("agreement" in gauges) == (step.source_logits is not None)
+    assert ("accuracy" in gauges) == (step.accuracy is not None)
+    assert ("temperature" in gauges) == (step.temperature is not None)
+    assert monitor.totals()["batches"] == 6
+
+
+def measured_of_trained() -> eq.SourceStatistics:
+    return eq.SourceStatistics.measure(
+        trained(), [samples(50, seed) for seed in range(3)], fisher=True, features=True, progress=False
+    )
+
+
+def test_samples_that_the_adapter_sets_aside_are_counted() -> None:
+    monitor = eq.Monitor(eq.Poise(trained(), rehearsed()))
+    x, y = samples(10)
+    x[2] = torch.nan
+    logits = monitor(x, request="a")
+    assert logits[2].isnan().all()
+    assert monitor.gauges()["set_aside"] == pytest.approx(0.1)
+    monitor.label("a", y)
+    assert monitor.gauges()["labels"] == 9
+
+
+def test_the_estimate_is_that_of_the_adapter() -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor = eq.Monitor(adapter)
+    for seed in range(3):
+        monitor(samples(16, seed)[0])
+    estimate, gauges = adapter.accuracy, monitor.gauges()
+    assert estimate is not None
+    assert (gauges["accuracy"], gauges["accuracy_low"], gauges["accuracy_high"]) == (
+        estimate.value,
+        estimate.low,
+        estimate.high,
+    )
+
+
+def test_statistics_that_follow_the_stream_are_at_a_distance_from_the_source() -> None:
+    model = trained()
+    adapter = eq.create("norm", model, measured_of_trained())
+    assert statistics_shift(adapter) == pytest.approx(0, abs=1e-6)
+    monitor = eq.Monitor(adapter)
+    for seed in range(4):
+        monitor(3 + 2 * samples(16, seed)[0])
+    distances = []
+    for name, module in adapter.student.named_modules():
+        if isinstance(module, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            own: Any = module
+            theirs: Any = model.get_submodule(name)
+            apart = (own.running_mean - theirs.running_mean) ** 2
+            apart += (own.running_var**0.5 - theirs.running_var**0.5) ** 2
+            distances.append((apart / theirs.running_var).mean() ** 0.5)
+    expected = float(torch.stack(distances).mean())
+    assert expected > 0.2
+    assert monitor.gauges()["statistics_shift"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_without_statistics_has_no_distance_of_them() -> None:
+    adapter = eq.create("source", trained())
+    monitor = eq.Monitor(adapter)
+    monitor(samples(4)[0])
+    assert "statistics_shift" not in monitor.gauges()
+
+
+def test_threads_may_share_a_monitor() -> None:
+    monitor = eq.Monitor(eq.create("norm", trained()), window=50, keep=100)
+
+    def use(number: int) -> None:
+        monitor(samples(4, number)[0], request=str(number))
+        monitor.gauges()
+        monitor.rows()
+        monitor.totals()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(60)))
+    totals = monitor.totals()
+    assert (totals["samples"], totals["batches"]) == (240, 60)
+    assert [row["index"] for row in monitor.rows()] == list(range(1, 61))
+
+
+class Guard:
+    """Stands in for a guarded adapter: holds every third batch, and acts when it is told to."""
+
+    def __init__(self) -> None:
+        self.events: tuple[Any, ...] = (SimpleNamespace(action="snapshot"),)
+        self.last: eq.Step | None = None
+
+    def __call__(self, x: Tensor, *actions: str) -> Tensor:
+        self.events = (*self.events, *(SimpleNamespace(action=action) for action in actions))[-3:]
+        return x
+
+
+def test_events_of_a_guard_are_counted_once_though_it_forgets_older_ones() -> None:
+    guard = Guard()
+    monitor = eq.Monitor(guard)
+    x = torch.zeros(2, 3)
+    monitor(x, "hold", "release")
+    monitor(x)
+    monitor(x, "hold", "rollback")
+    totals = monitor.totals()
+    assert "events_snapshot" not in totals  # it was before the monitor
+    assert [totals[f"events_{a}"] for a in ("hold", "release", "rollback")] == [2, 1, 1]
+
+
+def test_the_record_of_an_earlier_batch_is_not_taken_again() -> None:
+    guard = Guard()
+    adapter = eq.Poise(trained(), rehearsed())
+    adapter(samples(4)[0])
+    guard.last = adapter.last
+    monitor = eq.Monitor(guard)
+    monitor(torch.zeros(4, 4))
+    assert "accuracy" in monitor.gauges()
+    monitor(torch.zeros(4, 4))
+    assert monitor.frame()["estimated_accuracy"].isna().tolist() == [False] * 4 + [True] * 4
+    assert monitor.gauges()["accuracy"] == monitor.rows()[0]["accuracy"]  # the last that there is
+
+
+def test_a_guarded_adapter_is_watched_with_its_events_and_gets_the_labels() -> None:
+    guarded = eq.Guarded(eq.Poise(trained(), rehearsed()))
+    monitor = eq.Monitor(guarded, window=16)
+    wrong = 0
+    for seed in range(6):
+        x, y = samples(8, seed)
+        if seed == 2:
+            guarded.hold("a test")
+        logits = monitor(x, request=str(seed))
+        if seed == 3:
+            guarded.release()
+        wrong += int((logits.argmax(1) != y).sum())
+        monitor.label(str(seed), y)
+    totals = monitor.totals()
+    assert (totals["events_hold"], totals["events_release"], totals["batches"]) == (1, 1, 6)
+    assert totals["true_accuracy"] == pytest.approx(1 - wrong / 48)
+    assert "accuracy" in monitor.gauges()
+    assert "statistics_shift" in monitor.gauges()

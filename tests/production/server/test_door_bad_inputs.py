@@ -1,0 +1,193 @@
+"""Inputs that are refused: with the right status, a message, and no trace in the service."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equipoise.production.server.app import create_app
+from equipoise.production.server.routes.limits import DoorLimits
+from tests.production.server.door_client import JSON, NPY, client_of, npy, picture
+from tests.production.server.fake_door_service import FakeService
+
+PNG = {"Content-Type": "image/png"}
+
+
+def npy_with(header: str, body: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+    text = header.encode("latin1")
+    size = struct.pack("<H" if version == b"\x01\x00" else "<I", len(text))
+    return b"\x93NUMPY" + version + size + text + body
+
+
+def declared_png(width: int, height: int) -> bytes:
+    """A PNG that declares a size, with next to no data."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+def whole(image: Image.Image) -> torch.Tensor:
+    return torch.tensor([1.0, 2.0])
+
+
+BAD_JSON = {
+    "nothing": b"",
+    "no JSON": b"{inputs",
+    "not UTF-8": b'{"inputs": [["\xff"]]}',
+    "no object": b"[[1, 2]]",
+    "another name": b'{"rows": [[1, 2]]}',
+    "a name too many": b'{"inputs": [[1, 2]], "stream": "a"}',
+    "no rows": b'{"inputs": []}',
+    "empty rows": b'{"inputs": [[], []]}',
+    "a number": b'{"inputs": 3}',
+    "ragged rows": b'{"inputs": [[1, 2], [3]]}',
+    "text": b'{"inputs": [["1", "2"]]}',
+    "null": b'{"inputs": [[null, 1]]}',
+    "an object": b'{"inputs": [{"a": 1}]}',
+    "a huge integer": b'{"inputs": [[1' + b"0" * 400 + b", 2]]}",
+    "an integer of too many digits": b'{"inputs": [[' + b"9" * 5000 + b", 2]]}",
+    "deep lists": b'{"inputs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "70 dimensions": b'{"inputs": ' + b"[" * 70 + b"1" + b"]" * 70 + b"}",
+    "a wrong shape": b'{"inputs": [[1, 2, 3]]}',
+}
+HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }"
+BAD_NPY = {
+    "nothing": b"",
+    "no npy": b"PK\x03\x04 a zip",
+    "a cut header": npy(np.zeros((1, 2)))[:40],
+    "a cut body": npy(np.zeros((1, 2)))[:-1],
+    "a byte too many": npy(np.zeros((1, 2))) + b"\0",
+    "a scalar": npy(np.float32(1)),
+    "no rows": npy(np.zeros((0, 2))),
+    "objects": npy_with(HEADER % ("|O", "(1, 2)"), b"cos\nsystem\n(S'true'\ntR."),
+    "text": npy(np.array([["a", "b"]])),
+    "complex numbers": npy(np.ones((1, 2), complex)),
+    "fields": npy(np.zeros(1, [("a", "f4"), ("b", "f4")])),
+    "a terabyte declared": npy_with(HEADER % ("<f4", "(1000000000000, 2)"), b"\0" * 8),
+    "a negative shape": npy_with(HEADER % ("<f4", "(-1, -2)"), b"\0" * 8),
+    "a shape of text": npy_with(HEADER % ("<f4", "('a',)"), b"\0" * 8),
+    "a header of code": npy_with("__import__('os').system('true')"),
+    "a header of brackets": npy_with("(" * 3000),
+    "a long header": npy_with(HEADER % ("<f4", "(1, 2)") + " " * 60_000, b"\0" * 8),
+    "a header of another version": npy_with(HEADER % ("<f4", "(1, 2)"), b"\0" * 8, b"\x03\x00"),
+    "an unknown version": npy_with(HEADER % ("<f4", "(1, 2)"), b"\0" * 8, b"\x09\x00"),
+    "a type of no size": npy_with(HEADER % ("|V0", "(1, 2)")),
+    "another shape": npy(np.zeros((1, 3))),
+}
+
+
+@pytest.mark.parametrize("name", BAD_JSON)
+def test_json_that_is_no_batch_is_refused(name: str) -> None:
+    service = FakeService()
+    response = client_of(service).post("/v1/predict", content=BAD_JSON[name], headers=JSON)
+    assert response.status_code == 422, response.text
+    assert set(response.json()) == {"error"}
+    assert not service.state()
+
+
+@pytest.mark.parametrize("name", BAD_NPY)
+@pytest.mark.filterwarnings("ignore:Reading `.npy`")
+def test_npy_that_is_no_batch_is_refused(name: str) -> None:
+    service = FakeService()
+    response = client_of(service).post("/v1/predict", content=BAD_NPY[name], headers=NPY)
+    assert response.status_code == 422, response.text
+    assert set(response.json()) == {"error"}
+    assert not service.state()
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "multipart/form-data", "image/gif", "application/pickle"])
+def test_other_content_types_are_refused(kind: str) -> None:
+    service = FakeService()
+    response = client_of(service).post("/v1/predict", content=b"x", headers={"Content-Type": kind})
+    assert response.status_code == 415
+    assert "application/x-npy" in response.json()["error"]
+    assert not service.state()
+
+
+def test_without_a_transform_the_message_says_how_to_give_one() -> None:
+    response = client_of(FakeService()).post("/v1/predict", content=picture(), headers=PNG)
+    assert response.status_code == 415
+    assert "(model, transform)" in response.json()["error"]
+
+
+@pytest.mark.parametrize("side", [5000, 20_000, 60_000])
+def test_a_decompression_bomb_is_refused_by_its_header(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
+    service = FakeService()
+    client = client_of(service, transform=whole)
+    response = client.post("/v1/predict", content=declared_png(side, side), headers=PNG)
+    assert response.status_code == 413, response.text
+    assert "16,777,216 pixels" in response.json()["error"]
+    assert not service.state()
+
+
+def test_a_real_bomb_of_a_few_kilobytes_is_refused() -> None:
+    body = picture("PNG", (5000, 5000), "1")
+    assert len(body) < 10_000
+    response = client_of(FakeService(), transform=whole).post("/v1/predict", content=body, headers=PNG)
+    assert response.status_code == 413
+
+
+def test_the_limit_of_pixels_is_the_last_size_that_is_taken() -> None:
+    client = client_of(FakeService(), transform=whole, limits=DoorLimits(image_pixels=64))
+    sizes = {(8, 8): 200, (8, 9): 413}
+    for size, status in sizes.items():
+        assert client.post("/v1/predict", content=picture(size=size), headers=PNG).status_code == status
+
+
+def test_pillows_own_limit_is_left_alone() -> None:
+    before = Image.MAX_IMAGE_PIXELS
+    create_app(FakeService(), limits=DoorLimits(image_pixels=10**9))
+    assert before == Image.MAX_IMAGE_PIXELS
+
+
+BAD_PICTURES = {
+    "nothing": b"",
+    "no image": b"x" * 100,
+    "a cut image": picture(size=(50, 50), colour=(1, 2, 3))[:60],
+    "a JPEG": picture("JPEG"),
+    "a GIF": picture("GIF"),
+    "16 bits": picture(mode="I;16"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PICTURES)
+def test_a_damaged_image_is_refused(name: str) -> None:
+    service = FakeService()
+    client = client_of(service, transform=whole)
+    response = client.post("/v1/predict", content=BAD_PICTURES[name], headers=PNG)
+    assert response.status_code == 422
+    assert response.json()["error"].startswith("expected a PNG image, got ")
+    assert "object at" not in response.json()["error"]
+    assert not service.state()
+
+
+def test_a_transform_that_fails_is_not_an_error_of_the_server() -> None:
+    def broken(image: Image.Image) -> torch.Tensor:
+        raise RuntimeError("too dark")
+
+    client = client_of(FakeService(), transform=broken)
+    response = client.post("/v1/predict", content=picture(), headers=PNG)
+    assert response.status_code == 422
+    assert "too dark" in response.json()["error"]
+
+
+def test_a_transform_that_returns_no_tensor_is_named() -> None:
+    client = client_of(FakeService(), transform=lambda image: [1.0])
+    response = client.post("/v1/predict", content=picture(), headers=PNG)
+    assert response.status_code == 422
+    assert "got list" in response.json()["error"]
+
+
+def test_no_file_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for body in BAD_NPY.values():
+        client_of(FakeService()).post("/v1/predict", content=body[:20], headers=NPY)
+    assert not list(tmp_path.iterdir())

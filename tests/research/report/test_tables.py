@@ -1,0 +1,178 @@
+"""Our own tables: averages, paired tests, and each domain and tier."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from equipoise.research.report.part import Part, parts
+from equipoise.research.report.table import Entry, Table, compete, file_key
+from equipoise.research.report.tables import average_tables, comparison_tables, detail_tables, estimate_tables
+from tests.research.report.plausible import made
+from tests.research.report.writer import grid, line
+
+TARGETS = ["a", "b", "c", "d"]
+
+
+def part(lines: list[dict[str, Any]]) -> Part:
+    (found,) = parts(made(lines))
+    return found
+
+
+def value(table: Table, row: str, *head: str) -> Entry:
+    (found,) = [each for name, heads, each in table.entries if (name, heads) == (row, head)]
+    return found
+
+
+def scores(lines: list[dict[str, Any]], metric: str, **which: Any) -> list[float]:
+    return [e["scores"][metric] for e in lines if all(e["cell"][k] == v for k, v in which.items())]
+
+
+def test_averages_have_a_row_for_each_method_and_a_column_for_each_tempering() -> None:
+    lines = grid("demo", "net", TARGETS, seeds=[0, 1])
+    ece, nll, entropy, brier = average_tables(part(lines))
+    assert ece.title == "demo, net, online (15 epochs): accuracy and ECE on average"
+    heads = dict.fromkeys(head for _, head, _ in ece.entries)
+    assert list(heads) == [
+        ("Accuracy ↑", ""),
+        ("ECE ↓", "raw"),
+        ("ECE ↓", "mean of τ"),
+        ("ECE ↓", "median of τ"),
+    ]
+    assert list(ece.frame.index) == ["source", "tent", "eta", "t3a", "sotta", "dec"]
+    words_of = {"none": "raw", "mean": "mean of τ", "median": "median of τ"}
+    for table, metric, head in (
+        (ece, "ece", "ECE ↓"),
+        (nll, "nll", "NLL ↓"),
+        (entropy, "entropy", "Entropy"),
+    ):
+        for tempering, words in words_of.items():
+            runs = np.reshape(scores(lines, metric, label="eta", tempering=tempering), (4, 2))
+            found = value(table, "eta", head, words)
+            assert found.value == pytest.approx(runs.mean())
+            assert found.std == pytest.approx(np.std(runs.mean(axis=0), ddof=1))
+    shown = {(n, h): e for n, h, e in ece.entries if h[0] == "ECE ↓"}
+    best = min(e.value or 1.0 for e in shown.values())
+    assert [e.value for e in shown.values() if e.best] == [best]  # of all temperings together
+    assert not any(e.best for _, _, e in entropy.entries)
+    assert "± is the standard deviation over the seeds." in ece.notes
+    assert len(brier.entries) == 6 * 3
+
+
+def test_the_floor_is_a_column_of_its_own_and_competes_with_none() -> None:
+    lines = grid("demo", "net", ["a", "b"], seeds=[0, 1], labels=["source", "tent"])
+    for place, each in enumerate(lines):
+        if each["cell"]["tempering"] == "none" and each["cell"]["label"] == "tent":
+            each["oracle"] = {"temperature": 2.0, "ece": 0.001 * place, "nll": 0.01 * place}
+    places = [place for place, each in enumerate(lines) if "oracle" in each]
+    ece, nll, entropy, _ = average_tables(part(lines))
+    assert value(ece, "tent", "ECE ↓", "floor").value == pytest.approx(0.001 * np.mean(places))
+    assert value(nll, "tent", "NLL ↓", "floor").value == pytest.approx(0.01 * np.mean(places))
+    assert value(ece, "source", "ECE ↓", "floor").value is None
+    assert not value(ece, "tent", "ECE ↓", "floor").best
+    assert any(note.startswith("Floor:") for note in ece.notes)
+    assert not any("floor" in head for _, head, _ in entropy.entries)
+
+
+def test_estimates_are_held_against_the_true_accuracy() -> None:
+    lines = [
+        line("poise", "rehearsed", target=target, seed=seed, accuracy=accuracy)
+        for target, seed, accuracy in (("a", 0, 0.7), ("a", 1, 0.8), ("b", 0, 0.5))
+    ]
+    assert estimate_tables(part(lines)) == []
+    for each, estimate, covered in zip(lines, (0.75, 0.7, 0.5), (1.0, 0.5, 0.9), strict=True):
+        each["estimate"] = {"value": estimate, "low": 0.1, "high": 0.9, "covered": covered}
+    (table,) = estimate_tables(part([*lines, line("tent", target="a")]))
+    assert list(table.frame.index) == ["poise"]
+    found = [
+        value(table, "poise", *head).value
+        for head in (("Off by", "on average"), ("Off by", "at most"), ("Too high by", "on average"))
+    ]
+    assert found == pytest.approx([0.05, 0.1, -0.05 / 3])
+    assert value(table, "poise", "Interval right", "of all batches").value == pytest.approx(0.8)
+    assert value(table, "poise", "Streams", "").value == 3
+
+
+def test_an_accuracy_that_a_tempering_changes_has_a_column_of_its_own() -> None:
+    lines = [
+        line("poise", accuracy=0.5),
+        line("poise", "rehearsed", accuracy=0.6),
+        line("tent", accuracy=0.4),
+    ]
+    ece, *_ = average_tables(part(lines))
+    assert value(ece, "poise", "Accuracy ↑", "").value == 0.5
+    assert value(ece, "poise", "Accuracy ↑", "rehearsed").value == 0.6
+    assert value(ece, "tent", "Accuracy ↑", "rehearsed").value is None
+
+
+def test_a_method_without_a_raw_result_has_its_accuracy() -> None:
+    ece, *_ = average_tables(part([line("poise", "agreement", accuracy=0.7), line("tent", accuracy=0.4)]))
+    assert value(ece, "poise", "Accuracy ↑", "").value == 0.7
+
+
+def test_details_have_a_row_for_each_tier_and_domain() -> None:
+    lines = grid("demo", "net", ["fog", "snow"], tiers=[1, 2, 3], seeds=[0, 1], labels=["source", "tent"])
+    tables = list(detail_tables(part(lines)))
+    assert len(tables) == 1 + 4 * 3  # accuracy once, the others for each tempering
+    (table,) = [each for each in tables if each.title.endswith("ECE by tier and domain, mean of τ")]
+    assert list(table.frame.index) == ["Tier 1", "Tier 2", "Tier 3", "fog", "snow"]
+    at_tier = scores(lines, "ece", label="tent", tempering="mean", tier=2)
+    assert value(table, "Tier 2", "ECE ↓", "tent").value == pytest.approx(np.mean(at_tier))
+    on_fog = scores(lines, "ece", label="tent", tempering="mean", target="fog")
+    assert value(table, "fog", "ECE ↓", "tent").value == pytest.approx(np.mean(on_fog))
+    assert value(table, "fog", "ECE ↓", "tent").std == pytest.approx(
+        np.std(np.reshape(on_fog, (3, 2)).mean(axis=0), ddof=1)
+    )
+    for row in table.frame.index:
+        both = [value(table, row, "ECE ↓", name) for name in ("source", "tent")]
+        assert [e.best for e in both] == [e.value == min(x.value or 1 for x in both) for e in both]
+    assert list(detail_tables(part([line()]))) == []
+
+
+def test_paired_tests_are_those_of_scipy() -> None:
+    lines = grid("demo", "net", TARGETS, seeds=[0, 1])
+    (table,) = comparison_tables(part(lines), None)
+    assert table.title.endswith("dec against the best of the others")
+    means = {
+        label: np.reshape(scores(lines, "ece", label=label, tempering="none"), (4, 2)).mean(axis=1)
+        for label in ("source", "tent", "eta", "t3a", "sotta")
+    }
+    rival = min(means, key=lambda label: means[label].mean())
+    mine = np.reshape(scores(lines, "ece", label="dec", tempering="mean"), (4, 2)).mean(axis=1)
+    row = f"ECE: dec (mean) minus {rival} (raw)"
+    expected = stats.ttest_rel(mine, means[rival])
+    assert value(table, row, "Difference", "").value == pytest.approx((mine - means[rival]).mean())
+    assert value(table, row, "p", "t-test").value == pytest.approx(expected.pvalue)
+    assert value(table, row, "95% interval", "from").value == pytest.approx(expected.confidence_interval()[0])
+    assert value(table, row, "p", "Wilcoxon").value == pytest.approx(
+        stats.wilcoxon(mine, means[rival]).pvalue
+    )
+    assert value(table, row, "Pairs", "").value == 4
+    (other,) = comparison_tables(part(lines), "tent")
+    assert all(name.split(": ")[1].startswith("tent") for name in other.frame.index)
+
+
+def test_too_few_pairs_are_said() -> None:
+    lines = grid("demo", "net", ["a"], seeds=[0])
+    (table,) = comparison_tables(part(lines), None)
+    assert any("Too few pairs" in note for note in table.notes)
+    assert comparison_tables(part([line("tent"), line("source")]), None) == []
+
+
+def test_numbers_as_written() -> None:
+    assert [Entry(spec=".2f").written(x) for x in (0.126, 1.0, -0.001)] == ["0.13", "1.00", "0.00"]
+    assert [Entry(spec=".3g").written(x) for x in (4.39e-3, 1.12e-7)] == ["0.00439", "1.12e-07"]
+    assert [Entry(spec="p").written(x) for x in (0.0, 1e-15, 0.5)] == ["<1e-15", "1e-15", "0.5"]
+    assert [Entry(spec="+.3f").written(x) for x in (0.1, -0.2)] == ["+0.100", "-0.200"]
+
+
+def test_without_results_nothing_competes() -> None:
+    assert [e.best for e in compete([None, None], "ece", ["no results"] * 2, "seeds")] == [False, False]
+
+
+def test_file_names_are_plain_short_and_different() -> None:
+    assert file_key("PACS, net: ECE ↓ on/average") == "PACS-net-ECE-on-average"
+    one, other = file_key("x" * 300 + "1"), file_key("x" * 300 + "2")
+    assert one != other
+    assert len(one) == 109
