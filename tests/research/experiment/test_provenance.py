@@ -20,12 +20,12 @@ EDITS = {
     "methods/_lone_samples.py": ["tent", "eta"],  # imported by both
     "calibration/temper.py": ["tent", "eta", "source"],
     "metrics/functional.py": ["tent", "eta", "source"],
-    "rehearsing/learning.py": ["tent", "eta", "source"],
-    "bench/adapting.py": ["tent", "eta", "source"],
-    "bench/rehearsals.py": ["tent", "eta", "source"],
-    "bench/repeatable.py": ["tent", "eta", "source"],
-    "bench/plan.py": [],  # though rehearsals.py imports it: a result holds the options that it plans
-    "report/__init__.py": [],
+    "rehearsal/regression_data.py": ["tent", "eta", "source"],
+    "research/experiment/adapting.py": ["tent", "eta", "source"],
+    "research/experiment/rehearsals.py": ["tent", "eta", "source"],
+    "research/experiment/repeatable.py": ["tent", "eta", "source"],
+    "research/experiment/plan.py": [],  # though rehearsals.py imports it: a result holds the options that it plans
+    "research/report/__init__.py": [],
 }
 SHOWN = f"""
 from pathlib import Path

@@ -17,15 +17,15 @@ from equipoise.factory import options_of
 from equipoise.registry import method_class
 
 _PACKAGE = Path(equipoise.__file__).resolve().parent
-_ANSWERS = ("factory.py", "rehearsing/rehearse.py", "bench/scoring.py")
+_ANSWERS = ("factory.py", "rehearsal/rehearse.py", "research/experiment/scoring.py")
 """With their imports, the code that every result depends on: adapters, temperatures, rehearsals, scores."""
 _RUNNING = (
-    "bench/adapting.py",
-    "bench/bins.py",
-    "bench/estimates.py",
-    "bench/rehearsals.py",
-    "bench/repeatable.py",
-    "bench/stream_data.py",
+    "research/experiment/adapting.py",
+    "research/experiment/bins.py",
+    "research/experiment/estimates.py",
+    "research/experiment/rehearsals.py",
+    "research/experiment/repeatable.py",
+    "research/experiment/stream_data.py",
 )
 """Without their imports, the code that runs a method for every result: recipes and plans are among those
 imports, and a result's key holds the outcome of these."""
@@ -48,7 +48,8 @@ def code_digest(name: str, options: Mapping[str, Any] | None = None) -> str:
 
 def order_digest() -> str:
     """A hash of the source files that draw the order of a stream."""
-    return _digest((_PACKAGE / "data" / "streams").glob("*.py"))
+    folders = (_PACKAGE / "streams", _PACKAGE / "research" / "data" / "image_streams")
+    return _digest(file for folder in folders for file in folder.glob("*.py"))
 
 
 def _digest(files: Iterable[Path]) -> str:
