@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from equipoise.core import eager
 from equipoise.core.assembly import check_rehearsed, make_responder, make_temper
 from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, load_within
 from equipoise.core.describe import describe
+from equipoise.core.deviation import Deviation, deviation, statistics_shift
 from equipoise.core.engine import (
     EXECUTION_OPTIONS,
     MACHINE_OPTIONS,
@@ -21,7 +22,7 @@ from equipoise.core.engine import (
     check_engine,
     describe_engine,
 )
-from equipoise.core.export import with_temperature
+from equipoise.core.export import SourceModel, with_temperature
 from equipoise.core.facts import AdapterFacts
 from equipoise.core.graph import CapturedSteps
 from equipoise.core.lock import CallLock, one_at_a_time
@@ -231,6 +232,30 @@ class Adapter(AdapterFacts):
         return describe(self._respond, self.execution)
 
     @property
+    def processes(self) -> int:
+        """The number of processes that adapt as one."""
+        return self._respond.student.ranks.size
+
+    @property
+    @one_at_a_time
+    def answered_by(self) -> Literal["student", "source"]:
+        """The model that answers now: the adapted one, or the source model if adapting seems to be worse."""
+        return "source" if self._respond.source_answers else "student"
+
+    @one_at_a_time
+    def deviation(self) -> Deviation:
+        """The distance of weights and statistics from the source model's; waits for the device."""
+        return deviation(self._respond.student, self.memory.values())
+
+    @one_at_a_time
+    def statistics_shift(self) -> float | None:
+        """The distance of the running statistics from the source model's, in its standard deviations.
+
+        `core.deviation.statistics_shift` has the formula; None where no statistics follow the stream.
+        """
+        return statistics_shift(self._respond.student)
+
+    @property
     def _identity(self) -> dict[str, Any]:
         """The facts that a state in another module's checkpoint must share."""
         options = {name: value for name, value in self.options.items() if name not in FREE_OPTIONS}
@@ -279,6 +304,11 @@ class Adapter(AdapterFacts):
         else:
             adapted = respond.method.export(respond.student, respond.state.memory)
         return with_temperature(adapted, self.temperature, respond.student.outputs)
+
+    @one_at_a_time
+    def source_model(self) -> SourceModel:
+        """A copy of the source model that answers by itself, for another thread than the adapter's."""
+        return SourceModel(self._respond.student, self._inputs)
 
     @one_at_a_time
     def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""A plain module with a temperature: an adapted classifier without its adapter."""
+"""Plain modules without an adapter: the adapted classifier with its temperature, and the source model."""
 
 from functools import partial
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.network.outputs import OutputsFunction, logits_of
+from equipoise.network.inputs import InputsFunction, called_batch
+from equipoise.network.outputs import OutputsFunction, checked_logits, logits_of
+from equipoise.network.student import Student
 
 _TEMPERATURE = "equipoise_temperature"
 
@@ -31,3 +33,30 @@ def with_temperature(
 def _temper(module: nn.Module, _inputs: Any, output: Any, outputs: OutputsFunction | None = None) -> Tensor:
     temperature: Tensor = getattr(module, _TEMPERATURE)  # get_buffer is too much for torch.export's tracing
     return logits_of(output, outputs) / temperature
+
+
+class SourceModel:
+    """A copy of the source model in eval mode, which may answer while its adapter is busy.
+
+    Args:
+        student: the network whose source model it is.
+        inputs: turns a batch into the model's arguments, as the adapter's.
+    """
+
+    def __init__(self, student: Student, inputs: InputsFunction | None) -> None:
+        self._model = student.export(student.source_values(student.adapting)).eval()
+        self._inputs, self._outputs, self._device = inputs, student.outputs, student.device
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Logits (N, C) of a tensor of inputs, on the host, untempered; NaN for samples that are not finite."""
+        with torch.inference_mode():
+            batch = called_batch(self._model, (inputs.to(self._device),), {}, self._inputs)
+            output = self._model(*batch.args, **batch.kwargs)
+            logits = checked_logits(output, len(inputs), None, self._outputs).float().cpu()
+        return masked(logits, inputs)
+
+
+def masked(logits: Tensor, inputs: Tensor) -> Tensor:
+    """Logits with NaN in the rows whose inputs are not finite."""
+    finite = inputs.flatten(1).isfinite().all(1)
+    return logits if bool(finite.all()) else torch.where(finite.unsqueeze(1), logits, torch.nan)

@@ -18,7 +18,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Step:
-    """The step of an adapter on one batch, as `adapter.last` returns it.
+    """The answer to one batch and what was learned from it, as `adapter.last` returns it.
 
     Attributes:
         samples: samples in the batch.
@@ -41,6 +41,7 @@ class Step:
             about 0 for source inputs; None without a rehearsal.
         source_logits: the source model's answers to the batch, a row for each sample (NaN for those set
             aside); None where it is not asked.
+        logits: the answers as they were returned, a row for each sample.
     """
 
     samples: int
@@ -57,6 +58,7 @@ class Step:
     answered_by: Literal["student", "source"] = "student"
     novelty: float | None = None
     source_logits: Tensor | None = field(default=None, repr=False, compare=False)
+    logits: Tensor | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class Record:
             answered_by="source" if trusts else "student",
             novelty=new,
             source_logits=None if self.source_logits is None else self.source_logits.clone(),
+            logits=self.answer,
         )
 
     def _causes(self, aside: int, silent: int) -> list[str]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.production.monitor.drift import statistics_shift
 from tests.support.rehearsals import rehearsed, samples, trained
 
 
@@ -67,7 +66,7 @@ def test_the_estimate_is_that_of_the_adapter() -> None:
 def test_statistics_that_follow_the_stream_are_at_a_distance_from_the_source() -> None:
     model = trained()
     adapter = eq.create("norm", model, measured_of_trained())
-    assert statistics_shift(adapter) == pytest.approx(0, abs=1e-6)
+    assert adapter.statistics_shift() == pytest.approx(0, abs=1e-6)
     monitor = eq.Monitor(adapter)
     for seed in range(4):
         monitor(3 + 2 * samples(16, seed)[0])

@@ -21,7 +21,7 @@ from equipoise.options import integer, number
 from equipoise.production.guard.decider import Decision, Options, Watch, decide, request, take_labels
 from equipoise.production.guard.events import Action, Event
 from equipoise.production.guard.log import Log
-from equipoise.production.guard.observation import deviation, label_counts, observe
+from equipoise.production.guard.observation import label_counts, observe
 from equipoise.production.guard.replay import event_of
 from equipoise.production.guard.snapshots import Snapshots
 from equipoise.production.guard.status import status_text
@@ -73,7 +73,7 @@ class Guarded:
     ) -> None:
         if not isinstance(adapter, Adapter):
             raise OptionError(f"expected an adapter to guard, got {type(adapter).__name__}")
-        if not adapter._respond.student.ranks.alone:
+        if adapter.processes > 1:
             raise OptionError("expected an adapter of one process, got one of several that adapt as one")
         rehearsed = adapter.rehearsal
         learned: dict[str, float | None] = {}
@@ -88,7 +88,7 @@ class Guarded:
         self._every = integer("every", every, low=1)
         self._snapshots = Snapshots(integer("keep", keep, low=1), folder)
         self._adapter, self._lock = adapter, CallLock()
-        self._watch = Watch.fresh(self._options, deviation(adapter)[1])
+        self._watch = Watch.fresh(self._options, adapter.deviation().weights)
         self._events: deque[Event] = deque(maxlen=EVENTS)
         self._last: Step | None = None
         self._log = None if log is None else Log(log)
@@ -141,7 +141,7 @@ class Guarded:
             tau_quantiles=None,
             accuracy=self._adapter.accuracy,
             source_accuracy=self._adapter.source_accuracy,
-            answered_by="source" if self._adapter._respond.source_answers else "student",
+            answered_by=self._adapter.answered_by,
         )
 
     # ------------------------------------------------------------------ labels
@@ -215,7 +215,7 @@ class Guarded:
 
     def _ask(self, action: Action, reason: str, note: str = "") -> None:
         """Record an action that a person asked for and that is done."""
-        weights = deviation(self._adapter)[1] if action in ("rollback", "reset") else 0.0
+        weights = self._adapter.deviation().weights if action in ("rollback", "reset") else 0.0
         self._watch, decision = request(self._options, self._watch, action, reason, weights)
         self._do(decision, {"request": action, "reason": reason, "weights": weights}, note)
 

@@ -1,6 +1,5 @@
 """The numbers that the triggers are fed with, one record a batch: everything that decisions depend on."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -64,7 +63,7 @@ def observe(
     adapter: Adapter, logits: Tensor, source_logits: Tensor, step: Step, *, learned: bool
 ) -> Observation:
     """The observation of a batch that an adapter has just answered; waits for the device."""
-    finite, weights, statistics = deviation(adapter)
+    finite, weights, statistics = adapter.deviation()
     return Observation(
         samples=len(logits),
         classes=logits.shape[1],
@@ -90,35 +89,6 @@ def answer_pairs(logits: Tensor, source_logits: Tensor) -> tuple[tuple[int, int,
     both = torch.stack([logits.argmax(1), source_logits.to(logits.device).argmax(1)], 1)[rows]
     counts = Counter((int(a), int(b)) for a, b in both.tolist())
     return tuple((a, b, count) for (a, b), count in sorted(counts.items()))
-
-
-def deviation(adapter: Adapter) -> tuple[bool, float, float]:
-    """Whether everything that adapts is finite, and how far weights and statistics are from the source's."""
-    student = adapter._respond.student
-    source = student.source_values(student.statistics)
-    memory = [tensor for tensor in adapter.memory.values() if tensor.is_floating_point()]
-    with torch.no_grad():
-        weights, statistics = float(student.weight_distance()), _distance(student.statistics, source)
-        remembered = _added([tensor.float().sum() for tensor in memory])
-    finite = all(math.isfinite(value) for value in (weights, statistics, remembered))
-    return finite, *((weights, statistics) if finite else (0.0, 0.0))
-
-
-def _distance(values: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> float:
-    """‖values − source‖ / ‖source‖ over all tensors; 0 where there are none."""
-    pairs = [
-        (value.detach().float(), source[name].to(value.device).float())
-        for name, value in values.items()
-        if value.is_floating_point()
-    ]
-    moved = _added([(value - start).square().sum() for value, start in pairs])
-    length = _added([start.square().sum() for _, start in pairs])
-    return math.sqrt(moved / length) if length else math.sqrt(moved)
-
-
-def _added(numbers: list[Tensor]) -> float:
-    """The sum of numbers on a device, copied to the host at once."""
-    return float(torch.stack(numbers).cpu().double().sum()) if numbers else 0.0
 
 
 def label_counts(target: Tensor, own: Tensor, theirs: Tensor, size: int) -> list[tuple[int, int, int]]:

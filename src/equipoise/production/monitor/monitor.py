@@ -13,7 +13,7 @@ from equipoise.adapter import Adapter
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
 from equipoise.errors import ForgottenRequestError, OptionError
-from equipoise.production.monitor.drift import statistics_shift, total_variation
+from equipoise.production.monitor.drift import total_variation
 from equipoise.production.monitor.events import Acted, events_after
 from equipoise.production.monitor.frame import samples_frame
 from equipoise.production.monitor.history import History
@@ -147,7 +147,7 @@ class Monitor:
 
     def _read_statistics(self) -> float | None:
         inner = getattr(self.adapter, "adapter", self.adapter)  # a guarded one has it inside
-        return statistics_shift(inner) if isinstance(inner, Adapter) else None
+        return inner.statistics_shift() if isinstance(inner, Adapter) else None
 
     def _checked_requests(
         self, request: str | Mapping[str, int] | None, fresh: Rows

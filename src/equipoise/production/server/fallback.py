@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import torch
 
+from equipoise.core.export import SourceModel
 from equipoise.production.server.answers import Answered, AnswerLog
 from equipoise.production.server.batching import Request, RequestQueue
 from equipoise.production.server.replies import refusal_of, reply
 from equipoise.production.server.served_stream import Stream
-from equipoise.production.server.source_model import SourceAnswers
 
 
 class LateAnswers:
@@ -25,7 +25,7 @@ class LateAnswers:
     """
 
     def __init__(
-        self, queue: RequestQueue, source: SourceAnswers, answers: AnswerLog, streams: Mapping[str, Stream]
+        self, queue: RequestQueue, source: SourceModel, answers: AnswerLog, streams: Mapping[str, Stream]
     ) -> None:
         self._queue, self._source, self._answers, self._streams = queue, source, answers, streams
 

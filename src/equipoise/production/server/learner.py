@@ -3,12 +3,12 @@
 import logging
 import time
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.adapter import Adapter
+from equipoise.core.export import SourceModel, masked
 from equipoise.core.record import Step
 from equipoise.production.server.answers import Answered, AnswerLog
 from equipoise.production.server.batch_answer import Learned
@@ -19,7 +19,6 @@ from equipoise.production.server.interface import Mode, Prediction
 from equipoise.production.server.limits import Limits
 from equipoise.production.server.replies import refusal_of, reply
 from equipoise.production.server.served_stream import Live, Stream
-from equipoise.production.server.source_model import SourceAnswers, masked
 from equipoise.production.server.stream_cache import Residents
 
 _LOG = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class Learner:
         residents: Residents,
         queue: RequestQueue,
         answers: AnswerLog,
-        source: SourceAnswers,
+        source: SourceModel,
         limits: Limits,
     ) -> None:
         self._adapter, self._residents, self._queue = adapter, residents, queue
@@ -147,7 +146,6 @@ class Learner:
         if source is None and (stream.labels or stream.mode != "adapted"):
             source = self._source(inputs)  # labels, and gauges while nothing is learned, compare both models
         self._refresh(stream)
-        by: Literal["student", "source"] = "source" if adapter._respond.source_answers else "student"
         outcome = Learned(
             given=adapted,
             adapted=adapted,
@@ -156,7 +154,7 @@ class Learner:
             temperature=adapter.temperature if step is None else step.temperature,
             accuracy=adapter.accuracy if step is None else step.accuracy,
             source_accuracy=stream.source_accuracy if step is None else step.source_accuracy,
-            answered_by=by if step is None else step.answered_by,
+            answered_by=adapter.answered_by if step is None else step.answered_by,
             reason=_reason(stream.mode, live, step, learns),
             batch=live.guard.batch,
         )

@@ -37,7 +37,6 @@ from equipoise.production.server.journal import LabelEntry
 from equipoise.production.server.learner import Learner
 from equipoise.production.server.limits import Limits
 from equipoise.production.server.served_stream import Live, Stream
-from equipoise.production.server.source_model import SourceAnswers
 from equipoise.production.server.store import StateFolder
 from equipoise.production.server.stream_cache import Residents
 
@@ -83,7 +82,7 @@ class Service:
             self._folder.close()
             raise
         self._queue = RequestQueue(limits.waiting, limits.rows, limits.waiting_bytes)
-        source = SourceAnswers(adapter)
+        source = adapter.source_model()
         self._learner = Learner(adapter, self._residents, self._queue, self._answers, source, limits)
         late = LateAnswers(self._queue, source, self._answers, self._residents.streams)
         runs = {"learner": self._learner.run, "late answers": late.run}
