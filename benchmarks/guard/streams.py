@@ -28,8 +28,8 @@ from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source
 from equipoise.research.experiment.schema import RAW, REHEARSED
-from equipoise.research.experiment.source_model import SourceModel, model_path
 from equipoise.research.experiment.sweep import MODELS
+from equipoise.research.experiment.trained_model import TrainedModel, model_path
 from equipoise.streams import KindName, make_stream
 
 
@@ -60,7 +60,7 @@ KEY = ["data", "backbone", "target", "method", "order", "rate", "batch_size", "i
 NAMES = ("poise", "tent", "eta", "sotta", "dec", "norm", "t3a")
 
 
-def adapter_of(run: RunPlan, trained: SourceModel, models: Path, rate: float | None) -> eq.Adapter:
+def adapter_of(run: RunPlan, trained: TrainedModel, models: Path, rate: float | None) -> eq.Adapter:
     """The adapter of a run, rehearsed where the run has stored a rehearsal."""
     cells = {cell["tempering"]: cell for cell in run.cells.values()}
     options: dict[str, Any] = {**cells[RAW]["options"], **({} if rate is None else {"learning_rate": rate})}

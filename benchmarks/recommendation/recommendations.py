@@ -28,8 +28,8 @@ from equipoise.research.data import Cache, Reader, open_data_set
 from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.recipe import Recipe, load_recipe
-from equipoise.research.experiment.source_model import SourceModel, held_out_images, model_path
 from equipoise.research.experiment.sweep import CACHE, MODELS, find_weights, picked_shifts
+from equipoise.research.experiment.trained_model import TrainedModel, held_out_images, model_path
 
 STREAMS: Sequence[StreamKind] = ("continual", "correlated", "recurring", "noisy")
 LABELS = (
@@ -111,7 +111,7 @@ def held_out_loader(run: RunPlan, count: int, size: int) -> list[tuple[Tensor, T
 
 
 def recommended(
-    trained: SourceModel,
+    trained: TrainedModel,
     loader: list[tuple[Tensor, Tensor]],
     kind: StreamKind,
     listed: dict[str, Candidate],

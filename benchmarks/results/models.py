@@ -13,8 +13,13 @@ from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.recipe import load_recipe
 from equipoise.research.experiment.schema import RAW
-from equipoise.research.experiment.source_model import SourceModel, model_path, pick_device, read_source_model
 from equipoise.research.experiment.sweep import CACHE, MODELS, find_weights, picked_shifts
+from equipoise.research.experiment.trained_model import (
+    TrainedModel,
+    model_path,
+    pick_device,
+    read_source_model,
+)
 from equipoise.streams import make_stream
 
 SEED = 0
@@ -52,7 +57,7 @@ def plans(
     return make_plan(recipe, data_set, shifts, stored, find_weights(recipe, data), given.limit)
 
 
-def trained_model(run: RunPlan, models: Path) -> SourceModel:
+def trained_model(run: RunPlan, models: Path) -> TrainedModel:
     """The trained model of a run, on the device."""
     return read_source_model(model_path(models, run.model.key), pick_device())
 
@@ -63,7 +68,7 @@ def some_images(run: RunPlan, count: int) -> Images:
     return images.select(make_stream([images.labels], "shuffled", SEED).rows[:count])
 
 
-def met(about: str) -> Iterator[tuple[RunPlan, SourceModel, Tensor, Tensor]]:
+def met(about: str) -> Iterator[tuple[RunPlan, TrainedModel, Tensor, Tensor]]:
     """Each stream that the command line names, with its model, and pixels and labels of its images."""
     given, device = arguments(about, images=2000).parse_args(), pick_device()
     for run in plans(given, ["source"], [RAW]):

@@ -32,9 +32,9 @@ from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source
 from equipoise.research.experiment.schema import RAW, REHEARSED
 from equipoise.research.experiment.scoring import score
-from equipoise.research.experiment.source_model import SourceModel, pick_device
 from equipoise.research.experiment.step import layout
 from equipoise.research.experiment.sweep import MODELS
+from equipoise.research.experiment.trained_model import TrainedModel, pick_device
 from equipoise.streams import make_stream
 
 FEW = ("batches of 50", "sorted by class", "ten passes", "abrupt changes")
@@ -77,7 +77,7 @@ def key_of(run: RunPlan, stream: str) -> dict[str, str]:
     return dict(zip(KEY, names, strict=True))
 
 
-def adapter_of(run: RunPlan, trained: SourceModel, models: Path) -> eq.Adapter:
+def adapter_of(run: RunPlan, trained: TrainedModel, models: Path) -> eq.Adapter:
     """The adapter of a run's method with the recipe's options, and with the rehearsal of the run."""
     label, (tempering, _) = run.any_cell["label"], METHODS[run.any_cell["label"]]
     cell = next((cell for cell in run.cells.values() if cell["tempering"] == tempering), None)

@@ -27,8 +27,8 @@ from equipoise.research.data.images import Images
 from equipoise.research.experiment.held_out import split
 from equipoise.research.experiment.recipe_parts import Training
 from equipoise.research.experiment.repeatable import allow_repeatable_cuda, repeatable, seeded
-from equipoise.research.experiment.source_model import pick_device
 from equipoise.research.experiment.step import TrainingStep, on_device
+from equipoise.research.experiment.trained_model import pick_device
 from equipoise.research.experiment.training import make_optimizer
 from equipoise.research.models import create_backbone
 

@@ -48,7 +48,7 @@ class SourceModel:
         self._inputs, self._outputs, self._device = inputs, student.outputs, student.device
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Logits (N, C) of a tensor of inputs, on the host, untempered; NaN for samples that are not finite."""
+        """Logits (N, C) of a tensor of inputs, on the host, untempered; NaN where an input is not finite."""
         with torch.inference_mode():
             batch = called_batch(self._model, (inputs.to(self._device),), {}, self._inputs)
             output = self._model(*batch.args, **batch.kwargs)

@@ -19,7 +19,7 @@ from equipoise.research.experiment.adapting import TAU_EDGES, run_cells, summari
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.schema import CellResult, CellScores, ReliabilitySums
 from equipoise.research.experiment.scoring import Divider, RawAnswer
-from equipoise.research.experiment.source_model import SourceModel, model_path, read_source_model
+from equipoise.research.experiment.trained_model import TrainedModel, model_path, read_source_model
 from equipoise.research.experiment.training import train_source_model
 
 from .toy import Toy, ToyTiers, toy_images, toy_recipe
@@ -45,7 +45,7 @@ def runs_of(folder: Path, **changes: Any) -> list[RunPlan]:
     return runs
 
 
-def trained(run: RunPlan, folder: Path) -> SourceModel:
+def trained(run: RunPlan, folder: Path) -> TrainedModel:
     return read_source_model(model_path(folder, run.model.key), torch.device("cpu"))
 
 

@@ -24,7 +24,7 @@ EDITS = {
     "research/experiment/adapting.py": ["tent", "eta", "source"],
     "research/experiment/rehearsals.py": ["tent", "eta", "source"],
     "research/experiment/repeatable.py": ["tent", "eta", "source"],
-    "research/experiment/plan.py": [],  # rehearsals.py imports it, but a result holds the options that it plans
+    "research/experiment/plan.py": [],  # rehearsals.py imports it, but a result holds its options
     "research/report/__init__.py": [],
 }
 SHOWN = f"""

@@ -31,14 +31,14 @@ from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source, store_rehearsal
 from equipoise.research.experiment.schema import Cell, CellResult
-from equipoise.research.experiment.source_model import (
-    SourceModel,
+from equipoise.research.experiment.sweep import run_recipe
+from equipoise.research.experiment.trained_model import (
+    TrainedModel,
     held_out_images,
     model_path,
     read_source_model,
     source_images,
 )
-from equipoise.research.experiment.sweep import run_recipe
 from equipoise.research.experiment.training import train_source_model
 from equipoise.research.experiment.workers import InProcess
 
@@ -94,7 +94,7 @@ def rehearsed_cell(run: RunPlan) -> Cell:
     return next(cell for cell in run.cells.values() if cell["tempering"] == "rehearsed")
 
 
-def trained(run: RunPlan, folder: Path) -> SourceModel:
+def trained(run: RunPlan, folder: Path) -> TrainedModel:
     return read_source_model(model_path(folder, run.model.key), torch.device("cpu"))
 
 

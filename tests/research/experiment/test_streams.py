@@ -13,8 +13,8 @@ from equipoise.research.data import make_image_stream, read_stored
 from equipoise.research.experiment import adapting, stream_data
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.schema import CellResult
-from equipoise.research.experiment.source_model import model_path, read_source_model
 from equipoise.research.experiment.sweep import SweepSummary, run_recipe
+from equipoise.research.experiment.trained_model import model_path, read_source_model
 from equipoise.research.experiment.workers import InProcess
 from equipoise.research.report.results import read_results
 

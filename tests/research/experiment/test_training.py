@@ -13,13 +13,13 @@ from torch import nn
 import equipoise as eq
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.research.data import Cache, Images, Reader
-from equipoise.research.experiment import source_model, training
+from equipoise.research.experiment import trained_model, training
 from equipoise.research.experiment.held_out import split
 from equipoise.research.experiment.plan import ModelPlan
 from equipoise.research.experiment.recipe_parts import Training
 from equipoise.research.experiment.repeatable import repeatable, seeded
-from equipoise.research.experiment.source_model import (
-    SourceModelInfo,
+from equipoise.research.experiment.trained_model import (
+    TrainedModelInfo,
     best_fixed_temperature,
     load_source_model,
     model_path,
@@ -310,15 +310,15 @@ def test_fisher_and_the_fixed_temperature_are_measured_on_a_choice(
 ) -> None:
     plan, images = toy_plan(tmp_path, seed=5), toy_images("plain")
     model = new_model(plan, 1).eval()
-    monkeypatch.setattr(source_model, "FISHER_IMAGES", 8)
-    monkeypatch.setattr(source_model, "FIXED_IMAGES", 12)
+    monkeypatch.setattr(trained_model, "FISHER_IMAGES", 8)
+    monkeypatch.setattr(trained_model, "FIXED_IMAGES", 12)
     fitted: list[torch.Tensor] = []
 
     def fit_none(logits: torch.Tensor, labels: torch.Tensor) -> float:
         fitted.extend((logits, labels))
         return 1.5
 
-    monkeypatch.setattr(source_model, "best_fixed_temperature", fit_none)
+    monkeypatch.setattr(trained_model, "best_fixed_temperature", fit_none)
     write_source_model(tmp_path / "m.safetensors", model, images, plan)
     found = read_source_model(tmp_path / "m.safetensors", torch.device("cpu"))
     order = torch.randperm(40, generator=torch.Generator().manual_seed(5))
@@ -363,7 +363,7 @@ def test_a_model_is_made_as_its_plan_says(tmp_path: Path, monkeypatch: pytest.Mo
         given.extend((arguments, options))
         return nn.Linear(1, 1)
 
-    monkeypatch.setattr(source_model, "create_backbone", noted)
+    monkeypatch.setattr(trained_model, "create_backbone", noted)
     file = tmp_path / "w.safetensors"
     plan = replace(toy_plan(tmp_path), backbone="mobilenet_v1", input_size=48, weights=file)
     new_model(plan, 1)
@@ -383,7 +383,7 @@ def test_a_trained_model_is_loaded_from_its_file_alone(weights: Path | None, tmp
     pixels = images.pixels.float()
     torch.testing.assert_close(found.model(pixels), model(pixels))  # padded as the weights before want it
     assert eq.create("tent", found.model, found.source)(pixels).shape == (4, 3)
-    assert found.info == SourceModelInfo(
+    assert found.info == TrainedModelInfo(
         backbone="mobilenet_v1",
         weights="random" if weights is None else "file",
         channels=1,

@@ -12,8 +12,8 @@ from equipoise.research.experiment import training
 from equipoise.research.experiment.plan import ModelPlan
 from equipoise.research.experiment.recipe_parts import Training
 from equipoise.research.experiment.repeatable import repeatable, seeded
-from equipoise.research.experiment.source_model import model_path, read_source_model
 from equipoise.research.experiment.step import TrainingStep, on_device
+from equipoise.research.experiment.trained_model import model_path, read_source_model
 from equipoise.research.experiment.training import fit, make_optimizer, train_source_model
 from equipoise.research.models import create_backbone
 

@@ -32,9 +32,14 @@ from equipoise.research.experiment.schema import (
     StreamSummary,
 )
 from equipoise.research.experiment.scoring import Divider, RawAnswer, oracle, quantiles, score
-from equipoise.research.experiment.source_model import SourceModel, model_path, pick_device, read_source_model
 from equipoise.research.experiment.stream_data import StreamData, read_stream
 from equipoise.research.experiment.tracing import trace_stream
+from equipoise.research.experiment.trained_model import (
+    TrainedModel,
+    model_path,
+    pick_device,
+    read_source_model,
+)
 from equipoise.version import __version__
 
 if TYPE_CHECKING:
@@ -80,7 +85,7 @@ def failed(run: RunPlan, error: BaseException) -> list[CellResult]:
 
 
 def _rehearse(
-    run: RunPlan, trained: SourceModel, models: Path
+    run: RunPlan, trained: TrainedModel, models: Path
 ) -> tuple[RunPlan, Temper | None, list[CellResult]]:
     """The temper of a run's "rehearsed" cells, if it has any.
 
@@ -96,7 +101,7 @@ def _rehearse(
         return run.without(asking.cells), None, failed(asking, error)
 
 
-def summarise_stream(run: RunPlan, trained: SourceModel, logits: Tensor) -> StreamSummary:
+def summarise_stream(run: RunPlan, trained: TrainedModel, logits: Tensor) -> StreamSummary:
     """The norms of the source model's logits on a stream, and the certainty regulariser of those logits."""
     cell, source = run.any_cell, trained.source
     norms, tau = torch.linalg.vector_norm(logits.double(), dim=1), _view(cell, trained, logits).tau
@@ -140,7 +145,7 @@ def summarise_stream(run: RunPlan, trained: SourceModel, logits: Tensor) -> Stre
     return summary
 
 
-def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
+def _start(run: RunPlan, models: Path) -> tuple[TrainedModel, StreamData]:
     """The model, and the stream, which stays in memory for the methods that come next."""
     trained = read_source_model(model_path(models, run.model.key), pick_device())
     cell = run.any_cell
@@ -154,14 +159,14 @@ def _start(run: RunPlan, models: Path) -> tuple[SourceModel, StreamData]:
     return trained, _HELD[key]
 
 
-def _view(cell: Cell, trained: SourceModel, logits: Tensor) -> SourceView:
+def _view(cell: Cell, trained: TrainedModel, logits: Tensor) -> SourceView:
     options, source = cell["options"], trained.source
     t, tau = certainty_regularizer(logits, source.h0, source.kappa, options["t_min"], options["t_max"])
     return SourceView(logits, t, tau)
 
 
 def _adapt(
-    run: RunPlan, trained: SourceModel, stream: StreamData, rehearsed: Temper | None
+    run: RunPlan, trained: TrainedModel, stream: StreamData, rehearsed: Temper | None
 ) -> list[CellResult]:
     """One pass of the method without tempering, its logits divided by one tempering of the run at a time."""
     cell, size = run.any_cell, run.any_cell["batch_size"]
@@ -192,7 +197,7 @@ def _answered(adapter: Adapter, pixels: Tensor, novelty: Novelty | None) -> RawA
     return RawAnswer(logits, None if new is None else new.cpu(), adapter.weight_distance)
 
 
-def _divider(kind: str, cell: Cell, trained: SourceModel, rehearsed: Temper | None) -> Divider:
+def _divider(kind: str, cell: Cell, trained: TrainedModel, rehearsed: Temper | None) -> Divider:
     options = cell["options"]
     return Divider(
         [kind],

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
-from equipoise.research.experiment.source_model import SourceModelInfo
 from equipoise.research.experiment.sweep import MODELS
+from equipoise.research.experiment.trained_model import TrainedModelInfo
 
 COLUMNS = ("file", "backbone", "data", "trained_on", "targets", "seed", "epochs")
 
@@ -33,10 +33,10 @@ def models_table(out: str | os.PathLike[str]) -> pd.DataFrame:
     return table.sort_values(["data", "backbone", "trained_on", "seed"], ignore_index=True)
 
 
-def _described(path: Path) -> SourceModelInfo | None:
+def _described(path: Path) -> TrainedModelInfo | None:
     """The description in a file; None for a rehearsal, an unfinished training or a damaged file."""
     try:
         with safe_open(path, framework="pt", device="cpu") as opened:
-            return SourceModelInfo.from_header(dict(opened.metadata() or {}))
+            return TrainedModelInfo.from_header(dict(opened.metadata() or {}))
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None

@@ -16,9 +16,9 @@ from equipoise.research.experiment.keys import content_key
 from equipoise.research.experiment.plan import ModelPlan, RunPlan
 from equipoise.research.experiment.repeatable import seeded
 from equipoise.research.experiment.schema import Cell
-from equipoise.research.experiment.source_model import (
+from equipoise.research.experiment.trained_model import (
     MEASURE_BATCH,
-    SourceModel,
+    TrainedModel,
     held_out_images,
     model_path,
     pick_device,
@@ -29,7 +29,7 @@ _NOT_REHEARSED = (*EXECUTION_OPTIONS, "seed")
 """Options that a rehearsal chooses itself, or does not depend on."""
 
 
-def rehearsed_temper(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> Temper:
+def rehearsed_temper(cell: Cell, plan: ModelPlan, trained: TrainedModel, models: Path) -> Temper:
     """The temper of an adapter of the cell's method with its rehearsal."""
     source = rehearsed_source(cell, plan, trained, models)
     method, _ = make_method(cell["method"], cell["options"])
@@ -46,7 +46,7 @@ def untempered_options(cell: Cell) -> dict[str, Any]:
     return {name: value for name, value in cell["options"].items() if name not in left_out}
 
 
-def rehearsed_source(cell: Cell, plan: ModelPlan, trained: SourceModel, models: Path) -> SourceStatistics:
+def rehearsed_source(cell: Cell, plan: ModelPlan, trained: TrainedModel, models: Path) -> SourceStatistics:
     """The model's statistics with a rehearsal of the cell's method: from its file, or made and written."""
     path = rehearsal_path(models, cell)
     found = _read(path, cell["method"], trained.source.model_fingerprint)
@@ -96,7 +96,7 @@ def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics |
     return found if fits else None
 
 
-def _made(cell: Cell, plan: ModelPlan, trained: SourceModel) -> SourceStatistics:
+def _made(cell: Cell, plan: ModelPlan, trained: TrainedModel) -> SourceStatistics:
     held = held_out_images(plan)
     if len(held) < FEWEST_SAMPLES:
         raise RehearsalError(

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from equipoise.research.data.image_streams.image_stream import ImageKindName, ImageStream, make_image_stream
 from equipoise.research.data.images import Images
-from equipoise.research.experiment.source_model import SourceModel
 from equipoise.research.experiment.step import layout
+from equipoise.research.experiment.trained_model import TrainedModel
 
 HELD_BYTES = 2**30
 """Streams of no more pixels stay on the device; larger ones are gathered anew for every pass."""
@@ -49,7 +49,7 @@ class StreamData:
 
 
 def read_stream(
-    trained: SourceModel,
+    trained: TrainedModel,
     parts: Mapping[str, Images],
     order: ImageKindName,
     seed: int,

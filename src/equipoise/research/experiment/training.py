@@ -13,7 +13,8 @@ from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import ModelPlan
 from equipoise.research.experiment.recipe_parts import Training
 from equipoise.research.experiment.repeatable import repeatable, seeded
-from equipoise.research.experiment.source_model import (
+from equipoise.research.experiment.step import TrainingStep, on_device
+from equipoise.research.experiment.trained_model import (
     load_source_model,
     model_path,
     new_model,
@@ -21,7 +22,6 @@ from equipoise.research.experiment.source_model import (
     source_images,
     write_source_model,
 )
-from equipoise.research.experiment.step import TrainingStep, on_device
 
 _KIND, _VERSION = "equipoise unfinished training", 1
 _MODEL, _OPTIMIZER = "model.", "optimizer."

@@ -35,7 +35,7 @@ FIXED_IMAGES = 10_000
 
 
 @dataclass(frozen=True)
-class SourceModelInfo:
+class TrainedModelInfo:
     """The description of a trained model in its file.
 
     Attributes:
@@ -63,7 +63,7 @@ class SourceModelInfo:
     epochs: int
 
     @classmethod
-    def from_header(cls, text: Mapping[str, str]) -> "SourceModelInfo":
+    def from_header(cls, text: Mapping[str, str]) -> "TrainedModelInfo":
         """The description in the header of a file."""
         about = json.loads(text["about"])
         lists = {name: tuple(about[name]) for name in ("classes", "trained_on", "targets")}
@@ -71,7 +71,7 @@ class SourceModelInfo:
 
 
 @dataclass(frozen=True)
-class SourceModel:
+class TrainedModel:
     """A trained model in evaluation mode, with its statistics on the source.
 
     Attributes:
@@ -84,7 +84,7 @@ class SourceModel:
     model: nn.Module
     source: SourceStatistics
     fixed_tau: float
-    info: SourceModelInfo
+    info: TrainedModelInfo
 
 
 def model_path(folder: Path, key: str) -> Path:
@@ -164,8 +164,8 @@ def _measured(model: nn.Module, images: Images) -> tuple[SourceStatistics, Tenso
     return source, torch.cat(answers)
 
 
-def _info(plan: ModelPlan, channels: int) -> SourceModelInfo:
-    return SourceModelInfo(
+def _info(plan: ModelPlan, channels: int) -> TrainedModelInfo:
+    return TrainedModelInfo(
         backbone=plan.backbone,
         weights="random" if plan.weights is None else "hub" if plan.weights == "hub" else "file",
         channels=channels,
@@ -193,7 +193,7 @@ def best_fixed_temperature(logits: Tensor, labels: Tensor) -> float:
     return float(grid[min(range(len(grid)), key=errors.__getitem__)])
 
 
-def load_source_model(path: str | os.PathLike[str], device: torch.device | str | None = None) -> SourceModel:
+def load_source_model(path: str | os.PathLike[str], device: torch.device | str | None = None) -> TrainedModel:
     """A trained model from its file in OUT/models, on the GPU if there is one, or on the given device.
 
     Raises StateError where the file is damaged or of another kind: also where the weights are not those that
@@ -201,7 +201,7 @@ def load_source_model(path: str | os.PathLike[str], device: torch.device | str |
     """
     tensors, text = read_tensors(path, _KIND, _VERSION)
     try:
-        info = SourceModelInfo.from_header(text)
+        info = TrainedModelInfo.from_header(text)
         source = SourceStatistics.from_parts(text["source"], tensors)
         fixed_tau = float(text["fixed_tau"])
     except (KeyError, TypeError, ValueError) as error:
@@ -224,11 +224,11 @@ def load_source_model(path: str | os.PathLike[str], device: torch.device | str |
         raise StateError(
             f"{path}: damaged weights: expected fingerprint {source.model_fingerprint[:12]}, got {came[:12]}"
         )
-    return SourceModel(model, source, fixed_tau, info)
+    return TrainedModel(model, source, fixed_tau, info)
 
 
 @lru_cache(maxsize=2)
-def read_source_model(path: Path, device: torch.device) -> SourceModel:
+def read_source_model(path: Path, device: torch.device) -> TrainedModel:
     """A trained model with its kernels in the order that is fastest on the device.
 
     The last ones stay in memory, since runs of one model come one after the other.
