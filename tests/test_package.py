@@ -19,7 +19,7 @@ WINGS = {"production", "research", "testing", "cli"}
 # From what everything needs to what needs everything: a module imports only from lines above its own.
 ORDER = [
     {"version", "errors"},
-    {"functional", "files", "options"},
+    {"functional", "files", "json_form", "options"},
     {"distributed"},
     {"network"},
     {"calibration", "metrics", "streams"},
