@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from equipoise.adapter import Adapter
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import EquipoiseError, RehearsalError
+from equipoise.evaluation import evaluate
 from equipoise.factory import create
 from equipoise.network.outputs import OutputsFunction
 from equipoise.recommendation.candidates import DEFAULT, NO_ADAPTATION, Candidate
 from equipoise.recommendation.made_up_stream import MadeUpStream
-from equipoise.rehearsal.labelled import Inputs, mapped
+from equipoise.rehearsal.labelled import mapped
 from equipoise.rehearsal.rehearse import as_it_is
 
 TIMED = 3
@@ -130,7 +131,7 @@ def _refusal_of_a_batch(candidate: Candidate, setting: Setting, budget: Budget) 
     part, inputs = next(setting.stream.batches(adapter.device))
     while size < len(part.places):
         before = time.monotonic()
-        _answers(adapter, mapped(inputs, itemgetter(slice(size))))
+        next(evaluate(adapter, [mapped(inputs, itemgetter(slice(size)))]))
         seconds = time.monotonic() - before
         if seconds * len(part.places) / size <= budget.left:
             return ""
@@ -141,29 +142,24 @@ def _refusal_of_a_batch(candidate: Candidate, setting: Setting, budget: Budget) 
 
 
 def _pass(adapter: Adapter, candidate: Candidate, stream: MadeUpStream, budget: Budget) -> Trial:
-    answers, times = [], []
-    batches = len(stream.parts())
-    before = time.monotonic()
-    for number, (part, inputs) in enumerate(stream.batches(adapter.device), 1):
+    found, times = list[Tensor](), list[float]()
+    parts, inputs = stream.parts(), (inputs for _, inputs in stream.batches(adapter.device))
+    answers, batches, before = evaluate(adapter, inputs), len(parts), time.monotonic()
+    for number, part in enumerate(parts, 1):
         if part.fresh:
             adapter.reset()
-        answers.append(_answers(adapter, inputs))
+        found.append(next(answers).logits.float())
         now = time.monotonic()
         times.append(now - before)
         before = now
         if number < batches and (problem := _refusal_of_the_rest(times, batches, budget)):
             return Trial(candidate, None, problem=problem)
-    logits = torch.cat(answers)
+    logits = torch.cat(found)
     seconds = statistics.median(times) * batches
     bad = int((~logits.isfinite().all(1)).sum())
     if bad:
         return Trial(candidate, None, seconds, f"{bad} of {len(logits)} answers are not finite")
     return Trial(candidate, logits, seconds, compares=adapter.method.compares)
-
-
-def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
-    logits: Tensor = adapter(inputs)
-    return logits.detach().float().cpu()
 
 
 def _refusal_of_the_rest(times: Sequence[float], batches: int, budget: Budget) -> str:

@@ -15,6 +15,7 @@ from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.rehearsal import countable
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.errors import RehearsalError
+from equipoise.evaluation import evaluate
 from equipoise.network.nested import leaves
 from equipoise.rehearsal.labelled import Inputs, Labelled, mapped, tensors_of
 from equipoise.rehearsal.orders import Pass, plan_passes
@@ -96,28 +97,31 @@ def run_streams(setup: RehearsalSetup, shifts: Shifts, progress: bool) -> list[R
 
 def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedStream:
     """One pass of the method, from a reset."""
-    adapter, device = setup.adapter, setup.adapter.device
+    adapter, compares = setup.adapter, setup.adapter.method.compares
     adapter.reset()
-    models = 2 if adapter.method.compares else 1
+    batches = [(name, rows) for name, part in own.parts for rows in part.split(setup.batch_size)]
+    inputs = (_shifted(setup, rows, shifts[name], own.seed) for name, rows in batches)
+    answered = evaluate(adapter, inputs, ask_source=compares, novelty=setup.novelty)
+    models = 2 if compares else 1
     windows = torch.zeros(models, 2, window.width(setup.classes) + 1)
     whole = torch.zeros(models, windows.shape[2])
     snapshots, names, confidences, right, seen, farthest = [], [], [], [], 0, 0.0
     total = sum(len(part.rows) for part in own.parts)
-    for name, batch in _batches(setup, own):
+    for name, rows in batches:
         with named_errors(name):
-            there = mapped(batch.inputs, lambda t: t.to(device))
-            inputs = shifted_inputs(there, shifts[name], setup.seed + own.seed)
-            logits = _answers(adapter, inputs)
-            new = None if setup.novelty is None else setup.novelty(leaves(inputs))
+            answers = next(answered)
+        asked = [each for each in (answers.logits, answers.source_logits) if each is not None]
+        logits = torch.stack([each.float() for each in asked])  # models, N, C
         good = countable(logits).all(0)
-        hits = (logits.argmax(2) == batch.labels) & good
-        fresh = torch.cat([window.sums(logits, good, new), hits.sum(1, keepdim=True).float()], 1)
+        hits = (logits.argmax(2) == setup.labelled.labels[rows]) & good
+        sums = window.sums(logits, good, answers.novelty)
+        fresh = torch.cat([sums, hits.sum(1, keepdim=True).float()], 1)
         windows, whole = window.after(windows, fresh), whole + fresh
         behind = logits[0][good] - logits[0][good].amax(1, keepdim=True)
         confidences.append(window.confidences(behind))
         right.append(hits[0][good])
-        seen += len(batch)
-        if seen // SNAPSHOT > (seen - len(batch)) // SNAPSHOT or seen == total:
+        seen += len(rows)
+        if seen // SNAPSHOT > (seen - len(rows)) // SNAPSHOT or seen == total:
             snapshots.append(windows[:, 0])
             names.append(name)
             farthest = max(farthest, adapter.weight_distance)
@@ -148,19 +152,10 @@ def _source_answers(setup: RehearsalSetup) -> Tensor:
     return torch.cat(found)
 
 
-def _batches(setup: RehearsalSetup, own: Pass) -> Iterator[tuple[str, Labelled]]:
-    """The batches of a pass, each of one shift, with its name."""
-    for name, rows in own.parts:
-        for batch in batches_of(setup.labelled, setup.batch_size, rows):
-            yield name, batch
-
-
-def _answers(adapter: Adapter, inputs: Inputs) -> Tensor:
-    """The method's logits, and those of the source model if it compares itself; (models, N, C) on the CPU."""
-    answers = [adapter(inputs).detach()]
-    if adapter.method.compares:
-        answers.append(adapter.source_logits(inputs))
-    return torch.stack([answer.float().cpu() for answer in answers])
+def _shifted(setup: RehearsalSetup, rows: Tensor, shift: Callable[..., Any], seed: int) -> Inputs:
+    """The samples of some rows on the device of the method, shifted."""
+    there = mapped(setup.labelled.select(rows).inputs, lambda t: t.to(setup.adapter.device))
+    return shifted_inputs(there, shift, setup.seed + seed)
 
 
 def shifted_inputs(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
