@@ -28,8 +28,8 @@ test-browser: setup ## the pages in a real Chromium (Debian: apt-get install chr
 	$(BIN)/python -m pytest -m browser
 
 bench: setup ## what a step costs on this machine, ten minutes of it; BENCH=--quick for two, again to go on
-	$(BIN)/python benchmarks/speed/run.py --out benchmarks/speed/local.csv $(BENCH)
-	$(BIN)/python benchmarks/speed/performance.py benchmarks/speed/local.csv
+	$(BIN)/python -m benchmarks.speed.run --out benchmarks/speed/local.csv $(BENCH)
+	$(BIN)/python -m benchmarks.speed.performance benchmarks/speed/local.csv
 
 docs: setup ## the documentation as pages in site/, every link and docstring checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,6 +1,6 @@
 """How fast the corruptions are: images a second, beside those of the package imagecorruptions.
 
-    python benchmarks/corruption_speed.py FOLDER [--images N] [--rounds R] [--job PROCESSES]
+    python -m benchmarks.corruption_speed FOLDER [--images N] [--rounds R] [--job PROCESSES]
 
 FOLDER is TinyImageNet's: its validation images, FOLDER/val/images/*, are what is corrupted. Every corruption
 and tier is timed in turn, ours on the batch, ours image by image, theirs image by image, in one process with

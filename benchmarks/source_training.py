@@ -1,6 +1,6 @@
 """Source training on a GPU: the step as one CUDA graph against the same step taken kernel by kernel.
 
-    python benchmarks/source_training.py [--steps 30] [--json FILE]
+    python -m benchmarks.source_training [--steps 30] [--json FILE]
 
 Both are in bfloat16 with repeatable algorithms, at the recipes' batch size of 64; "plain" is the usual loop,
 with weights in PyTorch's own order. Both in one process, in turns; the ratio is of medians.

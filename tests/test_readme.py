@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import methods_page
 import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
 
 import equipoise as eq
+from benchmarks.methods import methods_page
 from equipoise.cli.app import app
 from equipoise.factory import options_of
 from equipoise.registry import method_class

@@ -1,6 +1,6 @@
 """Writes docs/estimates.md from its template and the rows that measure_estimates.py wrote.
 
-PYTHONPATH=benchmarks/results python benchmarks/estimators/estimates_page.py > docs/estimates.md
+python -m benchmarks.estimators.estimates_page > docs/estimates.md
 """
 
 from collections.abc import Iterator
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from measure_estimates import REHEARSED, read
-from wording import filled, mark, signed, table, told
+
+from benchmarks.estimators.measure_estimates import REHEARSED, read
+from benchmarks.results.wording import filled, mark, signed, table, told
 
 HERE = Path(__file__).parent
 TABLES = {"elec": "Elec", "weather": "weather", "car_loan": "car loan"}

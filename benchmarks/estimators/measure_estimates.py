@@ -1,6 +1,6 @@
 """Measure label-free estimates of accuracy, those of the literature and of rehearsals, on the same windows.
 
-    python benchmarks/estimators/measure_estimates.py OUT --tables FOLDER --digits DATA --pacs DATA
+    python -m benchmarks.estimators.measure_estimates OUT --tables FOLDER --digits DATA --pacs DATA
 
 FOLDER has tables as .npz files (`subjects.tables`); DATA has digits and PACS as `equipoise data` says. Rows
 go to OUT/estimates.csv (one for each estimator and stream) and OUT/streams.csv (one for each stream); what
@@ -22,7 +22,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from field import (
+from torch import Tensor
+
+import equipoise as eq
+from benchmarks.estimators.field import (
     BATCH,
     Ask,
     Estimates,
@@ -35,10 +38,7 @@ from field import (
     means,
     of_batches,
 )
-from subjects import Case, Subject, digits, doubtful_digits, pacs, tables
-from torch import Tensor
-
-import equipoise as eq
+from benchmarks.estimators.subjects import Case, Subject, digits, doubtful_digits, pacs, tables
 from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate
 from equipoise.errors import RehearsalWarning

@@ -1,7 +1,7 @@
 """Holds `equipoise.estimators.CBPE` against NannyML's CBPE on the made-up data that NannyML ships.
 
     pip install "nannyml==0.13.1" "pandas<3" statsmodels
-    python benchmarks/estimators/nannyml_parity.py
+    python -m benchmarks.estimators.nannyml_parity
 
 Both are fitted on the reference data, and estimate the accuracy of each of ten chunks of the data after it:
 loans, two classes, and credit cards, three. The prediction is the most probable class, for both: the file of

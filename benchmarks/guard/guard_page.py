@@ -1,6 +1,6 @@
 """Write docs/guard.md from its template and the rows that streams.py wrote.
 
-python benchmarks/guard/guard_page.py > docs/guard.md
+python -m benchmarks.guard.guard_page > docs/guard.md
 """
 
 import math

@@ -1,6 +1,6 @@
 """The guard on the streams of a finished run: does it act, when, and at what accuracy.
 
-    PYTHONPATH=benchmarks/results python benchmarks/guard/streams.py OUT RECIPE DATA --csv FILE
+    python -m benchmarks.guard.streams OUT RECIPE DATA --csv FILE
 
 on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained. Every case is a
 method with the recipe's options and batch size on the images of a target; the same adapter without a guard
@@ -19,9 +19,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-from models import SEED, arguments, plans, some_images, trained_model
 
 import equipoise as eq
+from benchmarks.results.models import SEED, arguments, plans, some_images, trained_model
 from equipoise.production.guard.decider import Options, Watch, decide
 from equipoise.production.guard.observation import Observation, answer_pairs
 from equipoise.research.data.images import Images

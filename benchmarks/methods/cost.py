@@ -1,7 +1,7 @@
 """Measures what a step of every registered method costs, in plain forwards, and writes cost.csv.
 
-PYTHONPATH=benchmarks/speed python benchmarks/methods/cost.py               # again to go on
-PYTHONPATH=benchmarks/speed python benchmarks/methods/cost.py tent shot_im  # these, anew
+python -m benchmarks.methods.cost               # again to go on
+python -m benchmarks.methods.cost tent shot_im  # these, anew
 """
 
 import argparse
@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 import torch
-from cases import BACKBONES, Backbone, Case
-from measure import Memory, failure, ratios, seconds_of, turns
-from passes import Counting
 from torch import Tensor, nn
 
 import equipoise as eq
+from benchmarks.speed.cases import BACKBONES, Backbone, Case
+from benchmarks.speed.measure import Memory, failure, ratios, seconds_of, turns
+from benchmarks.speed.passes import Counting
 from equipoise.core.state import NewMemoryError
 from equipoise.files import whole_file
 from equipoise.network.batch import Batch

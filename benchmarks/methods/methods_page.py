@@ -1,6 +1,6 @@
 """Writes the tables of docs/methods.md that are made by programs: costs, from cost.csv, and options.
 
-python benchmarks/methods/methods_page.py
+python -m benchmarks.methods.methods_page
 """
 
 from collections import Counter

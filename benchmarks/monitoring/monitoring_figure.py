@@ -1,11 +1,11 @@
 """The picture of docs/monitoring.md: estimates against truth, by stream and by window, and along a jump."""
 
 import pandas as pd
-from figures import MARKS, WIDTH
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measured import NETWORKS
 
+from benchmarks.results.figures import MARKS, WIDTH
+from benchmarks.results.measured import NETWORKS
 from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
 
 COLOURS = {"mnist": SERIES[1], "usps": SERIES[3], "svhn": SERIES[0]}

@@ -1,6 +1,6 @@
 """Writes docs/monitoring.md and docs/monitoring.svg from the files beside this one and the committed results.
 
-PYTHONPATH=benchmarks/results python benchmarks/monitoring/monitoring_page.py docs
+python -m benchmarks.monitoring.monitoring_page docs
 """
 
 import argparse
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from alarms import RULES, WORDS, alarms
-from estimates import estimated
-from figures import standalone
-from measured import NAMES, NETWORKS, read
-from monitoring_figure import monitoring_figure
 from scipy.stats import chi2
-from wording import plain, signed, table, told
 
+from benchmarks.monitoring.alarms import RULES, WORDS, alarms
+from benchmarks.monitoring.monitoring_figure import monitoring_figure
+from benchmarks.results.estimates import estimated
+from benchmarks.results.figures import standalone
+from benchmarks.results.measured import NAMES, NETWORKS, read
+from benchmarks.results.wording import plain, signed, table, told
 from equipoise.files import whole_file
 
 HERE = Path(__file__).parent

@@ -1,7 +1,6 @@
 """Measures a monitor on the Digits streams: estimates and truth by window, delays of alarms, false alarms.
 
-    export PYTHONPATH=benchmarks/results
-    python benchmarks/monitoring/validate.py OUT RECIPE DATA benchmarks/monitoring
+    python -m benchmarks.monitoring.validate OUT RECIPE DATA benchmarks/monitoring
 
 on the source models that `equipoise run RECIPE --data DATA --out OUT` trained, with poise and the rehearsal
 that the run left; a target whose model or rehearsal is not there is passed over.
@@ -24,11 +23,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from alarms import RULES, alarms, floor_of
-from models import SEED, arguments, plans, trained_model
 from torch import Tensor
 
 import equipoise as eq
+from benchmarks.monitoring.alarms import RULES, alarms, floor_of
+from benchmarks.results.models import SEED, arguments, plans, trained_model
 from equipoise.calibration.rehearsed import RehearsedTemperature
 from equipoise.research.data import Cache, Reader, open_data_set
 from equipoise.research.data.cache import read_stored

@@ -1,6 +1,6 @@
 """Recommendations for the source models of a run, by method and made-up shift.
 
-    PYTHONPATH=benchmarks/results python benchmarks/recommendation/recommendations.py OUT RECIPE DATA \
+    python -m benchmarks.recommendation.recommendations OUT RECIPE DATA \
         --on digits --csv FILE
 
 on the models of `equipoise run RECIPE --on digits --data DATA --out OUT`, RECIPE being one of a stream. That
@@ -18,10 +18,10 @@ from typing import Any, get_args
 
 import pandas as pd
 import torch
-from models import arguments, trained_model
 from torch import Tensor
 
 import equipoise as eq
+from benchmarks.results.models import arguments, trained_model
 from equipoise.files import whole_file
 from equipoise.recommendation.candidates import Candidate, StreamKind
 from equipoise.research.data import Cache, Reader, open_data_set

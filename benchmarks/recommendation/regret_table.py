@@ -1,6 +1,6 @@
 """Regret of rules of choice, as Markdown: recommendations against the accuracies of a comparison.
 
-    python benchmarks/recommendation/regret_table.py RECOMMENDATIONS.csv … --results OUT …
+    python -m benchmarks.recommendation.regret_table RECOMMENDATIONS.csv … --results OUT …
 
 RECOMMENDATIONS.csv are files of `recommendations.py`. Each OUT is a folder of `equipoise run` (its
 results.jsonl), or a CSV file with the columns data, backbone, target, tier, seed, stream, label, tempering
@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 import torch
-from rules import RULES
 
+from benchmarks.recommendation.rules import RULES
 from equipoise.recommendation.candidates import Candidate, candidates
 from equipoise.recommendation.choice import Form, most_honest
 from equipoise.recommendation.scoring import ShiftSums

@@ -1,7 +1,6 @@
 """Measure poise with batches of one and of a few samples, rehearsed at that size; a row for each stream.
 
-    export PYTHONPATH=benchmarks/estimators
-    python benchmarks/rehearsal/batch_sizes.py DATA MODELS OUT.csv
+    python -m benchmarks.rehearsal.batch_sizes DATA MODELS OUT.csv
 
 DATA as `equipoise data` says; the Digits models are trained once and left in MODELS. A minute on an H200.
 """
@@ -12,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from families import DEVICE, Family, load
 from torch import Tensor
 
 import equipoise as eq
+from benchmarks.rehearsal.families import DEVICE, Family, load
 from equipoise.metrics import accuracy, expected_calibration_error
 from equipoise.research.data.images import Images
 

@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from networks import ResNet, ViT
-from subjects import BATCH, SMOOTHED, loss_of, train
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad
 
+from benchmarks.estimators.subjects import BATCH, SMOOTHED, loss_of, train
+from benchmarks.rehearsal.networks import ResNet, ViT
 from equipoise.research.data import Reader, open_data_set
 from equipoise.research.data.corruptions.dispatch import DETERMINISTIC, RANDOM, corrupt
 from equipoise.research.data.images import Images

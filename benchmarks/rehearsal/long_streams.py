@@ -1,7 +1,6 @@
 """Measure long continual streams, corruption after corruption; a row of CSV for each 1,000 images.
 
-    export PYTHONPATH=benchmarks/estimators
-    python benchmarks/rehearsal/long_streams.py DATA MODELS OUT.csv "svhn bn" "svhn vit" …
+    python -m benchmarks.rehearsal.long_streams DATA MODELS OUT.csv "svhn bn" "svhn vit" …
 
 TENT, TENT under guard and poise, all rehearsed, meet 15 corruptions of tier 5 without a reset. Without names,
 all of `NAMES`; DATA and MODELS are those of poise_streams.py. --quick rehearses 8 shifts of 200 images and
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from families import CORRUPTIONS, DEVICE, Family, load
-from poise_streams import BATCH, add, known, scores
 
 import equipoise as eq
+from benchmarks.rehearsal.families import CORRUPTIONS, DEVICE, Family, load
+from benchmarks.rehearsal.poise_streams import BATCH, add, known, scores
 from equipoise.research.data.images import Images
 
 NAMES = ("svhn bn", "svhn bn doubtful", "svhn vit")

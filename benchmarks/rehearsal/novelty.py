@@ -1,6 +1,6 @@
 """Poise on tables in awkward orders, with and without the novelty of inputs.
 
-    PYTHONPATH=benchmarks/estimators python benchmarks/rehearsal/novelty.py TABLES OUT.csv
+    python -m benchmarks.rehearsal.novelty TABLES OUT.csv
 
 TABLES has .npz files as benchmarks/estimators says. For each table, and made-up land cover, an MLP with
 batch norm is trained once; accuracy is that of untempered answers over the whole stream, in batches of 50.
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from subjects import STEPS, mlp, train
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 import equipoise as eq
+from benchmarks.estimators.subjects import STEPS, mlp, train
 
 BATCH, ROWS, GROUPS, CLASSES = 50, 12_000, 8, 7
 MOST_IN_ORDER = 36_000

@@ -1,7 +1,6 @@
 """Measure how honest poise is with a rehearsal, on models of four families; a row of CSV for each stream.
 
-    export PYTHONPATH=benchmarks/estimators
-    python benchmarks/rehearsal/poise_streams.py DATA MODELS OUT.csv "digits svhn" "tin mobilenet_v1" …
+    python -m benchmarks.rehearsal.poise_streams DATA MODELS OUT.csv "digits svhn" "tin mobilenet_v1" …
 
 without names, all of them. DATA as `equipoise data` says; models are trained once and left in MODELS.
 """
@@ -13,10 +12,10 @@ from typing import Any, TypeVar
 
 import pandas as pd
 import torch
-from families import DEVICE, NAMES, Family, corrupted, load, mild, orders
 from torch import Tensor
 
 import equipoise as eq
+from benchmarks.rehearsal.families import DEVICE, NAMES, Family, corrupted, load, mild, orders
 from equipoise.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from equipoise.research.data.images import Images
 

@@ -1,6 +1,6 @@
 """Write docs/rehearsal.md from its template and the rows that poise_streams.py wrote.
 
-python benchmarks/rehearsal/rehearsal_page.py > docs/rehearsal.md
+python -m benchmarks.rehearsal.rehearsal_page > docs/rehearsal.md
 """
 
 from collections.abc import Callable, Iterable

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from comparing import against_each, hardest
-from measured import (
+
+from benchmarks.results.comparing import against_each, hardest
+from benchmarks.results.measured import (
     LABELS,
     LEAVE_ONE_OUT,
     NAMES,
@@ -23,9 +24,8 @@ from measured import (
     places,
     printed,
 )
-from robustness import collapsed, is_complete, paired
-from wording import mark, plain, signed, table, told, told_paper, who
-
+from benchmarks.results.robustness import collapsed, is_complete, paired
+from benchmarks.results.wording import mark, plain, signed, table, told, told_paper, who
 from equipoise.research.report.paper import experiments
 from equipoise.research.report.results import Variant
 from equipoise.research.report.significance import Comparison

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from bar import Decision
-from estimates import estimated
-from measured import POISE, SOURCE, Measured, Place, at, mean
-from robust_streams import STREAMS
-from robustness import collapsed
-from wording import told
 
+from benchmarks.results.bar import Decision
+from benchmarks.results.estimates import estimated
+from benchmarks.results.measured import POISE, SOURCE, Measured, Place, at, mean
+from benchmarks.results.robust_streams import STREAMS
+from benchmarks.results.robustness import collapsed
+from benchmarks.results.wording import told
 from equipoise.calibration.rehearsed import ENTER
 from equipoise.research.report.results import Variant
 

@@ -1,15 +1,15 @@
 """Writes docs/choosing-poise.md from its template, search.csv and halves.csv beside this file.
 
-python benchmarks/results/choosing.py docs/choosing-poise.md
+python -m benchmarks.results.choosing docs/choosing-poise.md
 """
 
 import argparse
 from pathlib import Path
 
 import pandas as pd
-from measured import Place
-from wording import filled, table, told
 
+from benchmarks.results.measured import Place
+from benchmarks.results.wording import filled, table, told
 from equipoise.files import whole_file
 
 HERE = Path(__file__).parent

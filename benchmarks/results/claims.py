@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
-from measured import LABELS, NAMES, NETWORKS, RIVALS, SOURCE, at, common, mean, networks
-from summary import DEC, MINIMISERS, NORM
-from wording import signed, table, told
 
+from benchmarks.results.measured import LABELS, NAMES, NETWORKS, RIVALS, SOURCE, at, common, mean, networks
+from benchmarks.results.summary import DEC, MINIMISERS, NORM
+from benchmarks.results.wording import signed, table, told
 from equipoise.research.report.results import Variant
 from equipoise.research.report.table import listed
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from measured import RIVALS
 
+from benchmarks.results.measured import RIVALS
 from equipoise.research.report.results import BETTER, Variant
 from equipoise.research.report.significance import Comparison, against_best_other
 

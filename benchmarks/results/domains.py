@@ -1,10 +1,10 @@
 """Every target domain: no adaptation, the best raw rival and poise, beside the floor of the ECE."""
 
 import pandas as pd
-from measured import LABELS, Place, at, mean, networks
-from summary import columns
-from wording import folded, mean_and_spread, plain, table, told
 
+from benchmarks.results.measured import LABELS, Place, at, mean, networks
+from benchmarks.results.summary import columns
+from benchmarks.results.wording import folded, mean_and_spread, plain, table, told
 from equipoise.research.report.results import Variant
 
 MOST_UNFOLDED = 4

@@ -1,9 +1,9 @@
 """The accuracy that poise estimates without labels, against the true one."""
 
 import pandas as pd
-from measured import POISE, networks, of
-from wording import signed, table, told
 
+from benchmarks.results.measured import POISE, networks, of
+from benchmarks.results.wording import signed, table, told
 from equipoise.research.report.results import Variant
 
 STREAM = ["data", "backbone", "target", "tier", "seed"]

@@ -1,8 +1,9 @@
 """The runs that the page rests on, and those that were not made."""
 
 import pandas as pd
-from claims import FIXED
-from measured import (
+
+from benchmarks.results.claims import FIXED
+from benchmarks.results.measured import (
     LABELS,
     LEAVE_ONE_OUT,
     NAMES,
@@ -13,10 +14,9 @@ from measured import (
     networks,
     of,
 )
-from robust_streams import STREAMS
-from robustness import is_complete, paired
-from wording import table
-
+from benchmarks.results.robust_streams import STREAMS
+from benchmarks.results.robustness import is_complete, paired
+from benchmarks.results.wording import table
 from equipoise.research.report.paper import Experiment, experiments
 from equipoise.research.report.results import Variant
 from equipoise.research.report.table import listed

@@ -1,6 +1,6 @@
 """Draws the two pictures of docs/results.md from the results beside this file.
 
-    python benchmarks/results/figures.py docs
+    python -m benchmarks.results.figures docs
 
 writes docs/results.svg (the ECE of every method) and docs/results-estimates.svg (estimated against true
 accuracy). A drawing has its own background and follows the reader's light or dark setting.
@@ -10,13 +10,13 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from estimates import estimated
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measured import LABELS, NAMES, NETWORKS, POISE, Place, at, mean, networks, read
-from summary import DEC
-from wording import told
 
+from benchmarks.results.estimates import estimated
+from benchmarks.results.measured import LABELS, NAMES, NETWORKS, POISE, Place, at, mean, networks, read
+from benchmarks.results.summary import DEC
+from benchmarks.results.wording import told
 from equipoise.files import whole_file
 from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, palette_css, panels, svg, themed
 from equipoise.research.report.results import Variant

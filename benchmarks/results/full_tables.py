@@ -1,9 +1,9 @@
 """Every method at every place by both protocols, raw and tempered, beside the paper's numbers."""
 
 import pandas as pd
-from measured import LABELS, Place, at, means, places, printed
-from wording import folded, table, told, told_paper
 
+from benchmarks.results.measured import LABELS, Place, at, means, places, printed
+from benchmarks.results.wording import folded, table, told, told_paper
 from equipoise.research.report.paper import printed_tables
 from equipoise.research.report.table import DOUBTFUL, INCOMPLETE
 from equipoise.research.report.tables import NAMES

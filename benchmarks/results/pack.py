@@ -1,6 +1,6 @@
 """Packs the results of runs into the two files that results.md is written from.
 
-    python benchmarks/results/pack.py OUT [OUT ...]      # folders that `equipoise run` wrote
+    python -m benchmarks.results.pack OUT [OUT ...]      # folders that `equipoise run` wrote
 
 writes cells.csv (a run of a method on a stream: its scores by protocol and tempering) and streams.csv (the
 norms and temperatures of the source model on a stream) beside this file, or into `--folder`. A result that

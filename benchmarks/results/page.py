@@ -1,6 +1,6 @@
 """Writes docs/results.md from its template and the results beside this file.
 
-python benchmarks/results/page.py docs/results.md
+python -m benchmarks.results.page docs/results.md
 """
 
 import argparse
@@ -8,22 +8,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import bar
-import causes
-import claims
-import estimates
-import extent
-import robustness
-import significant
-import sources
-import summary
-import temperatures
-from bar import Decision
-from domains import domain_tables
-from full_tables import doubts, full_tables
-from measured import POISE, SOURCE, Measured, read
-from wording import filled, folded
-
+from benchmarks.results import (
+    bar,
+    causes,
+    claims,
+    estimates,
+    extent,
+    robustness,
+    significant,
+    sources,
+    summary,
+    temperatures,
+)
+from benchmarks.results.bar import Decision
+from benchmarks.results.domains import domain_tables
+from benchmarks.results.full_tables import doubts, full_tables
+from benchmarks.results.measured import POISE, SOURCE, Measured, read
+from benchmarks.results.wording import filled, folded
 from equipoise.files import whole_file
 
 HERE = Path(__file__).parent

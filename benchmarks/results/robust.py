@@ -1,6 +1,6 @@
 """Poise under streams that break other methods: other batches, sorted by class, ten passes, abrupt changes.
 
-    python benchmarks/results/robust.py OUT RECIPE DATA benchmarks/results/robust.csv
+    python -m benchmarks.results.robust OUT RECIPE DATA benchmarks/results/robust.csv
 
 on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained. A row is added to
 the CSV file as soon as it is measured; the same command again measures only the rows that are missing: those
@@ -22,10 +22,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from models import SEED, arguments, plans, some_images, trained_model
-from robust_streams import STREAMS, Stream, segments
 
 import equipoise as eq
+from benchmarks.results.models import SEED, arguments, plans, some_images, trained_model
+from benchmarks.results.robust_streams import STREAMS, Stream, segments
 from equipoise.errors import EquipoiseError, RecipeError
 from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import RunPlan

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import torch
-from models import SEED
 from torch import Tensor
 
+from benchmarks.results.models import SEED
 from equipoise.research.data.corruptions.dispatch import corrupt
 from equipoise.research.data.images import Images
 from equipoise.streams import KindName, make_stream

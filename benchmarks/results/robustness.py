@@ -2,10 +2,10 @@
 
 import numpy as np
 import pandas as pd
-from measured import Place
-from robust_streams import STREAMS
-from wording import plain, signed, table, told
 
+from benchmarks.results.measured import Place
+from benchmarks.results.robust_streams import STREAMS
+from benchmarks.results.wording import plain, signed, table, told
 from equipoise.research.report.paper import experiments
 
 LOST = 0.05

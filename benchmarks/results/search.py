@@ -1,6 +1,6 @@
 """The search that led to poise: ways to adapt, and what to divide by, on some streams of a finished run.
 
-    python benchmarks/results/search.py OUT RECIPE DATA --targets mnist usps --images 2000 > search.csv
+    python -m benchmarks.results.search OUT RECIPE DATA --targets mnist usps --images 2000 > search.csv
 
 on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained; a row for each
 stream, way and divisor. The committed search.csv has the means over the streams of each network.
@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from models import met
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from benchmarks.results.models import met
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.functional import certainty_regularizer, nats
 from equipoise.metrics import accuracy, expected_calibration_error, negative_log_likelihood

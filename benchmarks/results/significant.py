@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from comparing import against_each, hardest
-from measured import POISE, Place, at, networks
-from summary import DEC
-from wording import table, told, who
 
+from benchmarks.results.comparing import against_each, hardest
+from benchmarks.results.measured import POISE, Place, at, networks
+from benchmarks.results.summary import DEC
+from benchmarks.results.wording import table, told, who
 from equipoise.research.report.results import Variant
 from equipoise.research.report.significance import Comparison
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import pandas as pd
-from measured import SOURCE, Place, at, mean, networks, printed
-from wording import folded, mark, mean_and_spread, plain, signed, table, told, told_paper
 
+from benchmarks.results.measured import SOURCE, Place, at, mean, networks, printed
+from benchmarks.results.wording import folded, mark, mean_and_spread, plain, signed, table, told, told_paper
 from equipoise.research.report.paper import experiments
 from equipoise.research.report.table import listed
 

@@ -3,9 +3,22 @@
 from statistics import fmean
 
 import pandas as pd
-from measured import LABELS, NAMES, POISE, SOURCE, WAYS, Place, at, best_raw_rival, common, mean, networks, of
-from wording import plain, table, told
 
+from benchmarks.results.measured import (
+    LABELS,
+    NAMES,
+    POISE,
+    SOURCE,
+    WAYS,
+    Place,
+    at,
+    best_raw_rival,
+    common,
+    mean,
+    networks,
+    of,
+)
+from benchmarks.results.wording import plain, table, told
 from equipoise.research.report.results import Variant
 from equipoise.research.report.table import listed
 

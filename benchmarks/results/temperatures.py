@@ -1,9 +1,9 @@
 """Every method raw and divided: counts over cases, each a method on a data set with a network."""
 
 import pandas as pd
-from measured import NETWORKS, POISE, WAYS, at, means, networks
-from wording import table, told
 
+from benchmarks.results.measured import NETWORKS, POISE, WAYS, at, means, networks
+from benchmarks.results.wording import table, told
 from equipoise.research.report.table import listed
 
 

@@ -1,6 +1,6 @@
 """Ways to train the source models: one row for each model, with its accuracy on held-out source images.
 
-    python benchmarks/results/ways_to_train.py DATA CACHE benchmarks/results/training.csv [--workers 8]
+    python -m benchmarks.results.ways_to_train DATA CACHE benchmarks/results/training.csv [--workers 8]
 
 DATA as `equipoise data` says; CACHE keeps the decoded images. Each model adds a row for each of its epochs
 when it is trained; models that are in the file are not trained again. A way is judged by the held-out tenth

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined, select_autoescape
-from measured import LABELS, WAYS, PaperNumber, mean, spread
 
+from benchmarks.results.measured import LABELS, WAYS, PaperNumber, mean, spread
 from equipoise.research.report.results import Variant
 from equipoise.research.report.table import DOUBTFUL
 

@@ -1,6 +1,6 @@
 """The capacity of a service: memory of a stream, cost of a switch, streams with eviction, images a second.
 
-    OMP_NUM_THREADS=1 python benchmarks/serving/capacity.py benchmarks/serving/capacity.csv
+    OMP_NUM_THREADS=1 python -m benchmarks.serving.capacity benchmarks/serving/capacity.csv
 
 Times are CPU time of the process (`time.process_time`), which other jobs on the machine change little.
 """
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pattern_stream import CLASSES, images, trained_model
 from torch import nn
 
 import equipoise as eq
+from benchmarks.serving.pattern_stream import CLASSES, images, trained_model
 from equipoise.production.monitor import Monitor
 from equipoise.production.server.limits import Limits
 from equipoise.production.server.service import Service

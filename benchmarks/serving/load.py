@@ -1,6 +1,6 @@
 """Throughput and latency of a service against the bare model behind the same HTTP door.
 
-    python benchmarks/serving/load.py --out benchmarks/serving/load.csv
+    python -m benchmarks.serving.load --out benchmarks/serving/load.csv
 
 Each server runs in a process of its own; this process sends batches of SmallCNN's inputs as npy over kept
 connections, each client the next batch when the last was answered. Servers take turns, and the median of the
@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from http_client import prepared, run_clients
-from load_table import LEAST_THROUGHPUT, MOST_P99
-from pattern_stream import SHIFT, images, prepare
-from server_process import ServerProcess, started
+from benchmarks.serving.http_client import prepared, run_clients
+from benchmarks.serving.load_table import LEAST_THROUGHPUT, MOST_P99
+from benchmarks.serving.pattern_stream import SHIFT, images, prepare
+from benchmarks.serving.server_process import ServerProcess, started
 
 KINDS = ("bare", "poise")
 BATCHES = 20

@@ -1,6 +1,6 @@
 """The table of docs/serving.md from the measurements of load.py, as Markdown.
 
-python benchmarks/serving/load_table.py benchmarks/serving/load.csv
+python -m benchmarks.serving.load_table benchmarks/serving/load.csv
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Replicas on a local Ray that are killed in mid-stream: seconds until the next answer, batches lost.
 
-`python benchmarks/serving/ray_recovery.py --out benchmarks/serving/ray_recovery.csv` starts two replicas of a
+`python -m benchmarks.serving.ray_recovery --out benchmarks/serving/ray_recovery.csv` starts two replicas of a
 SmallCNN that adapts by TENT, and kills the replica of one stream again and again. Each kill comes after
 another number of batches since the last state on disk. Also timed: an answer through Ray, and one of a
 service in this process, to batches of 16 images of 32 x 32.

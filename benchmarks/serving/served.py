@@ -1,6 +1,6 @@
 """The process that is measured: the HTTP door in front of a service, or in front of the bare model.
 
-    python benchmarks/serving/served.py poise|bare FOLDER THREADS
+    python -m benchmarks.serving.served poise|bare FOLDER THREADS
 
 FOLDER has the files of `pattern_stream.prepare`. Prints the URL when requests are taken.
 """
@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import torch
-from bare_service import BareService
-from pattern_stream import CLASSES, prepared_model, prepared_source
 
 import equipoise as eq
+from benchmarks.serving.bare_service import BareService
+from benchmarks.serving.pattern_stream import CLASSES, prepared_model, prepared_source
 from equipoise.production.server.app import create_app
 from equipoise.production.server.interface import ServiceLike
 from equipoise.production.server.server import bound_socket, serve, url_of

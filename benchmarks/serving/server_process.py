@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_HERE = Path(__file__).parent
-
 
 @dataclass(frozen=True)
 class ServerProcess:
@@ -33,7 +31,7 @@ class ServerProcess:
 @contextmanager
 def started(kind: str, folder: Path, threads: int) -> Iterator[ServerProcess]:
     """Start `served.py`, and stop it by SIGTERM; an exit status other than 0 is an error."""
-    command = [sys.executable, str(_HERE / "served.py"), kind, str(folder), str(threads)]
+    command = [sys.executable, "-m", "benchmarks.serving.served", kind, str(folder), str(threads)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
     try:
         url = process.stdout.readline().strip() if process.stdout else ""

@@ -1,6 +1,6 @@
 """Memory of a server under hours of requests: sampled, written, and its growth computed.
 
-    python benchmarks/serving/soak.py --minutes 30 --out benchmarks/serving/soak.csv
+    python -m benchmarks.serving.soak --minutes 30 --out benchmarks/serving/soak.csv
 
 Clients send batches to their streams without a stop, and labels of some of the answers; the streams and a
 history are read as the page reads them. The resident set of the server's process is sampled. After a third of
@@ -17,9 +17,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
-from http_client import Measured, fetch, prepared, respond
-from pattern_stream import SHIFT, images, prepare
-from server_process import ServerProcess, started
+
+from benchmarks.serving.http_client import Measured, fetch, prepared, respond
+from benchmarks.serving.pattern_stream import SHIFT, images, prepare
+from benchmarks.serving.server_process import ServerProcess, started
 
 ROWS = 16
 BATCHES = 50

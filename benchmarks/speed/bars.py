@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from cases import BACKBONES
-from lines import BASES, MIB, Lines, Row, label, over, table, variant
+from benchmarks.speed.cases import BACKBONES
+from benchmarks.speed.lines import BASES, MIB, Lines, Row, label, over, table, variant
 
 PAPER = ("smallcnn", "mobilenet_v1", "efficientnet_b0")
 AGAINST_DEC = ("dec", "poise")  # measured against the paper's DEC

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
-import reference
 import torch
-from reference import Reference
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import equipoise as eq
+from benchmarks.speed import reference
+from benchmarks.speed.reference import Reference
 from equipoise.research.models import create_backbone
 
 Step: TypeAlias = Callable[[Tensor], Tensor]

@@ -6,11 +6,11 @@ Cost against the batch is in the main cells, which have batches of 1, 8, 50 and 
 from typing import Any
 
 import torch
-from cases import BACKBONES, METHODS, Case, ours
-from measure import Memory, measure, ratios, seconds_of, settle, spread, turns, warmed_up
 from torch import Tensor, nn
 
 import equipoise as eq
+from benchmarks.speed.cases import BACKBONES, METHODS, Case, ours
+from benchmarks.speed.measure import Memory, measure, ratios, seconds_of, settle, spread, turns, warmed_up
 from equipoise.metrics import Summary
 
 CLASSES = (10, 100, 1_000, 10_000)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cases import METHODS
-from flat_csv import read_lines
+from benchmarks.speed.cases import METHODS
+from benchmarks.speed.flat_csv import read_lines
 
 BASES = ("plain", "reference", "tent")
 MIB = 2**20

@@ -15,11 +15,22 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
-from cases import METHODS, PLAIN, POOL, REFERENCE, RIVAL, Case, Method, Step, engines, variants
 from torch import Tensor
 from torch.autograd.profiler import profile
 
 import equipoise as eq
+from benchmarks.speed.cases import (
+    METHODS,
+    PLAIN,
+    POOL,
+    REFERENCE,
+    RIVAL,
+    Case,
+    Method,
+    Step,
+    engines,
+    variants,
+)
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 30
 WARM_UP = {"cuda": 4, "cpu": 2}  # periods; a graph is captured at the second or third batch of a size

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from cases import METHODS, Case
 from torch import Tensor, nn
 
 import equipoise as eq
+from benchmarks.speed.cases import METHODS, Case
 
 BATCHES = 26
 """Batches of a count: updates of SoTTA come every 64 samples."""

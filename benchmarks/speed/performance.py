@@ -1,7 +1,7 @@
 """Writes docs/performance.md from the measured lines beside this file, or the tables of one file.
 
-python benchmarks/speed/performance.py > docs/performance.md
-python benchmarks/speed/performance.py benchmarks/speed/local.csv
+python -m benchmarks.speed.performance > docs/performance.md
+python -m benchmarks.speed.performance benchmarks/speed/local.csv
 """
 
 import sys
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bars import bars, memory_rows
-from cases import BACKBONES, METHODS
-from lines import BASES, MIB, Lines, ordered, over, table, variant
+from benchmarks.speed.bars import bars, memory_rows
+from benchmarks.speed.cases import BACKBONES, METHODS
+from benchmarks.speed.lines import BASES, MIB, Lines, ordered, over, table, variant
 
 HERE = Path(__file__).parent
 GPU, CPU = "h200.csv", "cpu.csv"

@@ -1,6 +1,6 @@
 """The speed benchmark: what a step costs, plain, as the authors do it, and ours; writes a CSV file.
 
-    python benchmarks/speed/run.py --out benchmarks/speed/local.csv
+    python -m benchmarks.speed.run --out benchmarks/speed/local.csv
 
 One row a measured cell, written as it comes; a second run goes on where the first stopped, and tries again
 what failed. The most important cells come first. `performance.py` makes the tables.
@@ -18,14 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import BACKBONES, METHODS, Case
-from flat_csv import Line, read_lines, write_lines
-from growth import CLASSES, metrics_cost, over_classes, over_stream, stretched, swapped_memory
-from measure import failure, measure, too_long
-from passes import passes
 from tqdm import tqdm
 
 import equipoise as eq
+from benchmarks.speed.cases import BACKBONES, METHODS, Case
+from benchmarks.speed.flat_csv import Line, read_lines, write_lines
+from benchmarks.speed.growth import (
+    CLASSES,
+    metrics_cost,
+    over_classes,
+    over_stream,
+    stretched,
+    swapped_memory,
+)
+from benchmarks.speed.measure import failure, measure, too_long
+from benchmarks.speed.passes import passes
 
 PAPER = ("smallcnn", "mobilenet_v1", "efficientnet_b0")
 SECONDS = {"cuda": 1.0, "cpu": 8.0}  # of rounds for a cell, beyond the fewest
@@ -114,7 +121,7 @@ def machine(device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", "-m", "benchmarks.speed.run", *sys.argv[1:]]),
     }
 
 

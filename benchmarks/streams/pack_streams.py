@@ -1,6 +1,6 @@
 """Packs the results of stream recipes into the file that docs/streams.md is written from.
 
-    python benchmarks/streams/pack_streams.py OUT [OUT ...]      # folders that `equipoise run` wrote
+    python -m benchmarks.streams.pack_streams OUT [OUT ...]      # folders that `equipoise run` wrote
 
 writes cells.csv beside this file, or into `--folder`: a row for a run of a method over a stream with one
 tempering. A result that several folders have is that of the last one. Lines of one method with different

@@ -1,6 +1,6 @@
 """Runs everything behind the comparison of docs/streams.md, many runs at a time on one GPU.
 
-    python benchmarks/streams/run_all.py DATA OUT --processes 14
+    python -m benchmarks.streams.run_all DATA OUT --processes 14
 
 trains the source models, then runs each method over every stream, with its rehearsal, and memo last. Each
 target, seed and stream has a folder of its own in OUT, which `pack_streams.py OUT/*/` reads, and a log. Run

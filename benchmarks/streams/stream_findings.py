@@ -4,7 +4,9 @@ import math
 from statistics import fmean
 
 import pandas as pd
-from stream_cells import (
+
+from benchmarks.results.wording import plain, signed, table, told
+from benchmarks.streams.stream_cells import (
     RAW,
     REHEARSED,
     SOURCE,
@@ -22,7 +24,6 @@ from stream_cells import (
     whole,
     with_rehearsal,
 )
-from wording import plain, signed, table, told
 
 HARM = -0.01
 """A mean loss of more accuracy counts as harm."""

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from stream_cells import SOURCE, Place, Setting, at, by_mean, by_pass, gains, places
 
+from benchmarks.streams.stream_cells import SOURCE, Place, Setting, at, by_mean, by_pass, gains, places
 from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
 
 WIDTH = 10.0

@@ -4,7 +4,9 @@ from collections import Counter
 from typing import Any
 
 import pandas as pd
-from stream_cells import (
+
+from benchmarks.results.wording import plain, signed, table, told
+from benchmarks.streams.stream_cells import (
     DATA,
     NETWORKS,
     RAW,
@@ -18,8 +20,7 @@ from stream_cells import (
     mean_of,
     with_rehearsal,
 )
-from stream_findings import HARM, gained
-from wording import plain, signed, table, told
+from benchmarks.streams.stream_findings import HARM, gained
 
 RUN = ["data", "backbone", "tier", "stream", "target", "seed"]
 ALIKE = 0.005

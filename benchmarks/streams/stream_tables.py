@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-from stream_cells import RAW, REHEARSED, marked, matrix, names
-from wording import folded, table, told
+
+from benchmarks.results.wording import folded, table, told
+from benchmarks.streams.stream_cells import RAW, REHEARSED, marked, matrix, names
 
 TITLES = {
     ("accuracy", RAW): "Accuracy, higher is better",

@@ -1,6 +1,6 @@
 """Writes docs/streams.md and its two pictures from cells.csv beside this file.
 
-PYTHONPATH=benchmarks/results:benchmarks/recommendation python benchmarks/streams/streams_page.py docs
+python -m benchmarks.streams.streams_page docs
 """
 
 import argparse
@@ -11,11 +11,13 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd
-from figures import standalone
-from regret_table import ALWAYS, accuracies_of, chosen_labels, deployed, short_list
-from regret_table import table as regret_table
-from rules import ANY_LOSS
-from stream_cells import (
+
+from benchmarks.recommendation.regret_table import ALWAYS, accuracies_of, chosen_labels, deployed, short_list
+from benchmarks.recommendation.regret_table import table as regret_table
+from benchmarks.recommendation.rules import ANY_LOSS
+from benchmarks.results.figures import standalone
+from benchmarks.results.wording import filled, folded, signed, told
+from benchmarks.streams.stream_cells import (
     DATA,
     RAW,
     REHEARSED,
@@ -30,9 +32,16 @@ from stream_cells import (
     read,
     with_rehearsal,
 )
-from stream_findings import HARM, best_table, extent_table, over_passes, source_by_target, summary_table
-from stream_pictures import gains_figure, passes_figure
-from stream_runs import (
+from benchmarks.streams.stream_findings import (
+    HARM,
+    best_table,
+    extent_table,
+    over_passes,
+    source_by_target,
+    summary_table,
+)
+from benchmarks.streams.stream_pictures import gains_figure, passes_figure
+from benchmarks.streams.stream_runs import (
     alike_norm,
     at_target,
     overview_table,
@@ -41,9 +50,7 @@ from stream_runs import (
     without_target,
     worst_run,
 )
-from stream_tables import comparison_tables
-from wording import filled, folded, signed, told
-
+from benchmarks.streams.stream_tables import comparison_tables
 from equipoise.files import whole_file
 
 HERE = Path(__file__).parent

@@ -4,17 +4,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import estimates_page
-import field
-import measure_estimates
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from field import Spans
-from measure_estimates import measure, tempered
-from subjects import Case, Subject, mlp, tables
 
+from benchmarks.estimators import estimates_page, field, measure_estimates
+from benchmarks.estimators.field import Spans
+from benchmarks.estimators.measure_estimates import measure, tempered
+from benchmarks.estimators.subjects import Case, Subject, mlp, tables
 from equipoise.calibration.rehearsal import Estimate
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +164,7 @@ def test_the_command_measures_a_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_up_table(tmp_path / "made_up.npz")
-    monkeypatch.setattr("subjects.STEPS", 200)
+    monkeypatch.setattr("benchmarks.estimators.subjects.STEPS", 200)
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["", str(out), "--tables", str(tmp_path), "--quick"])
     measure_estimates.main()

@@ -1,12 +1,11 @@
 """The measured costs of methods, and the tables of docs/methods.md that are made of them."""
 
-import cost
-import methods_page
 import pandas as pd
 import pytest
-from cases import BACKBONES, Case
 
 import equipoise as eq
+from benchmarks.methods import cost, methods_page
+from benchmarks.speed.cases import BACKBONES, Case
 from tests.support.models import drifted, make
 from tests.testing.broken import Reading
 

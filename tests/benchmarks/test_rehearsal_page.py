@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rehearsal_page
+
+from benchmarks.rehearsal import rehearsal_page
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,14 +1,11 @@
 """The goals of docs/results.md: each is decided by its own numbers, at the places that it names."""
 
-import bar
-import causes
-import measured
 import pandas as pd
 import pytest
-import robustness
-from measured import Measured, PaperNumber, Place
-from robust_streams import STREAMS
 
+from benchmarks.results import bar, causes, measured, robustness
+from benchmarks.results.measured import Measured, PaperNumber, Place
+from benchmarks.results.robust_streams import STREAMS
 from tests.support.results_frames import made_up, made_up_robust
 
 DIGITS = Place("digits", "smallcnn")

@@ -1,14 +1,10 @@
 """The numbers of docs/results.md: means over like runs, the best rivals, tests and estimates."""
 
-import comparing
-import estimates
-import measured
 import pandas as pd
 import pytest
-import significant
-import summary
-from measured import POISE, RIVALS, SOURCE, Place, at, mean, spread, tidy
 
+from benchmarks.results import comparing, estimates, measured, significant, summary
+from benchmarks.results.measured import POISE, RIVALS, SOURCE, Place, at, mean, spread, tidy
 from equipoise.research.report.results import Variant
 from tests.support.results_frames import made_up_cells
 

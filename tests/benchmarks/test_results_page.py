@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import Any
 from xml.parsers.expat import ParserCreate
 
-import bar
-import causes
-import claims
-import extent
-import figures
-import measured
-import pack
-import page
 import pandas as pd
 import pytest
-import sources
-import summary
-import temperatures
-import wording
-from measured import Measured, Place
 
+from benchmarks.results import (
+    bar,
+    causes,
+    claims,
+    extent,
+    figures,
+    measured,
+    pack,
+    page,
+    sources,
+    summary,
+    temperatures,
+    wording,
+)
+from benchmarks.results.measured import Measured, Place
 from equipoise.errors import DataError
 from tests.support.results_frames import made_up
 
@@ -245,7 +247,7 @@ def test_pictures_are_whole_and_follow_light_and_dark(results: Measured) -> None
 
 
 def test_the_page_of_the_search_is_as_its_program_writes_it(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "results" / "choosing.py")]
-    subprocess.run([*command, str(tmp_path / "page.md")], check=True)
+    command = [sys.executable, "-m", "benchmarks.results.choosing", str(tmp_path / "page.md")]
+    subprocess.run(command, check=True, cwd=ROOT)
     made, committed = tmp_path / "page.md", ROOT / "docs" / "choosing-poise.md"
     assert made.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8")

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
-from reference import T3A, Dec, Eata, Eta, Norm, Reference, SoTTA, Source, Tent, Windowed
 from torch import nn
 
 import equipoise as eq
+from benchmarks.speed.reference import T3A, Dec, Eata, Eta, Norm, Reference, SoTTA, Source, Tent, Windowed
 from tests.support.models import CLASSES, drifted, make
 
 Made = Callable[[nn.Module, eq.SourceStatistics], Reference]

@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import performance
 import pytest
-from flat_csv import read_lines, write_lines
+
+from benchmarks.speed import performance
+from benchmarks.speed.flat_csv import read_lines, write_lines
 
 MACHINE = {"kind": "machine", "device": "cpu", "name": "arm", "torch": "2", "python": "3", "threads": 2}
 

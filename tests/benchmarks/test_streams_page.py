@@ -8,16 +8,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pack_streams
 import pandas as pd
 import pytest
-import stream_cells
-import stream_findings
-import stream_runs
-import stream_tables
-from pack_streams import packed
-from stream_cells import Place, Setting
 
+from benchmarks.streams import pack_streams, stream_cells, stream_findings, stream_runs, stream_tables
+from benchmarks.streams.pack_streams import packed
+from benchmarks.streams.stream_cells import Place, Setting
 from equipoise.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -240,14 +236,13 @@ def test_a_table_marks_the_best_of_each_column(cells: pd.DataFrame) -> None:
 
 
 def test_the_page_is_written_whole(folder: Path, tmp_path: Path) -> None:
-    program = ROOT / "benchmarks" / "streams" / "streams_page.py"
-    paths = [str(ROOT / "benchmarks" / name) for name in ("results", "recommendation", "streams")]
     done = subprocess.run(
         [
-            *(sys.executable, str(program), str(tmp_path)),
+            *(sys.executable, "-m", "benchmarks.streams.streams_page", str(tmp_path)),
             *("--folder", str(folder), "--recommendations", str(folder / "recommended")),
         ],
-        env={"PYTHONPATH": ":".join([str(ROOT / "src"), *paths]), "PATH": "", "MPLCONFIGDIR": str(tmp_path)},
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "", "MPLCONFIGDIR": str(tmp_path)},
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -262,9 +257,8 @@ def test_the_page_is_written_whole(folder: Path, tmp_path: Path) -> None:
 
 def test_packing_reads_folders_of_runs(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text(json.dumps(line("norm")) + "\n")
-    program = ROOT / "benchmarks" / "streams" / "pack_streams.py"
-    command = [sys.executable, str(program), str(tmp_path), "--folder", str(tmp_path)]
-    subprocess.run(command, check=True)
+    program = [sys.executable, "-m", "benchmarks.streams.pack_streams"]
+    subprocess.run([*program, str(tmp_path), "--folder", str(tmp_path)], check=True, cwd=ROOT)
     assert len(stream_cells.read(tmp_path)) == 1
     with pytest.raises(DataError, match="got none"):
         pack_streams.read_lines(tmp_path / "nothing.jsonl")

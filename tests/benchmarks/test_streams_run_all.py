@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import run_all
-from run_all import SUBJECTS, Job, all_jobs, run
 
+from benchmarks.streams import run_all
+from benchmarks.streams.run_all import SUBJECTS, Job, all_jobs, run
 from equipoise.research.experiment.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -117,9 +117,16 @@ def test_recipes_have_all_the_methods() -> None:
 
 @pytest.mark.slow
 def test_a_small_trial_gives_both_temperings_of_both_streams(tmp_path: Path) -> None:
-    program = ROOT / "benchmarks" / "streams" / "run_all.py"
     given = ["--data-sets", "demo", "--methods", "source", "norm", "--processes", "2"]
-    subprocess.run([sys.executable, str(program), str(tmp_path), str(tmp_path / "out"), *given], check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.streams.run_all",
+        str(tmp_path),
+        str(tmp_path / "out"),
+        *given,
+    ]
+    subprocess.run(command, check=True, cwd=ROOT)
     met = set()
     for path in (tmp_path / "out").glob("*/results.jsonl"):
         for line in path.read_text().splitlines():

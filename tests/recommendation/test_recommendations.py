@@ -7,9 +7,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from recommendations import LABELS, as_they_come, listed_methods, measured_settings, rows_of, wait_for_models
 
 import equipoise as eq
+from benchmarks.recommendation.recommendations import (
+    LABELS,
+    as_they_come,
+    listed_methods,
+    measured_settings,
+    rows_of,
+    wait_for_models,
+)
 from equipoise.recommendation.candidates import SHORT_LISTS, Candidate, candidates
 from equipoise.research.experiment.recipe import load_recipe
 from tests.support.rehearsals import held_out, trained

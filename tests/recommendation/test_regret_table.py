@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from regret_table import (
+
+from benchmarks.recommendation.regret_table import (
     accuracies_of,
     choices,
     chosen_labels,
@@ -17,8 +18,7 @@ from regret_table import (
     short_list,
     table,
 )
-from rules import RULES, Rule, gains_by_shift, shrunk_gain, source_of
-
+from benchmarks.recommendation.rules import RULES, Rule, gains_by_shift, shrunk_gain, source_of
 from equipoise.recommendation.candidates import Candidate
 from equipoise.recommendation.choice import Form
 from equipoise.recommendation.scoring import ShiftSums

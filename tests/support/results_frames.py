@@ -4,10 +4,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pack
 import pandas as pd
-from measured import LABELS
-from robust_streams import STREAMS
+
+from benchmarks.results import pack
+from benchmarks.results.measured import LABELS
+from benchmarks.results.robust_streams import STREAMS
 
 CORRUPTIONS = tuple(f"corruption_{number}" for number in range(15))
 PLACES = (

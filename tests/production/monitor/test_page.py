@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import alarms
-import monitoring_page
 import pytest
+
+from benchmarks.monitoring import alarms, monitoring_page
 
 ROOT = Path(__file__).parents[3]
 

@@ -84,9 +84,8 @@ def test_every_limit_of_the_service_that_is_no_option_is_named() -> None:
 
 
 def test_the_table_of_the_load_is_that_of_the_measurements() -> None:
-    folder = ROOT / "benchmarks" / "serving"
-    command = [sys.executable, str(folder / "load_table.py"), str(folder / "load.csv")]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout in PAGE
+    command = [sys.executable, "-m", "benchmarks.serving.load_table", "benchmarks/serving/load.csv"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout in PAGE
 
 
 def test_a_clone_is_installed_as_the_readme_says() -> None:
