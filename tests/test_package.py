@@ -113,7 +113,7 @@ found["metrics"] = sorted(set(eq.metrics.__all__) - set(dir(eq.metrics)))
 found["before use"] = list(Noting.names)
 found["third"] = sorted({name.split(".")[0] for name in set(sys.modules) - before})
 found["in use"] = [tried(lambda: eq.metrics.Accuracy()), tried(lambda: eq.metrics.ExpectedCalibrationError())]
-for name in ("sklearn", "mlxtend", "matplotlib", "torchvision", "timm", "typer", "rich", "pydantic"):
+for name in ("sklearn", "scipy", "mlxtend", "matplotlib", "torchvision", "timm", "typer", "rich", "pydantic"):
     sys.modules[name] = None
 import equipoise.research.data
 found["data sets"] = equipoise.research.data.list_data_sets()

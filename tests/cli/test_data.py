@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.cli.data import describe_data_sets
 from equipoise.errors import DataError
-from equipoise.research.data.registry import data_set_class
+from equipoise.research.data.dataset import data_set_class
 
 from ..research.experiment.toy import ToyTiers
 

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equipoise.errors import DataError, OptionError, UnknownOptionError
 from equipoise.research.data import ImageKindName, Images, ImageStream, make_image_stream
-from equipoise.research.data.image_streams.image_stream import IMAGE_KINDS
-from equipoise.streams.classes import dirichlet_slots
+from equipoise.research.data.image_stream import IMAGE_KINDS
+from equipoise.streams.kinds import dirichlet_slots
 
 LABELS = [torch.tensor([2, 0, 1, 0, 2] * 20), torch.tensor([1, 1, 0, 2, 3, 3, 0] * 10)]
 SIZES = [len(labels) for labels in LABELS]

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from equipoise.research.data.dataset import Shift
+from equipoise.research.data.dataset import Shift, register_data_set
 from equipoise.research.data.images import Images
 from equipoise.research.data.reader import Reader
-from equipoise.research.data.registry import register_data_set
 from equipoise.research.data.tiny_imagenet import TinyImageNetC
 
 IMAGES = 2500

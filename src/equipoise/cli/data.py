@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from equipoise.errors import DataError
-from equipoise.research.data.registry import data_set_class, list_data_sets
+from equipoise.research.data.dataset import data_set_class, list_data_sets
 
 
 def describe_data_sets(place: str | Path | None) -> Iterator[str]:

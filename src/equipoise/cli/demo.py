@@ -13,8 +13,8 @@ from equipoise.cli.run import make_workers
 from equipoise.errors import EquipoiseError
 from equipoise.files import whole_file
 from equipoise.research.data.cache import Cache, read_stored
+from equipoise.research.data.dataset import open_data_set
 from equipoise.research.data.reader import Reader
-from equipoise.research.data.registry import open_data_set
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.recipe import Recipe, load_recipe
 from equipoise.research.experiment.recipe_parts import RehearsalRecipe

@@ -14,8 +14,7 @@ from equipoise.network.modules import device_of
 from equipoise.network.outputs import checked_logits
 from equipoise.production.server.model_factory import Transform, load_factory
 from equipoise.rehearsal.rehearse import rehearse
-from equipoise.research.data.listing import list_classes
-from equipoise.research.data.reader import opened, resized
+from equipoise.research.data.reader import list_classes, opened, resized
 
 _READ_AT_ONCE = 64
 _MOST_SHOWN, _FIRST_SHOWN = 20, 12  # classes

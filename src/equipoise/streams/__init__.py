@@ -3,8 +3,7 @@
 `make_stream(labels, "correlated", seed=0)` draws one. docs/streams.md shows each kind.
 """
 
-from equipoise.streams.make import make_stream
-from equipoise.streams.places import KindName, Segment
-from equipoise.streams.stream import Stream
+from equipoise.streams.kinds import KindName, Segment
+from equipoise.streams.make import Stream, make_stream
 
 __all__ = ["KindName", "Segment", "Stream", "make_stream"]

@@ -1,36 +1,61 @@
-"""`make_stream`: a stream by the name of its kind."""
+"""Streams by the name of their kind: `make_stream`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from types import MappingProxyType
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.errors import OptionError, UnknownOptionError
+from equipoise.errors import DataError, OptionError, UnknownOptionError
 from equipoise.options import integer, one_of
-from equipoise.streams.classes import Correlated, Imbalanced, Sorted
-from equipoise.streams.domains import Abrupt, Continual, Gradual, Mixed, Recorded, Recurring, Shuffled
-from equipoise.streams.noisy import Noisy
-from equipoise.streams.places import Domains, Kind, KindName
-from equipoise.streams.stream import Stream
+from equipoise.streams.kinds import KINDS, Domains, Kind, KindName, Segment
 
-KINDS: Mapping[str, type[Kind]] = MappingProxyType(
-    {
-        "shuffled": Shuffled,
-        "sorted": Sorted,
-        "mixed": Mixed,
-        "recorded": Recorded,
-        "continual": Continual,
-        "gradual": Gradual,
-        "correlated": Correlated,
-        "recurring": Recurring,
-        "abrupt": Abrupt,
-        "noisy": Noisy,
-        "imbalanced": Imbalanced,
-    }
-)
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """An order of the images of one domain or of several, by `make_stream`.
+
+    Attributes:
+        kind: of the order.
+        rows: int64 (T,), into the domains joined one after another; −1 for an image of no class.
+        domains: int64 (T,), the index of the domain of each image.
+        segments: named stretches, one after the other; their images add up to T.
+        sizes: the number of images of each domain that it was made of.
+        options: of the kind, defaults included.
+        seed: of the order, and of images that are made.
+        about: the order in words.
+    """
+
+    kind: str
+    rows: Tensor
+    domains: Tensor
+    segments: tuple[Segment, ...]
+    sizes: tuple[int, ...]
+    options: Mapping[str, Any]
+    seed: int
+    about: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def describe(self) -> str:
+        """The stream in one sentence."""
+        return f"{len(self):,} images: {self.about} (seed {self.seed})."
+
+    def labels(self, labels: Sequence[Tensor]) -> Tensor:
+        """The label of each image of the stream, given those of each domain; −1 for an image of no class."""
+        self.check_sizes([len(of_domain) for of_domain in labels])
+        joined = torch.cat([of_domain.cpu() for of_domain in labels])
+        return torch.where(self.rows < 0, -1, joined[self.rows.clamp(min=0)])
+
+    def check_sizes(self, sizes: Sequence[int]) -> None:
+        """Raise DataError unless the domains have as many samples as those that the stream was made of."""
+        if tuple(sizes) != self.sizes:
+            raise DataError(
+                f"expected the {' and '.join(map(str, self.sizes))} images of the domains whose labels the "
+                f"stream was made from, got {' and '.join(map(str, sizes)) or 'none'}"
+            )
 
 
 def make_stream(

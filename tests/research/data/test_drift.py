@@ -3,7 +3,7 @@ from pathlib import Path
 import torch
 
 from equipoise.research.data import Reader, open_data_set
-from equipoise.research.data.drift import DARKEST, NOISE, SEGMENTS, SMEAR, fading, shaken
+from equipoise.research.data.demo import DARKEST, NOISE, SEGMENTS, SMEAR, fading, shaken
 
 
 def normal(images: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from equipoise.errors import DataError, OptionError
 from equipoise.research.data import Problem, Reader
-from equipoise.research.data.listing import image_files
+from equipoise.research.data.reader import image_files
 from tests.research.data.miniatures import picture, write_picture
 
 

@@ -9,7 +9,7 @@ import yaml
 from equipoise.errors import RecipeError
 from equipoise.registry import list_methods, method_class
 from equipoise.research.data import open_data_set
-from equipoise.research.data.image_streams.image_stream import IMAGE_KINDS
+from equipoise.research.data.image_stream import IMAGE_KINDS
 from equipoise.research.experiment.recipe import list_recipes, load_recipe, recipe_text
 from equipoise.research.experiment.stream_plan import joined_shifts, resolved_order_options
 from equipoise.research.experiment.sweep import picked_shifts

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from equipoise.errors import ModelError, StateError
 from equipoise.research.models import backbones, create_backbone, list_backbones
-from equipoise.research.models.backbones import check_backbone, weights_digest
-from equipoise.research.models.hub import reach_hub
+from equipoise.research.models.backbones import check_backbone, reach_hub, weights_digest
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

@@ -1,19 +1,25 @@
 """The data sets of the experiments: found on disk, read in parallel, kept in a cache, put into an order.
 
 `open_data_set("pacs", Path("data"))` finds one; `list_data_sets()` names them. A new one is a subclass of
-`DataSet` in a file of its own, with `@register_data_set`.
+`DataSet` in a file of its own, with `@register_data_set`. `corrupted` imports those of the package.
 """
 
-from equipoise.research.data import corrupted, demo, digits, drift, folders, tiny_imagenet
 from equipoise.research.data.cache import Cache, Stored, read_stored
+from equipoise.research.data.changing import calibrated_paths
 from equipoise.research.data.corrupted import Corrupted, corrupted_version
 from equipoise.research.data.corruptions import corrupt
-from equipoise.research.data.dataset import DataSet, Origin, Shift
-from equipoise.research.data.image_streams.calibrated import calibrated_paths
-from equipoise.research.data.image_streams.image_stream import ImageKindName, ImageStream, make_image_stream
+from equipoise.research.data.dataset import (
+    DataSet,
+    Origin,
+    Shift,
+    data_set_class,
+    list_data_sets,
+    open_data_set,
+    register_data_set,
+)
+from equipoise.research.data.image_stream import ImageKindName, ImageStream, make_image_stream
 from equipoise.research.data.images import Images, chosen
 from equipoise.research.data.reader import Problem, Reader
-from equipoise.research.data.registry import data_set_class, list_data_sets, open_data_set, register_data_set
 
 __all__ = [
     "Cache",
@@ -30,17 +36,11 @@ __all__ = [
     "calibrated_paths",
     "chosen",
     "corrupt",
-    "corrupted",
     "corrupted_version",
     "data_set_class",
-    "demo",
-    "digits",
-    "drift",
-    "folders",
     "list_data_sets",
     "make_image_stream",
     "open_data_set",
     "read_stored",
     "register_data_set",
-    "tiny_imagenet",
 ]

@@ -10,14 +10,20 @@ import torch
 from equipoise.errors import DataError
 from equipoise.research.data.corruptions import CORRUPTIONS, TIERS
 from equipoise.research.data.corruptions.arrays import Pixels
-from equipoise.research.data.dataset import DataSet, Origin, Shift
+from equipoise.research.data.dataset import (
+    DataSet,
+    Origin,
+    Shift,
+    data_set_class,
+    list_data_sets,
+    register_data_set,
+)
 from equipoise.research.data.demo import Demo
 from equipoise.research.data.digits import Digits
 from equipoise.research.data.folders import PACS, OfficeHome
 from equipoise.research.data.images import Images
 from equipoise.research.data.making import make_corrupted, probe
 from equipoise.research.data.reader import Reader
-from equipoise.research.data.registry import data_set_class, list_data_sets, register_data_set
 from equipoise.research.data.tiny_imagenet import TinyImageNetC
 
 

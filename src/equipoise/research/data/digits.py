@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from equipoise.errors import DataError
-from equipoise.research.data.dataset import DataSet, Shift, find_folder, leave_one_out
+from equipoise.research.data.dataset import DataSet, Shift, find_folder, leave_one_out, register_data_set
 from equipoise.research.data.images import Images, chosen
 from equipoise.research.data.reader import Reader, resized
-from equipoise.research.data.registry import register_data_set
 
 _SIDE = 32
 

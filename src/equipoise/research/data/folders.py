@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from equipoise.research.data.dataset import DataSet, Shift, find_folder, leave_one_out
+from equipoise.research.data.dataset import DataSet, Shift, find_folder, leave_one_out, register_data_set
 from equipoise.research.data.images import Images
-from equipoise.research.data.listing import Listing, list_classes
-from equipoise.research.data.reader import Reader
-from equipoise.research.data.registry import register_data_set
+from equipoise.research.data.reader import Listing, Reader, list_classes
 
 
 class DomainFolders(DataSet):

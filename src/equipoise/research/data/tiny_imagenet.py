@@ -11,12 +11,10 @@ from torch import Tensor
 from equipoise.errors import DataError
 from equipoise.research.data.corruptions import CORRUPTIONS, TIERS
 from equipoise.research.data.corruptions.arrays import Pixels
-from equipoise.research.data.dataset import DataSet, Origin, Shift, find_folder
+from equipoise.research.data.dataset import DataSet, Origin, Shift, find_folder, register_data_set
 from equipoise.research.data.images import Images
-from equipoise.research.data.listing import Listing, image_files, list_classes
 from equipoise.research.data.making import make_corrupted, probe, seed_of
-from equipoise.research.data.reader import Problem, Reader
-from equipoise.research.data.registry import register_data_set
+from equipoise.research.data.reader import Listing, Problem, Reader, image_files, list_classes
 
 _SIDE = 64
 

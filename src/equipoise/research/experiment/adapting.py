@@ -43,7 +43,7 @@ from equipoise.research.experiment.trained_model import (
 from equipoise.version import __version__
 
 if TYPE_CHECKING:
-    from equipoise.research.data.image_streams.image_stream import ImageKindName
+    from equipoise.research.data.image_stream import ImageKindName
 
 QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))

@@ -48,8 +48,8 @@ def code_digest(name: str, options: Mapping[str, Any] | None = None) -> str:
 
 def order_digest() -> str:
     """A hash of the source files that draw the order of a stream."""
-    folders = (_PACKAGE / "streams", _PACKAGE / "research" / "data" / "image_streams")
-    return _digest(file for folder in folders for file in folder.glob("*.py"))
+    images = _PACKAGE / "research" / "data"
+    return _digest([*(_PACKAGE / "streams").glob("*.py"), images / "image_stream.py", images / "changing.py"])
 
 
 def _digest(files: Iterable[Path]) -> str:

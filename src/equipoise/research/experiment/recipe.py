@@ -12,7 +12,7 @@ from equipoise.errors import DataError, RecipeError
 from equipoise.factory import options_of
 from equipoise.registry import list_methods
 from equipoise.research.data.corrupted import corrupted_version
-from equipoise.research.data.image_streams.image_stream import ImageKindName
+from equipoise.research.data.image_stream import ImageKindName
 from equipoise.research.experiment.recipe_parts import (
     BackboneRecipe,
     MethodRecipe,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.research.data.image_streams.image_stream import ImageKindName, ImageStream, make_image_stream
+from equipoise.research.data.image_stream import ImageKindName, ImageStream, make_image_stream
 from equipoise.research.data.images import Images
 from equipoise.research.experiment.step import layout
 from equipoise.research.experiment.trained_model import TrainedModel

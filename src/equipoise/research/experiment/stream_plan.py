@@ -7,7 +7,7 @@ from typing import Any
 from equipoise.errors import RecipeError
 from equipoise.research.data.cache import Stored
 from equipoise.research.data.dataset import Shift
-from equipoise.research.data.image_streams.image_stream import IMAGE_KINDS, ImageKindName
+from equipoise.research.data.image_stream import IMAGE_KINDS, ImageKindName
 from equipoise.research.experiment.keys import content_key
 from equipoise.research.experiment.provenance import order_digest
 

@@ -1,6 +1,5 @@
 """Classifiers of the paper's experiments."""
 
-from equipoise.research.models.backbones import create_backbone, list_backbones
-from equipoise.research.models.small_cnn import SmallCNN
+from equipoise.research.models.backbones import SmallCNN, create_backbone, list_backbones
 
 __all__ = ["SmallCNN", "create_backbone", "list_backbones"]

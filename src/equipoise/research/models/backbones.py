@@ -10,8 +10,47 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from equipoise.errors import ModelError, StateError
-from equipoise.research.models.hub import reach_hub
-from equipoise.research.models.small_cnn import SmallCNN
+
+
+class SmallCNN(nn.Module):
+    """Two 5×5 convolutions and three dense layers for 32×32 images with raw values from 0 to 255.
+
+    conv 32, batch norm, pool → conv 64, batch norm, pool → dense 64 → dense 64 → dense `num_classes`, ReLU
+    between. For ten classes and one channel it has 319,498 parameters in the paper's way of counting
+    (weights and running statistics). The paper's figure of the network is lost: this is the simplest
+    stack with that number, so the architecture is inferred. There is no rescaling inside: the first
+    batch norm takes raw values.
+    """
+
+    def __init__(self, num_classes: int = 10, in_channels: int = 1) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(in_channels, 32, 5, padding=2),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 8 * 8, 64),
+            nn.ReLU(),
+            nn.Linear(64, 64),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(64, num_classes)
+        self.in_channels = in_channels
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of (N, in_channels, 32, 32) images."""
+        if tuple(images.shape[1:]) != (self.in_channels, 32, 32):
+            raise ModelError(
+                f"expected images of shape (N, {self.in_channels}, 32, 32), got {tuple(images.shape)}"
+            )
+        logits: Tensor = self.head(self.features(images.to(self.head.weight.dtype)))
+        return logits
+
 
 InitialWeights: TypeAlias = Path | Literal["hub"] | None
 """Weights before training: a safetensors file, timm's weights from its hub, or random numbers."""
@@ -213,3 +252,27 @@ def weights_digest(weights: InitialWeights, name: str) -> str:
     if isinstance(weights, Path):
         return hashlib.blake2b(weights.read_bytes(), digest_size=16).hexdigest()
     return "random" if weights is None else f"hub {_HUB.get(name, Body(name)).name}"
+
+
+WEIGHTS_FILE = "model.safetensors"
+SECONDS = 3.0
+"""The longest wait for an answer of the hub."""
+
+
+def reach_hub(name: str) -> None:
+    """Raise OSError if the weights of a network of timm's are not here and the hub does not answer.
+
+    One short request: the client of the hub itself would try six times, and each file by another name again.
+    """
+    import timm
+    from huggingface_hub import model_info, try_to_load_from_cache
+
+    known = timm.get_pretrained_cfg(name)
+    if known is None or not known.hf_hub_id:
+        return  # timm raises its own error, or downloads from elsewhere
+    if isinstance(try_to_load_from_cache(known.hf_hub_id, WEIGHTS_FILE), str):
+        return
+    try:
+        model_info(known.hf_hub_id, timeout=SECONDS)
+    except Exception as error:  # of requests or of httpx, by the version of the client
+        raise OSError(f"the hub does not answer: {error}") from error

@@ -7,9 +7,15 @@ import pytest
 import scipy.ndimage
 
 from equipoise.research.data.corruptions import TIERS, corrupt
-from equipoise.research.data.corruptions.defocus import defocus_blur, disk, resized_kernel
-from equipoise.research.data.corruptions.motion import along_lines, motion_weights
-from equipoise.research.data.corruptions.zoom import one_by_one, zoom_blur
+from equipoise.research.data.corruptions.blur import (
+    along_lines,
+    defocus_blur,
+    disk,
+    motion_weights,
+    one_by_one,
+    resized_kernel,
+    zoom_blur,
+)
 from tests.research.data.corruptions.pictures import Images, Reals, assert_rounded, flat, pictures
 
 DEFOCUS = {

@@ -8,7 +8,7 @@ import scipy.ndimage
 
 from equipoise.research.data.corruptions import TIERS, corrupt
 from equipoise.research.data.corruptions.arrays import generators
-from equipoise.research.data.corruptions.elastic import affine, elastic_transform, looked_up, smoothed_fields
+from equipoise.research.data.corruptions.digital import affine, elastic_transform, looked_up, smoothed_fields
 from tests.research.data.corruptions.pictures import Images, Reals, assert_rounded, flat, pictures
 
 ELASTIC = {

@@ -6,7 +6,7 @@ import scipy.ndimage
 
 from equipoise.research.data.corruptions import TIERS, corrupt
 from equipoise.research.data.corruptions.arrays import generators
-from equipoise.research.data.corruptions.glass import fronts, glass_blur, shuffled, smoothed_images
+from equipoise.research.data.corruptions.blur import fronts, glass_blur, shuffled, smoothed_images
 from tests.research.data.corruptions.pictures import assert_rounded, pictures
 
 GLASS = {

@@ -8,8 +8,7 @@ import scipy.ndimage
 
 from equipoise.research.data.corruptions import TIERS, corrupt
 from equipoise.research.data.corruptions.arrays import generators
-from equipoise.research.data.corruptions.fog import plasmas
-from equipoise.research.data.corruptions.frost import PANES, panes
+from equipoise.research.data.corruptions.weather import PANES, panes, plasmas
 from tests.research.data.corruptions.pictures import Reals, assert_rounded, flat, pictures
 
 FIELDS = (

@@ -11,15 +11,10 @@ from equipoise.errors import OptionError
 from equipoise.options import integer, one_of
 from equipoise.research.data.corruptions import digital, noise
 from equipoise.research.data.corruptions.arrays import Pixels, generators
-from equipoise.research.data.corruptions.defocus import defocus_blur
-from equipoise.research.data.corruptions.elastic import elastic_transform
-from equipoise.research.data.corruptions.fog import fog
-from equipoise.research.data.corruptions.frost import frost
-from equipoise.research.data.corruptions.glass import glass_blur
-from equipoise.research.data.corruptions.motion import motion_blur
-from equipoise.research.data.corruptions.snow import snow
+from equipoise.research.data.corruptions.blur import defocus_blur, glass_blur, motion_blur, zoom_blur
+from equipoise.research.data.corruptions.digital import elastic_transform
 from equipoise.research.data.corruptions.tables import CORRUPTIONS, TIERS, constants
-from equipoise.research.data.corruptions.zoom import zoom_blur
+from equipoise.research.data.corruptions.weather import fog, frost, snow
 
 SMALLEST = 8  # pixels of a side
 _TOGETHER = 16 * 64 * 64  # pixels that are worked on at once: more take longer, for want of cache

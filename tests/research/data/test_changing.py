@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from equipoise.errors import OptionError
 from equipoise.research.data import Images, ImageStream, calibrated_paths, make_image_stream
+from equipoise.research.data.changing import CorruptionWalk, level_path, pair_accuracies
 from equipoise.research.data.corruptions import CORRUPTIONS, corrupt
-from equipoise.research.data.image_streams.calibrated import level_path, pair_accuracies
-from equipoise.research.data.image_streams.walk import CorruptionWalk
 from tests.research.data.corruptions.pictures import pictures
 
 PICTURES = torch.from_numpy(pictures(40, 16)).permute(0, 3, 1, 2).contiguous()

@@ -1,4 +1,4 @@
-"""Frost on a window pane before the image (Hendrycks and Dietterich, ICLR 2019), with panes made here."""
+"""Fog, snow and frost before the image (Hendrycks and Dietterich, ICLR 2019); frosted panes are made here."""
 
 import math
 from functools import lru_cache
@@ -8,7 +8,114 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from equipoise.research.data.corruptions.arrays import Generators, Pixels, Reals, pixels
+from equipoise.research.data.corruptions.arrays import (
+    Floats,
+    Generators,
+    Pixels,
+    Reals,
+    in_each_channel,
+    pixels,
+)
+from equipoise.research.data.corruptions.blur import along_lines, enlarged, zoomed
+
+
+def fog(images: Pixels, generators: Generators, density: float, decay: float) -> Pixels:
+    """Add a plasma fractal and darken: (x + density · plasma) · m / (m + density), m the image's maximum."""
+    height, width = images.shape[1:3]
+    size = 1 << (max(height, width) - 1).bit_length()
+    plasma = plasmas(size, generators, decay)[:, :height, :width]
+    brightest = images.max(axis=(1, 2, 3)).astype(np.float32)[:, None, None, None]
+    foggy = in_each_channel(plasma * np.float32(255 * density))
+    foggy += images
+    foggy *= brightest / (brightest + np.float32(255 * density))
+    return pixels(foggy)
+
+
+def plasmas(size: int, generators: Generators, decay: float) -> Floats:
+    """Fields (N, size, size) in [0, 1] by the diamond-square algorithm on a torus; size is a power of two.
+
+    Level for level, the centres of the squares become the mean of their corners, then the centres of the
+    diamonds that of theirs, each plus w² · U(−1, 1); after each level the grid is twice as fine and w is
+    divided by `decay`. That w is squared is what the original does.
+    """
+    # Every place is drawn once: one number for each. Only ratios of w matter, since the outcome is scaled.
+    draws = np.stack([g.random((size, size), dtype=np.float32) for g in generators])
+    draws *= 2
+    draws -= 1
+    field = np.zeros_like(draws)
+    step, wibble = size, 1.0
+    while step >= 2:
+        half, amplitude = step // 2, np.float32(wibble**2)
+        corners = field[:, ::step, ::step]
+        squares = corners + np.roll(corners, -1, axis=1)
+        squares = squares + np.roll(squares, -1, axis=2)
+        middle = (slice(None), slice(half, None, step), slice(half, None, step))
+        field[middle] = squares * np.float32(0.25) + draws[middle] * amplitude
+        centres = field[middle]
+        for axis, place in (
+            (1, (slice(None), slice(None, None, step), slice(half, None, step))),
+            (2, (slice(None), slice(half, None, step), slice(None, None, step))),
+        ):
+            # A diamond on an edge of squares: the ends of the edge, and the centres on both sides of it.
+            diamonds = corners + np.roll(corners, -1, axis=3 - axis)
+            diamonds += centres
+            diamonds += np.roll(centres, 1, axis=axis)
+            field[place] = diamonds * np.float32(0.25) + draws[place] * amplitude
+        step, wibble = half, wibble / decay
+    field -= field.min(axis=(1, 2), keepdims=True)
+    field /= field.max(axis=(1, 2), keepdims=True)
+    return field
+
+
+_RED, _GREEN, _BLUE = np.float32(0.299), np.float32(0.587), np.float32(0.114)
+
+
+def snow(
+    images: Pixels,
+    generators: Generators,
+    mean: float,
+    scale: float,
+    flake: float,
+    threshold: float,
+    radius: float,
+    sigma: float,
+    weight: float,
+) -> Pixels:
+    """Whiten the image, and add flakes that fall, and the same flakes turned by 180°.
+
+    flakes = a field of N(mean, scale), zoomed into by `flake`, 0 below `threshold`, at most 1, blurred by a
+             motion (radius, sigma) at an angle of U(−135°, −45°)
+    out = weight · x + (1 − weight) · max(x, 1.5 · grey + 0.5) + flakes + turned flakes
+    """
+    height, width = images.shape[1:3]
+    rows, columns = zoomed(height, max(1.0, flake)), zoomed(width, max(1.0, flake))
+    # Of the field, only the places that the zoom shows are drawn.
+    shape = (rows.shown, columns.shown)
+    angles = [g.uniform(-135, -45) for g in generators]  # first: the field is of another shape at other tiers
+    fields = np.stack([g.standard_normal(shape, dtype=np.float32) for g in generators])
+    fields *= np.float32(scale)
+    fields += np.float32(mean)
+    fields = enlarged(fields, rows, columns)
+    fields[fields < np.float32(threshold)] = 0
+    np.minimum(fields, 1, out=fields)
+    flakes = along_lines(fields, angles, radius, sigma, channels=1)
+    fallen = in_each_channel((flakes + flakes[:, ::-1, ::-1]) * np.float32(255))
+    return pixels(whitened(images, weight) + fallen)
+
+
+def whitened(images: Pixels, weight: float) -> Floats:
+    """A white sky, weight · x + (1 − weight) · max(x, 1.5 · grey + 0.5), in units of 1 / 255."""
+    values = images.astype(np.float32)
+    grey = values[..., 0] * _RED
+    grey += values[..., 1] * _GREEN
+    grey += values[..., 2] * _BLUE
+    white = in_each_channel(grey * np.float32(1.5) + np.float32(127.5))
+    np.maximum(white, values, out=white)
+    white *= np.float32(1 - weight)
+    values *= np.float32(weight)
+    values += white
+    return values
+
 
 _SIZE = 256  # of a pane, at the scale of the tables
 _DIRECTIONS = 24  # in which the arms of a crystal can grow

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from equipoise.research.data import Images, make_image_stream
-from equipoise.research.data.image_streams.no_class import (
+from equipoise.research.data.image_stream import (
     phase_scrambled,
     texture,
     uniform_noise,

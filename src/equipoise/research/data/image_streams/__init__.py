@@ -1,1 +1,0 @@
-"""Streams of images: gathered batch by batch, corrupted on the way, or of no class."""
