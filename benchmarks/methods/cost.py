@@ -25,7 +25,7 @@ from benchmarks.speed.passes import Counting
 from equipoise.core.state import NewMemoryError
 from equipoise.files import whole_file
 from equipoise.network.batch import Batch
-from equipoise.network.flags import no_free_reads
+from equipoise.network.verdict import no_free_reads
 from equipoise.testing.reads import NoReads, captures, unread_step, without_reads
 
 CSV = Path(__file__).with_name("cost.csv")

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Tempering
-from equipoise.core import eager
 from equipoise.core.assembly import check_rehearsed, make_responder, make_temper
 from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, load_within
 from equipoise.core.describe import describe
@@ -153,8 +152,10 @@ class Adapter(AdapterFacts):
             batch = batch.learnable()
             for parameter in respond.student.learned.values():
                 parameter.requires_grad_()
-            run = self._captured.run if self._captures else eager.run
-            answer, self._last = self._laid_out(lambda: run(respond, batch))
+            captured = self._captured if self._captures else None
+            answer, self._last = self._laid_out(
+                lambda: captured.run(respond, batch) if captured else respond.eagerly(batch)
+            )
         return answer
 
     @one_at_a_time

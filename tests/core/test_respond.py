@@ -14,8 +14,8 @@ from equipoise.core.method import Context, Method, Update
 from equipoise.core.record import Step
 from equipoise.functional import nats
 from equipoise.methods.eta import Eta
-from equipoise.network.flags import Check
 from equipoise.network.parameters import Parameters
+from equipoise.network.verdict import Check
 from tests.support.cases import CASES, FULL_SOON, IN_SHORT_OR_SLOW, build
 from tests.support.models import CLASSES, drifted, make, same, snapshot
 from tests.support.unread import (

@@ -15,6 +15,7 @@ from equipoise.network.running_statistics import Return, following_statistics
 from tests.methods.test_rehearsed_poise import RefusesReading, as_captured
 from tests.support.models import same, snapshot
 from tests.support.rehearsals import plain_novelty
+from tests.support.unread import forget_the_cpu
 
 
 def rows(count: int, seed: int, by: float = 0.0) -> Tensor:
@@ -145,8 +146,7 @@ def test_a_step_as_it_is_captured_is_the_eager_one_and_reads_no_number(
     plain(STREAM[0])
     captured(STREAM[0])
     answers = [plain(x) for x in STREAM[1:5]]
-    for module in ("core.respond", "core.gradient", "network.student"):
-        monkeypatch.setattr(f"equipoise.{module}.host_knows", lambda _flag: None)  # as on a GPU
+    forget_the_cpu(monkeypatch)
     for x, expected in zip(STREAM[1:5], answers, strict=True):
         with RefusesReading():
             answer, _ = as_captured(captured, x)

@@ -27,6 +27,7 @@ from tests.support.rehearsals import (
     trained,
     window_of,
 )
+from tests.support.unread import forget_the_cpu
 
 
 def stream(count: int, rows: int = 50, seed: int = 20) -> list[Tensor]:
@@ -544,12 +545,11 @@ def test_a_step_as_it_is_captured_equals_the_eager_one_and_reads_no_number(
         plain(x)
         captured(x)
     answers = [plain(x) for x in stream(3, seed=40)]
-    for module in ("core.respond", "core.gradient", "network.student"):
-        monkeypatch.setattr(f"equipoise.{module}.host_knows", lambda _flag: None)  # as on a GPU
+    forget_the_cpu(monkeypatch)
     for x, expected in zip(stream(3, seed=40), answers, strict=True):
         with RefusesReading():
             answer, record = as_captured(captured, x)
-        assert bool(record.permitted)
+        assert bool(record.verdict.allowed)
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
     assert plain.last is not None
     step = record.read()
@@ -582,7 +582,7 @@ def test_a_step_as_it_is_captured_with_a_bad_sample(kind: str, bad: float) -> No
     spoilt[[2, 9], 1, 3, 3] = bad
     answer, record = as_captured(adapter, spoilt)
     step, rest = record.read(), [row for row in range(50) if row not in (2, 9)]
-    assert not bool(record.permitted)
+    assert not bool(record.verdict.allowed)
     assert bool(answer[[2, 9]].isnan().all())
     assert bool(answer[rest].isfinite().all())
     assert (step.set_aside, step.used) == (2, 0)

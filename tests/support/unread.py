@@ -7,7 +7,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.core.method import Context, Plan
-from equipoise.network import flags
+from equipoise.network import verdict
 from equipoise.testing.reads import NoReads, captures, unread_step
 
 __all__ = ["NoReads", "addresses", "allow_plans", "captures", "forget_the_cpu", "unread_step"]
@@ -15,7 +15,7 @@ __all__ = ["NoReads", "addresses", "allow_plans", "captures", "forget_the_cpu", 
 
 def forget_the_cpu(patch: pytest.MonkeyPatch) -> None:
     """Make the package behave as on a GPU, where flags are not known to the host."""
-    patch.setattr(flags, "_FREE", ContextVar("reads on the CPU are free", default=False))
+    patch.setattr(verdict, "_FREE", ContextVar("reads on the CPU are free", default=False))
 
 
 def allow_plans(patch: pytest.MonkeyPatch, adapter: eq.Adapter, reads: NoReads) -> None:

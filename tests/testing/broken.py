@@ -10,8 +10,8 @@ from equipoise import Method, SourceStatistics
 from equipoise.core.method import Answer, Context, Update
 from equipoise.errors import ModelError, SourceError
 from equipoise.functional import at_least_single
-from equipoise.network.flags import Check
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Update
-from equipoise.network.flags import Check, all_hold, host_knows
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.optimizer import OPTIMIZERS, Optimizer, OptimizerName
 from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check, all_hold, host_knows
 from equipoise.options import checked_by, choice, option
 
 OPTIMIZER = "optimizer."
@@ -88,7 +88,9 @@ class GradientMethod(Method):
         Returns the loss with all memory of the step, and all checks of it.
         """
         student, state = context.student, part(context.memory, OPTIMIZER)
-        state, checks = student.descend(lambda: student.slope(loss.value), self.descent, state, *checks)
+        state, checks = student.descend(
+            lambda: student.slope(loss.value), self.descent, state, *checks, allowed=context.allowed
+        )
         return loss._replace(memory={**loss.memory, **prefixed(OPTIMIZER, state)}), checks
 
     @property
@@ -126,7 +128,7 @@ class GradientMethod(Method):
             return Update(logits, checks=(*earlier, finite))
         loss = self.loss(logits, context)
         if isinstance(loss.used, Tensor) and not loss.checks:
-            loss = loss._replace(checks=(Check(loss.used > 0, "no sample to learn from", undoes=False),))
+            loss = loss._replace(checks=(Check(loss.used > 0, "no sample to learn from", on_failure="skip"),))
         value = loss.value.detach()
         if self.learning_rate == 0:
             checks = (*earlier, *loss.checks)
@@ -140,5 +142,5 @@ class GradientMethod(Method):
         return update._replace(
             used=torch.where(taken, loss.used, before.used),
             loss=torch.where(taken, value, before.loss),
-            checks=(*earlier, *(check for check in checks[len(earlier) :] if check.undoes)),
+            checks=(*earlier, *(check for check in checks[len(earlier) :] if check.on_failure == "undo")),
         )

@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.core import eager
 from equipoise.core.method import Plan
 from equipoise.core.record import Record
 from equipoise.core.state import NewMemoryError, State
 from equipoise.core.step import HostInputs, Responder
 from equipoise.network.batch import Batch
 from equipoise.network.compiled import COMPILED_AT
-from equipoise.network.flags import Check, all_hold
 from equipoise.network.named_tensors import prefixed
 
 CAPTURED_AT = 2
@@ -78,10 +76,12 @@ class CapturedSteps:
         if key in self._graphs:
             self._graphs.move_to_end(key)
             return self._replay(respond, batch, plan, self._graphs[key])
-        answer, record = eager.run(respond, batch)
+        answer, record = respond.eagerly(batch)
         self.refusal = self.refusal or obstacle  # if the batch itself was at fault, there is no answer
-        if self._alarm is not None and rang and not int(record.set_aside) and bool(all_hold(_grave(record))):
-            self._alarm.rearm()
+        if self._alarm is not None and rang:
+            verdict = record.verdict
+            if bool(verdict.rows.good.all()) and bool(verdict.calm()):
+                self._alarm.rearm()
         return answer, record
 
     def _prepare(self, respond: Responder, batch: Batch, key: Hashable) -> str:
@@ -118,7 +118,7 @@ class CapturedSteps:
 
         def step() -> tuple[Tensor, Record]:
             answer, record = respond(inputs, feed.given())
-            alarm.watch(all_hold([Check(record.good.all(), ""), *_grave(record)]))
+            alarm.watch(record.verdict.calm())
             return answer, record
 
         counts = dict(state.counts)
@@ -161,7 +161,8 @@ class CapturedSteps:
         captured.replay()
         respond.state.counts.update(plan.counts)
         answer, record = captured.results
-        return answer.clone(), replace(record, idle=plan.idle or record.idle)
+        verdict = record.verdict._replace(idle=plan.idle or record.verdict.idle)
+        return answer.clone(), replace(record, verdict=verdict)
 
 
 class _Feed:
@@ -229,11 +230,6 @@ class _Alarm:
         """Set the flag after a batch that the host read, and so waited for all before it."""
         self._calm.fill_(True)
         self._seen.fill_(True)
-
-
-def _grave(record: Record) -> list[Check]:
-    """The checks that hand the next batches to the eager engine."""
-    return [check for check in record.checks if check.undoes or check.alarms]
 
 
 def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:

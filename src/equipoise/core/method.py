@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Tempering
 from equipoise.network.batch import Batch
-from equipoise.network.flags import Check
 from equipoise.network.images import images_among, not_one_image
 from equipoise.network.parameters import Parameters
 from equipoise.network.source_copy import Residence
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check
 from equipoise.options import check_options
 
 Memory: TypeAlias = Mapping[str, Tensor]
@@ -73,6 +73,8 @@ class Context(NamedTuple):
         source: the statistics of the source domain, if there are any.
         novelty: how unlike source samples the inputs are, (N) for the samples of all processes
             (`calibration.novelty`); None where that was not measured, and outside of a step.
+        allowed: a flag on the device, false where nothing may be learned from the batch, for
+            `student.descend`; None outside of a step.
         host_looks: whether the host may read tensors; not in a step that is captured.
         uniform: draws random numbers of a shape, the same on all processes: for `rand` and `rand_like`.
     """
@@ -86,6 +88,7 @@ class Context(NamedTuple):
     constants: Memory = NO_TENSORS
     source: SourceStatistics | None = None
     novelty: Tensor | None = None
+    allowed: Tensor | None = None
     host_looks: bool = True
     uniform: Callable[[tuple[int, ...]], Tensor] | None = None
 
@@ -133,7 +136,7 @@ class Update(NamedTuple):
         memory: new values of memory; entries not named stay as they are.
         used: the number of samples learned from.
         loss: of the gradient step, if there was one.
-        checks: conditions for keeping the step (`flags.Check`).
+        checks: conditions for keeping the step (`verdict.Check`).
         idle: the reason why nothing is learned; empty otherwise.
         source_logits: the source model's logits for the batch, if the step computed them anyway.
     """

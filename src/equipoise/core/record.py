@@ -11,7 +11,7 @@ from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.rehearsed import TRUSTS, WINDOWS
 from equipoise.functional import entropy
-from equipoise.network.flags import Check
+from equipoise.network.verdict import StepVerdict
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -66,16 +66,9 @@ class Record:
     """Results of a step on the device; `read` copies them to the host.
 
     Attributes:
-        samples: samples in the batch.
         answer: a copy of the logits returned.
-        good: for each sample of the step, whether it can be learned from.
-        permitted: whether all samples of the step can.
-        set_aside: samples that cannot.
-        silent: those of them for which the source model's logits are zero.
-        used: samples that the step learned from, if it stands.
-        idle: the reason why nothing was learned, as far as the host knew.
-        checks: the conditions of the step.
-        captured: whether the step was a CUDA graph, which learns from whole batches only.
+        verdict: which rows could be judged, and whether the step counts.
+        used: samples that the step learned from, if it is kept.
         loss: the loss of the step.
         tau: the certainty regulariser of the samples, some of them perhaps not finite.
         temperature: the divisor of the logits.
@@ -85,16 +78,9 @@ class Record:
         source_logits: those of the source model, a row for each sample; None where it was not asked.
     """
 
-    samples: int
     answer: Tensor
-    good: Tensor
-    permitted: Tensor | bool = True
-    set_aside: int | Tensor = 0
-    silent: int | Tensor = 0
+    verdict: StepVerdict
     used: int | Tensor = 0
-    idle: str = ""
-    checks: tuple[Check, ...] = ()
-    captured: bool = False
     loss: Tensor | None = None
     tau: Tensor | None = None
     temperature: Tensor | None = None
@@ -105,11 +91,8 @@ class Record:
 
     def read(self) -> Step:
         """Copy the results to the host; waits for the device."""
-        aside, silent = int(self.set_aside), int(self.silent)
-        broken = next((check for check in self.checks if not bool(check.holds)), None)
-        reason = broken.otherwise if broken else self.idle
-        used = 0 if reason or broken or not bool(self.permitted) else int(self.used)
-        untried = broken is not None and not (broken.undoes or broken.alarms)
+        verdict = self.verdict.read()
+        used = int(self.used) if verdict.kept else 0
         bits = entropy(self.answer)
         bits = bits[bits.isfinite()]
         trusts = bool(self.observed[TRUSTS]) if self.rehearsal else False
@@ -119,12 +102,12 @@ class Record:
             far = float(self.weight_distance)
             own, theirs = self.rehearsal.estimates(self.observed[WINDOWS][:, 0], far)
         return Step(
-            samples=self.samples,
+            samples=len(self.answer),
             used=used,
-            set_aside=aside,
+            set_aside=verdict.aside,
             updated=used > 0,
-            reason="; ".join(filter(None, (reason, *self._causes(aside, silent)))),
-            loss=None if self.loss is None or untried else float(self.loss),
+            reason=verdict.reason,
+            loss=None if self.loss is None or not verdict.tried else float(self.loss),
             entropy=float(bits.mean()) if len(bits) else None,
             temperature=None if self.temperature is None else float(self.temperature.mean()),
             tau_quantiles=None if self.tau is None else _quantiles(self.tau[self.tau.isfinite()]),
@@ -135,12 +118,6 @@ class Record:
             source_logits=None if self.source_logits is None else self.source_logits.clone(),
             logits=self.answer,
         )
-
-    def _causes(self, aside: int, silent: int) -> list[str]:
-        """The reasons for setting samples aside, in words."""
-        counts = {"non-finite": aside - silent, "zero source logits": silent}
-        causes = [f"{count} of {self.samples} set aside: {why}" for why, count in counts.items() if count]
-        return [*causes, "a captured step learns from whole batches"] if self.captured and aside else causes
 
 
 def _quantiles(tau: Tensor) -> tuple[float, float, float, float, float] | None:

@@ -175,18 +175,18 @@ class State:
     def _fits(self, name: str, value: Tensor) -> bool:
         return name in self._homes and _kind(self._homes[name]) == _kind(value)
 
-    def write(self, memory: Memory, temperature: Memory, stands: Tensor | None) -> None:
+    def write(self, memory: Memory, temperature: Memory, keep: Tensor | None) -> None:
         """Take over staged memory and observations where a flag on the device is true; None: in any case."""
         with torch.no_grad():
-            if stands is None:
+            if keep is None:
                 self._remember(memory)
                 self._observe(temperature)
                 return
             kinds = {name: _kind(tensor) for name, tensor in self.memory.items()}
             if any(kinds.get(name) != _kind(new) for name, new in memory.items()):
                 raise NewMemoryError("a step brought memory of a new name or shape")
-            copy_unless(~stands, self.memory, memory)
-            copy_unless(~stands, self.temperature, temperature)
+            copy_unless(~keep, self.memory, memory)
+            copy_unless(~keep, self.temperature, temperature)
 
     def _remember(self, memory: Memory) -> None:
         """Copy staged memory to the fixed addresses of its names, or take over its own for a new kind."""
@@ -305,22 +305,22 @@ class Pending:
 
     def commit(
         self,
-        stands: Tensor,
+        keep: Tensor,
         memory: Memory,
         temperature: Memory,
         counts: Mapping[str, int],
         *,
         host_looks: bool,
     ) -> None:
-        """Keep everything where `stands` is true, nothing where it is not.
+        """Keep everything where the flag is true, nothing where it is not.
 
         A host that may read the flag decides itself; else masks on the device do, and the host's counts
         advance even if the batch is undone.
         """
         if not host_looks:
-            copy_unless(stands, self._state.student.adapting, self._before)
-            self._state.write(memory, temperature, stands)
-        elif bool(stands):
+            copy_unless(keep, self._state.student.adapting, self._before)
+            self._state.write(memory, temperature, keep)
+        elif bool(keep):
             self._state.write(memory, temperature, None)
         else:
             self.undo()

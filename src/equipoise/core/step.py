@@ -1,6 +1,7 @@
 """The one path of a batch: source model, step, temper, and a transaction that keeps all of it or nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,9 +16,9 @@ from equipoise.core.record import Record
 from equipoise.core.state import Pending, State
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
-from equipoise.network.flags import Check, all_hold, host_knows
 from equipoise.network.named_tensors import copies
 from equipoise.network.student import Student
+from equipoise.network.verdict import JudgedRows, StepVerdict
 
 
 class HostInputs(NamedTuple):
@@ -91,45 +92,56 @@ class Responder:
 
     # ------------------------------------------------------------------ answer and learn
 
-    def __call__(self, batch: Batch, host: HostInputs | None = None) -> tuple[Tensor, Record]:
+    def eagerly(self, batch: Batch) -> tuple[Tensor, Record]:
+        """Answer a batch; rows that cannot be judged are left out, and the others are learned from."""
+        student, rows = self.student, JudgedRows.of(batch.finite())
+        words = f"samples for {self.method.name} {student.fingerprint}"
+        while True:
+            rest = batch.select(rows.good)
+            counts = student.ranks.counts(rest.rows, words)
+            if not sum(counts):
+                return self._unanswered(batch, rows)
+            # A process without a sample runs zeros, as the others wait for its part of the forward.
+            filled = rest if rest.rows else batch.first().map(torch.zeros_like)
+            with student.step_of(counts):
+                answer, record = self(filled, self.host_inputs(), rows.good.new_ones(filled.rows))
+            if bool(record.verdict.allowed):
+                break
+            # The source model cannot judge some: nothing was learned. The step is taken again without them.
+            rows = rows.without(record.verdict.rows)
+        if len(answer) == batch.rows:
+            return answer, record
+        answer, source_logits = rows.masked(answer), record.source_logits
+        source_logits = None if source_logits is None else JudgedRows.of(rows.good).masked(source_logits)
+        verdict = record.verdict._replace(rows=rows)
+        return answer, replace(record, answer=answer.clone(), verdict=verdict, source_logits=source_logits)
+
+    def __call__(self, batch: Batch, host: HostInputs, finite: Tensor | None = None) -> tuple[Tensor, Record]:
         """Answer a batch and learn from it; if a check fails, or an error is raised, nothing has changed.
 
-        A sample that cannot be judged is replaced by a good one, to keep shapes. Its answer is NaN, or zeros
-        where the source model is silent (logits of zero). Nothing is learned from such a batch; the eager
-        engine leaves bad samples out before.
+        A row that cannot be judged is replaced by a good one, to keep shapes. Its answer is NaN, or zeros
+        where the source model is silent (logits of zero). Nothing is learned from such a batch. `finite` is
+        for rows that are known to be.
         """
-        host, student = host or self.host_inputs(), self.student
+        student = self.student
         with self.state.transaction() as pending:
-            batch, good, silent, view = self._screen(batch)
-            permitted = good.all()
-            novelty = self._new(batch)
-            plan, update = self._step(batch, view, novelty, host, permitted, pending)
+            batch, rows, view = self._screen(batch, finite)
+            allowed, novelty = rows.good.all(), self._new(batch)
+            plan, update = self._step(batch, view, novelty, host, allowed, pending)
             if view is None and self.temper.kind in OF_TAU:
                 view = self._view(batch, update.source_logits)
             checks = (student.finite_statistics(), *update.checks)
-            tempered, tau = self._temper(update.logits.detach(), view, good, novelty)
-            stands = all_hold([Check(permitted, ""), *(check for check in checks if check.undoes)])
-            memory = self.state.staged(update.memory)
-            pending.commit(
-                student.agree(stands), memory, tempered.observed, plan.counts, host_looks=host.looks
-            )
-        fill = torch.where(silent, 0.0, torch.nan).to(tempered.logits.dtype).unsqueeze(1)
-        answer = student.local(torch.where(good.unsqueeze(1), tempered.logits, fill))
-        good, silent = student.local(good), student.local(silent)
+            tempered, tau = self._temper(update.logits.detach(), view, rows.good, novelty)
+            verdict = StepVerdict(rows, allowed, checks, plan.idle or update.idle, captured=not host.looks)
+            keep, memory = student.agree(verdict.keep()), self.state.staged(update.memory)
+            pending.commit(keep, memory, tempered.observed, plan.counts, host_looks=host.looks)
+        answer = student.local(rows.masked(tempered.logits))
         rehearsal = None if self.temper.rehearsed is None else self.temper.rehearsed.rehearsal
         return answer, Record(
-            samples=len(good),
-            answer=answer.clone()
-            if host.looks
-            else answer,  # the caller may write into it; a graph's is its own
-            good=good,
-            permitted=permitted,
-            set_aside=(~good).sum(),
-            silent=silent.sum(),
+            # A copy, as the caller may write into the answer; a graph's is its own.
+            answer=answer.clone() if host.looks else answer,
+            verdict=verdict._replace(rows=JudgedRows(*map(student.local, rows))),
             used=update.used.detach() if isinstance(update.used, Tensor) else update.used,
-            idle=plan.idle or update.idle,
-            checks=checks,
-            captured=not host.looks,
             loss=None if update.loss is None else update.loss.detach(),
             tau=tau,
             temperature=tempered.temperature,
@@ -139,16 +151,16 @@ class Responder:
             source_logits=None if view is None else student.local(view.logits.detach()),
         )
 
-    def _screen(self, batch: Batch) -> tuple[Batch, Tensor, Tensor, SourceView | None]:
-        """The batch with finite inputs, its good and its silent samples, and the source model's answers."""
-        good = batch.finite()
-        if host_knows(good.all()) is not True:
-            batch = batch.with_stand_ins(good)
-        good = self.student.gather(good, "good samples")
+    def _screen(self, batch: Batch, finite: Tensor | None) -> tuple[Batch, JudgedRows, SourceView | None]:
+        """The batch with finite inputs, the rows that can be judged, and the source model's answers."""
+        if finite is None:
+            finite = batch.finite()
+            batch = batch.with_stand_ins(finite)
+        good = self.student.gather(finite, "good samples")
         if not self.asks_source:
-            return batch, good, torch.zeros_like(good), None
+            return batch, JudgedRows.of(good), None
         view = self._view(batch, None)
-        return batch, good & view.tau.isfinite(), good & (view.tau == torch.inf), view
+        return batch, JudgedRows(good & view.tau.isfinite(), good & (view.tau == torch.inf)), view
 
     def _view(self, batch: Batch, logits: Tensor | None) -> SourceView:
         """The source model's answers, by a forward of it unless the logits are known."""
@@ -172,7 +184,7 @@ class Responder:
         view: SourceView | None,
         novelty: Tensor | None,
         host: HostInputs,
-        permitted: Tensor,
+        allowed: Tensor,
         pending: Pending,
     ) -> tuple[Plan, Update]:
         context = self.context(batch, looks=host.looks)
@@ -181,15 +193,16 @@ class Responder:
             pending.begin_anew()
             host, context = self.host_inputs(), self.context(batch)
             plan = self.method.plan(context)
-        self.student.permission = permitted
-        try:
-            update = self.method.step(
-                context._replace(
-                    view=view, novelty=novelty, plan=plan, counts=host.counts, uniform=host.uniform
-                )
+        update = self.method.step(
+            context._replace(
+                view=view,
+                novelty=novelty,
+                plan=plan,
+                counts=host.counts,
+                uniform=host.uniform,
+                allowed=allowed,
             )
-        finally:
-            self.student.permission = None
+        )
         rows = self.student.all_rows(batch)
         if not isinstance(update, Update) or len(update.logits) != rows:
             came = f"{len(update.logits)} rows" if isinstance(update, Update) else type(update).__name__
@@ -218,19 +231,16 @@ class Responder:
         """Answers in single precision, where bfloat16 was asked for inside; a model's own type is kept."""
         return at_least_single(logits) if self.student.layout.precision == "bf16" else logits
 
-    def unanswered(self, batch: Batch) -> tuple[Tensor, Record]:
-        """NaN for a batch without a finite sample; the model sees none of its values."""
+    def _unanswered(self, batch: Batch, rows: JudgedRows) -> tuple[Tensor, Record]:
+        """NaN or zeros for a batch without a row that can be judged; the model sees none of its values."""
         student = self.student
         like = next((p for p in student.model.parameters() if p.is_floating_point()), torch.empty(0))
         classes = student.classes or student.frozen(batch.map(torch.zeros_like)).shape[1]
-        answer = like.new_full((batch.rows, classes), torch.nan)
-        good = torch.zeros(batch.rows, dtype=torch.bool, device=answer.device)
+        answer = rows.masked(like.new_empty((0, classes)))
         rehearsed = self.temper.rehearsed
         return answer, Record(
-            samples=batch.rows,
             answer=answer.clone(),
-            good=good,
-            set_aside=batch.rows,
+            verdict=StepVerdict(rows, allowed=rows.good.any()),
             rehearsal=None if rehearsed is None else rehearsed.rehearsal,
             observed=self._observed(True) if rehearsed else {},
             weight_distance=student.weight_distance() if rehearsed and student.learned else 0.0,

@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise.core.method import Context, Memory
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._stored_samples import SLOT_CLASSES, free, placed_samples, storable
-from equipoise.network.flags import host_knows
+from equipoise.network.verdict import host_knows
 
 _AGES, _NATS = "ages", "nats"
 

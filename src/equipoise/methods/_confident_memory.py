@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise.core.method import Memory
 from equipoise.methods._stored_samples import SLOT_CLASSES, placed, placed_samples
-from equipoise.network.flags import reads_are_free
+from equipoise.network.verdict import reads_are_free
 
 Array: TypeAlias = npt.NDArray[Any]
 

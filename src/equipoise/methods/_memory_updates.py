@@ -10,9 +10,9 @@ from equipoise.core.gradient import OPTIMIZER
 from equipoise.core.method import Context, Memory, Update
 from equipoise.methods._stored_samples import emptied, full, remembered, windows
 from equipoise.network.batch import Batch
-from equipoise.network.flags import Check, all_hold
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.optimizer import Optimizer, Slope
+from equipoise.network.verdict import Check, all_hold
 
 
 def memory_step(
@@ -69,13 +69,15 @@ def learn_from_memory(
         for _ in range(steps):
             loss, found = slope_of()
             finite = student.finite_statistics()
-            state, checks = student.descend(partial(Slope, *found), descent, state, *checks, finite)
+            state, checks = student.descend(
+                partial(Slope, *found), descent, state, *checks, finite, allowed=context.allowed
+            )
         fine = all_hold(checks)
         settle(fine)
     news = prefixed(OPTIMIZER, {n: torch.where(fine, new, old[n]) for n, new in state.items()})
     news |= emptied(memory, guard.holds & ~fine)
     fatal = [c._replace(otherwise=f"{c.otherwise}: the memory was emptied") for c in checks[1:]]
-    reported = tuple(check._replace(undoes=False, alarms=True) for check in (guard, *fatal))
+    reported = tuple(check._replace(on_failure="alarm") for check in (guard, *fatal))
     return Update(logits, news, used=stored.rows, loss=loss.detach(), checks=reported)
 
 

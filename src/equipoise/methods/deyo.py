@@ -12,7 +12,7 @@ from equipoise.functional import at_least_single, nats
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._objectives import kept_rows, mean_over
 from equipoise.methods._views import patch_shuffle
-from equipoise.network.flags import Check, host_knows
+from equipoise.network.verdict import Check, host_knows
 from equipoise.options import option
 from equipoise.registry import register
 
@@ -66,7 +66,7 @@ class Deyo(WindowedMethod):
             kept = kept & (drops > self.min_drop)
         weights = (_REFERENCE * scale - entropies).exp() + drops.exp()
         reason = f"none of {len(logits)} samples is reliable and depends on its shape"
-        some = Check(kept.any(), reason, undoes=False)
+        some = Check(kept.any(), reason, on_failure="skip")
         return Loss(mean_over(kept, weights * nats(kept_rows(kept, logits))), kept.sum(), checks=(some,))
 
 

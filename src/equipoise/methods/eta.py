@@ -14,8 +14,8 @@ from equipoise.functional import at_least_single, nats
 from equipoise.methods._average_answer import AVERAGE_ANSWER, check_average
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._objectives import OBJECTIVES, Objective, kept_rows, mean_over, objective
-from equipoise.network.flags import Check
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check
 from equipoise.options import choice, option
 from equipoise.registry import register
 
@@ -69,7 +69,7 @@ class Eta(WindowedMethod):
         moved = torch.where(first, mean, torch.lerp(mean, average, _INERTIA))
         each = objective(self.objective, kept_rows(kept, logits))
         loss = mean_over(kept, (limit - entropies).exp() * each)
-        some = Check(count > 0, f"none of {len(logits)} samples is reliable and new", undoes=False)
+        some = Check(count > 0, f"none of {len(logits)} samples is reliable and new", on_failure="skip")
         return Loss(loss, count, {AVERAGE_ANSWER: torch.where(count > 0, moved, average)}, (some,))
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:

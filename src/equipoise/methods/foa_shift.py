@@ -11,9 +11,9 @@ from equipoise.core.method import Answer, Context, Memory, Method, Update
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 from equipoise.methods._linear_head import head_answers, mean_offset, on_student
-from equipoise.network.flags import Check
 from equipoise.network.head import linear_layer, with_head
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check
 from equipoise.options import option
 from equipoise.registry import register
 
@@ -73,7 +73,7 @@ class FoaShift(Method):
         answer = _shifted(seen.logits, seen.head, shift)
         finite = (answer.isfinite().all(1) | ~seen.good).all() & shift.isfinite().all()
         fine = Check(finite, "non-finite mean of the features")
-        some = Check(count > 0, "non-finite logits", undoes=False)
+        some = Check(count > 0, "non-finite logits", on_failure="skip")
         news = {_SHIFT: shift, _COUNT: (before + count).clamp(max=2**40)}
         return Update(answer, news, count, checks=(fine, some), source_logits=seen.logits)
 

@@ -10,11 +10,10 @@ from equipoise.core.method import Context, Method, Update
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._views import AUGMIX_DRAWS, augmix_views, samples_with_views
 from equipoise.network.batch import Batch
-from equipoise.network.flags import Check, all_hold
 from equipoise.network.named_tensors import copies, copy_into
 from equipoise.network.optimizer import Optimizer
 from equipoise.network.parameters import Parameters, checked_parameters
-from equipoise.network.student import Student
+from equipoise.network.verdict import Check, all_hold
 from equipoise.options import checked_by, flag, option
 from equipoise.registry import register
 
@@ -71,21 +70,22 @@ class Memo(Method):
         view = partial(augmix_views, mirrored=self.mirrored)
         with student.replicated():  # a process answers its own samples
             for one, views in samples_with_views(context.batch, draws, view):
-                results.append(self._answer(student, one, views))
+                results.append(self._answer(context, one, views))
                 copy_into(student.adapting, before)
         columns = (torch.cat(column) for column in zip(*results, strict=True))
         answers, losses, steps = (student.gather(column, "answers") for column in columns)
         used = steps.sum()
-        some = Check(used > 0, "no sample gave a finite step", undoes=False)
+        some = Check(used > 0, "no sample gave a finite step", on_failure="skip")
         loss = torch.where(steps, losses, 0.0).sum() / used.clamp(min=1)
         return Update(answers, used=used, loss=loss, checks=(some,))
 
-    def _answer(self, student: Student, one: Batch, views: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _answer(self, context: Context, one: Batch, views: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The logits of a sample after a step on its views, the loss, and whether the step was taken."""
+        student = context.student
         logits = at_least_single(student.on_blended_statistics(views, self.prior * self.views, momentum=0.0))
         loss = nats(logits.log_softmax(1).logsumexp(0))
         descent = Optimizer("sgd", self.learning_rate, momentum=0.0)
-        _, checks = student.descend(lambda: student.slope(loss), descent, {})
+        _, checks = student.descend(lambda: student.slope(loss), descent, {}, allowed=context.allowed)
         with torch.no_grad():
             answer = student.on_blended_statistics(one, self.prior, momentum=0.0)
         return answer, loss.detach().reshape(1), all_hold(checks).reshape(1)

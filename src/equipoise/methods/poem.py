@@ -13,8 +13,8 @@ from equipoise.functional import at_least_single, nats
 from equipoise.methods._entropy_bets import betting, level_of, quantile_at
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._objectives import kept_rows, mean_over
-from equipoise.network.flags import Check
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check
 from equipoise.options import option
 from equipoise.registry import register
 
@@ -72,7 +72,7 @@ class Poem(WindowedMethod):
         shift = quantile_at(moved, quantiles) - inside - bets.abs() / 2 * (fixed - inside)
         kept = fixed < limit
         weighted = (limit - fixed).exp() * (nats(kept_rows(kept, logits)) - fixed - shift)
-        some = Check(kept.any(), f"none of {len(logits)} samples is reliable", undoes=False)
+        some = Check(kept.any(), f"none of {len(logits)} samples is reliable", on_failure="skip")
         news = {"epsilon": epsilon, "squares": squares}
         return Loss(mean_over(kept, weighted**2 / 2), kept.sum(), news, (some,))
 

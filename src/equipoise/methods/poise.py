@@ -9,10 +9,10 @@ from equipoise.calibration import novelty
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Counts, Memory, Method, Update
 from equipoise.methods._prototypes import PROTOTYPES, blend, check_prototypes, export_blended, learn
-from equipoise.network.flags import Check
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.running_statistics import Return, settled_age
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check
 from equipoise.options import flag, option
 from equipoise.registry import register
 
@@ -89,7 +89,7 @@ class PoiseMethod(Method):
             )
             used = logits.isfinite().all(1).sum()
             memory |= learn(memory, head, logits) | ({} if age is None else {AGE: age})
-            some = Check(used > 0, "non-finite logits", undoes=False)
+            some = Check(used > 0, "non-finite logits", on_failure="skip")
             return Update(blend(memory, head, logits, new), memory, used, checks=(some,))
 
     def answer(self, context: Context) -> Answer:

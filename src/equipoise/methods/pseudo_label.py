@@ -8,7 +8,7 @@ from equipoise.core.gradient import Loss
 from equipoise.core.method import Context
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._pseudo_labels import pseudo_labelled
-from equipoise.network.flags import Check
+from equipoise.network.verdict import Check
 from equipoise.options import option
 from equipoise.registry import register
 
@@ -41,4 +41,4 @@ class PseudoLabel(WindowedMethod):
         """The mean cross-entropy of the confident samples."""
         loss, used = pseudo_labelled(logits, self.confidence)
         words = f"none of {len(logits)} samples has a probability above {self.confidence:g}"
-        return Loss(loss, used, checks=(Check(used > 0, words, undoes=False),))
+        return Loss(loss, used, checks=(Check(used > 0, words, on_failure="skip"),))

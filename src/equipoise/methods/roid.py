@@ -14,10 +14,10 @@ from equipoise.methods._average_answer import AVERAGE_ANSWER, check_average
 from equipoise.methods._averages import moving_average
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._views import WEAK_DRAWS, weak_views
-from equipoise.network.flags import all_hold
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName
 from equipoise.network.student import Student
+from equipoise.network.verdict import all_hold
 from equipoise.options import choice, flag, option
 from equipoise.registry import register
 

@@ -12,10 +12,10 @@ from equipoise.core.method import Context
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._objectives import OBJECTIVES, Objective, mean_objective, mean_over
-from equipoise.network.flags import Check, all_hold, host_knows
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.network.optimizer import climbed
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check, all_hold, host_knows
 from equipoise.options import choice, option
 from equipoise.registry import register
 
@@ -70,7 +70,7 @@ class Sar(WindowedMethod):
         return self._over(nats(logits.detach()) < self.margin * math.log(logits.shape[1]), logits)
 
     def _over(self, kept: Tensor, logits: Tensor) -> Loss:
-        some = Check(kept.any(), f"none of {len(kept)} samples is reliable", undoes=False)
+        some = Check(kept.any(), f"none of {len(kept)} samples is reliable", on_failure="skip")
         return Loss(mean_objective(self.objective, kept, logits), kept.sum(), checks=(some,))
 
     def descend(
@@ -88,12 +88,13 @@ class Sar(WindowedMethod):
             sharp = self._over(kept, again)
             there = student.slope(sharp.value)
         checks = (*checks, *here.checks, *finite, *sharp.checks)
-        state, checks = student.descend(lambda: there, self.descent, part(memory, OPTIMIZER), *checks)
+        state, allowed = part(memory, OPTIMIZER), context.allowed
+        state, checks = student.descend(lambda: there, self.descent, state, *checks, allowed=allowed)
         taken, before, now = all_hold(checks), memory["average"], mean_over(kept, entropies)
         average = torch.where(before == 0, now, torch.lerp(now, before, _INERTIA))
         collapsed = taken & (average < self.reset_below * scale / math.log(1000))
         copy_unless(~collapsed, student.learned, context.constants)
         news = {**prefixed(OPTIMIZER, state), "average": torch.where(taken, average, before)}
         news = {name: torch.where(collapsed, 0, tensor) for name, tensor in news.items()}
-        healthy = Check(~collapsed, "the answers collapsed: the source's weights are back", undoes=False)
+        healthy = Check(~collapsed, "the answers collapsed: the source's weights are back", on_failure="skip")
         return sharp._replace(value=loss.value, memory=news), (*checks, healthy)

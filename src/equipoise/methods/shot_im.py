@@ -14,9 +14,9 @@ from equipoise.errors import ModelError, callers_level
 from equipoise.functional import at_least_single, nats
 from equipoise.methods._lone_samples import WindowedMethod
 from equipoise.methods._pseudo_labels import pseudo_labelled
-from equipoise.network.flags import Check
 from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check
 from equipoise.options import checked_by, option
 from equipoise.registry import register
 
@@ -83,7 +83,9 @@ class ShotIm(WindowedMethod):
         if self.pseudo_weight:
             loss = loss + self.pseudo_weight * pseudo_labelled(logits, self.confidence).loss
         several = torch.full((), rows > 1, device=logits.device)
-        return Loss(loss, rows, checks=(Check(several, "a single sample has no diversity", undoes=False),))
+        return Loss(
+            loss, rows, checks=(Check(several, "a single sample has no diversity", on_failure="skip"),)
+        )
 
 
 def _freezes_head(student: Student) -> bool:

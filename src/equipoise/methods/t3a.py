@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import SUPPORTS, Answer, Context, Counts, Memory, Method, Update
 from equipoise.methods._supports import check_supports, current_supports, export_supports, join_batch, scores
-from equipoise.network.flags import Check
 from equipoise.network.head import WatchedHead, check_head
 from equipoise.network.student import Student
+from equipoise.network.verdict import Check
 from equipoise.options import option
 from equipoise.registry import register
 
@@ -51,7 +51,7 @@ class T3a(Method):
         supports, good = join_batch(current_supports(context.memory, head, self.supports), head, logits)
         direct = torch.full((), head.is_output, device=logits.device)
         memory = {**supports, "direct": context.memory.get("direct", direct)}
-        some = (Check(good.any(), "non-finite logits", undoes=False),)
+        some = (Check(good.any(), "non-finite logits", on_failure="skip"),)
         answer = scores(supports, head, logits)
         return Update(answer, memory, good.sum(), checks=some, source_logits=logits)
 

@@ -10,7 +10,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from equipoise.functional import at_least_single
-from equipoise.network.flags import Check, all_hold
+from equipoise.network.verdict import Check, all_hold
 from equipoise.options import number, one_of
 
 OptimizerName: TypeAlias = Literal["sgd", "adam"]
@@ -79,8 +79,9 @@ class Optimizer:
         gradients: Mapping[str, Tensor],
         state: Mapping[str, Tensor],
         checks: tuple[Check, ...],
+        allowed: Tensor | None = None,
     ) -> tuple[OptimizerState, tuple[Check, ...]]:
-        """Move the parameters if all checks hold and the step is finite.
+        """Move the parameters if that is allowed, all checks hold and the step is finite.
 
         Returns the state afterwards, and the checks with those of the step: where one does not hold, weights
         and state are as before. The tensors of `state` are not written.
@@ -102,7 +103,7 @@ class Optimizer:
                 for name, parameter in zip(names, wide, strict=True):
                     if (key := f"{moment}.{name}") in news:
                         news[key] = _laid_out(at_least_single(news[key]), like=parameter)
-            fine = all_hold(checks)
+            fine = all_hold(checks, allowed)
             self._fused(names, wide, slopes, news, (~fine).float())
             detour = [(p, w.to(p.dtype)) for p, w in zip(chosen, wide, strict=True) if w is not p]
             if detour:

@@ -12,7 +12,6 @@ from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.network.compiled import Compiler
-from equipoise.network.flags import Check, all_hold, host_knows, reads_are_free
 from equipoise.network.head import SeenHead, WatchedHead, watch_head
 from equipoise.network.layout import Layout, needs_contiguous
 from equipoise.network.modules import device_of, fingerprint, frozen_copy
@@ -25,6 +24,7 @@ from equipoise.network.pooled_batch_norm import pooled_blend, pooled_following, 
 from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
 from equipoise.network.running_statistics import Jumps, Return
 from equipoise.network.source_copy import Residence, ResidentCopy, make_source_copy
+from equipoise.network.verdict import Check, all_hold, host_knows, reads_are_free
 
 
 class Student:
@@ -46,7 +46,6 @@ class Student:
         head: the name of the linear head, once a watched forward has found it.
         head_is_output: whether its output is the model's.
         head_refusal: why the linear layer that returned the logits is no head (`network.head`).
-        permission: a flag on the device, false where the batch must not change weights; None outside a step.
         generation: a number that changes when tensors move to other addresses.
     """
 
@@ -69,7 +68,6 @@ class Student:
         self.head: str | None = None
         self.head_is_output: bool | None = None
         self.head_refusal = ""
-        self.permission: Tensor | None = None
         self.generation = 0
         self._first_outputs = (
             classes is None
@@ -265,8 +263,9 @@ class Student:
         optimizer: Optimizer,
         state: Mapping[str, Tensor],
         *checks: Check,
+        allowed: Tensor | None = None,
     ) -> tuple[OptimizerState, tuple[Check, ...]]:
-        """Take one step of an optimiser if the step is permitted and every check holds.
+        """Take one step of an optimiser if that is allowed and every check holds.
 
         Args:
             gradients: computes the gradients: `lambda: student.slope(loss)`. Not called where the host knows
@@ -274,27 +273,24 @@ class Student:
             optimizer: `Optimizer("sgd" or "adam", rate, momentum)`.
             state: the optimiser's, at first `optimizer.start(student.learned)`.
             checks: conditions for the step.
+            allowed: `Context.allowed`; None: in any case.
 
         Returns:
             The new state, and the checks with those of the step: weights and state move together or not at
             all.
         """
-        permission = () if self.permission is None else (Check(self.permission, ""),)
-        if permission + checks and host_knows(all_hold(permission + checks)) is False:
+        if (checks or allowed is not None) and host_knows(all_hold(checks, allowed)) is False:
             return dict(state), checks
         found = gradients()
         if found.failure:
             return dict(state), (*checks, Check(torch.zeros_like(self._true), found.failure))
-        state, after = optimizer.step(
-            self.learned, found.gradients, state, (*permission, *checks, *found.checks)
-        )
-        return state, after[len(permission) :]
+        return optimizer.step(self.learned, found.gradients, state, (*checks, *found.checks), allowed)
 
     @contextmanager
     def undo_unless(self) -> Iterator[Callable[[Tensor], None]]:
-        """Yield a function undo(stands): restores weights and statistics of now where `stands` is false."""
+        """Yield a function that, where its flag is false, restores the weights and statistics of now."""
         before = copies(self.adapting)
-        yield lambda stands: copy_unless(stands, self.adapting, before)
+        yield lambda keep: copy_unless(keep, self.adapting, before)
 
     def finite_statistics(self) -> Check:
         """Whether the running statistics are finite: a finite sample may be too large for their squares."""

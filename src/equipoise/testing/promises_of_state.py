@@ -13,7 +13,7 @@ from equipoise.core.method import SAMPLES, Context, Method, Update
 from equipoise.core.state import NewMemoryError
 from equipoise.errors import BatchError, ConformanceError, StateError
 from equipoise.factory import load
-from equipoise.network.flags import no_free_reads
+from equipoise.network.verdict import no_free_reads
 from equipoise.testing.models import drifted, drifted_stream, make, measured, seeded_torch
 from equipoise.testing.reads import NoReads, captures, unread_step, without_reads
 from equipoise.testing.subject import (
