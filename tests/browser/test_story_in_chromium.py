@@ -8,8 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from equipoise.research.report.results import read_results
-from equipoise.research.report.story import tell
-from equipoise.research.report.story_page import story_page
+from equipoise.research.report.story import story_page, tell
 from tests.browser.opened import Scheme, opened
 from tests.research.report.told import traced_lines
 from tests.research.report.writer import folder

@@ -20,10 +20,17 @@ from equipoise.research.experiment.recipe import Recipe, load_recipe
 from equipoise.research.experiment.recipe_parts import RehearsalRecipe
 from equipoise.research.experiment.sweep import CACHE, run_recipe
 from equipoise.research.report.drawing import PAPER
-from equipoise.research.report.figures.over_time import over_time_figure
 from equipoise.research.report.results import read_results
-from equipoise.research.report.story import findings, headline, tell
-from equipoise.research.report.story_page import WIDE, says_and_right, story_page, stream_scores
+from equipoise.research.report.story import (
+    WIDE,
+    findings,
+    headline,
+    over_time_figure,
+    says_and_right,
+    story_page,
+    stream_scores,
+    tell,
+)
 from equipoise.version import __version__
 
 FRAMES = 20

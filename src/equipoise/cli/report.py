@@ -5,12 +5,11 @@ from pathlib import Path
 
 from equipoise.errors import OptionError
 from equipoise.research.report.drawing import write_figures
-from equipoise.research.report.figures.streams import streams_of
-from equipoise.research.report.formats import write_csv, write_latex, write_text
+from equipoise.research.report.figures import streams_of
 from equipoise.research.report.page import all_tables, figures_of, report_markdown, report_page
 from equipoise.research.report.part import parts
 from equipoise.research.report.results import read_results
-from equipoise.research.report.table import file_key
+from equipoise.research.report.table import file_key, write_csv, write_latex, write_text
 from equipoise.research.report.tables import subject
 
 

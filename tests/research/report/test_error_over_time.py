@@ -7,9 +7,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from equipoise.research.report import error_over_time
 from equipoise.research.report.drawing import ACCENT, MUTED, method_colour
-from equipoise.research.report.figures import error_over_time
-from equipoise.research.report.figures.error_over_time import emphasised, error_figures, errors
+from equipoise.research.report.error_over_time import emphasised, error_figures, errors
 from equipoise.research.report.part import Part, parts
 from tests.research.report.plausible import made
 from tests.research.report.streamed import binned

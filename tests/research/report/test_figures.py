@@ -9,17 +9,20 @@ from matplotlib.figure import Figure
 
 from equipoise.research.experiment.schema import StreamSummary
 from equipoise.research.report.drawing import OVER, UNDER, palette_css, svg
-from equipoise.research.report.figures.ablation import ablated, ablation_figures
-from equipoise.research.report.figures.certainty import certainty_figures, spread_apart
-from equipoise.research.report.figures.reliability import pooled, reliability_axes, reliability_figures
-from equipoise.research.report.figures.streams import (
+from equipoise.research.report.figures import (
+    ablated,
+    ablation_figures,
     by_place,
+    certainty_figures,
+    reliability_axes,
+    reliability_figures,
     scaled_norm,
+    spread_apart,
     stream_figures,
     streams_of,
     tau_median,
 )
-from equipoise.research.report.part import Part, parts
+from equipoise.research.report.part import Part, parts, pooled
 from tests.research.report import plausible
 from tests.research.report.plausible import made
 from tests.research.report.writer import line, stream_line

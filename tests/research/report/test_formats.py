@@ -8,7 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from equipoise.research.report.formats import (
+from equipoise.research.report.page import all_tables
+from equipoise.research.report.part import parts
+from equipoise.research.report.results import Results
+from equipoise.research.report.table import (
+    Entry,
+    Table,
     html_frame,
     html_table,
     latex_table,
@@ -17,10 +22,6 @@ from equipoise.research.report.formats import (
     markdown_text,
     write_latex,
 )
-from equipoise.research.report.page import all_tables
-from equipoise.research.report.part import parts
-from equipoise.research.report.results import Results
-from equipoise.research.report.table import Entry, Table
 from tests.research.report.plausible import made
 from tests.research.report.writer import grid, line
 

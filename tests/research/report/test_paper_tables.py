@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from equipoise.research.report.paper import ROWS, SIGMA
-from equipoise.research.report.paper_tables import paper_tables, run_to_run_tables
 from equipoise.research.report.part import parts
 from equipoise.research.report.table import Entry, Table
+from equipoise.research.report.tables import paper_tables, run_to_run_tables
 from tests.research.report.plausible import made
 from tests.research.report.writer import PAPER_METHODS, grid, line
 

@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 
 from equipoise.errors import DataError
-from equipoise.research.report.figures.over_time import (
+from equipoise.research.report.results import read_results
+from equipoise.research.report.story import (
+    RECENT,
     SMOOTHED,
+    Story,
+    findings,
+    headline,
     over_time_figure,
     over_time_figures,
+    says_and_right,
     smoothed,
+    story_page,
+    stream_scores,
+    tell,
 )
-from equipoise.research.report.results import read_results
-from equipoise.research.report.story import RECENT, Story, findings, headline, tell
-from equipoise.research.report.story_page import says_and_right, story_page, stream_scores
 
 from .told import PLAIN, POISE, SIZE, traced_lines
 from .writer import folder, line

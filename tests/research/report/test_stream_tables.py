@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from equipoise.cli.report import write_report
-from equipoise.research.report.formats import html_table, latex_table, markdown_table
 from equipoise.research.report.page import report_markdown, report_page
 from equipoise.research.report.part import parts
-from equipoise.research.report.stream_tables import stream_tables
-from equipoise.research.report.table import Entry, Table
+from equipoise.research.report.table import Entry, Table, html_table, latex_table, markdown_table
+from equipoise.research.report.tables import stream_tables
 from tests.research.report.plausible import made
 from tests.research.report.streamed import binned
 from tests.research.report.writer import folder, line

@@ -1,15 +1,18 @@
-"""Figures by matplotlib in the colours of the page: SVG that follows light and dark, and files.
+"""The look of pages and figures: templates, and figures as files or as SVG that follows light and dark.
 
-Colours are drawn as the light ones; in SVG each becomes a CSS variable of the page, so that one drawing is
+Figures are drawn in the light colours; in SVG each becomes a CSS variable of the page, so that one drawing is
 right in both. `palette_css` defines the variables.
 """
 
 import io
 from collections.abc import Mapping
+from functools import cache
 from html import escape
+from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -47,14 +50,7 @@ SERIES = (
     Colour("--series-lime", "#4d7c0f", "#a9d65a"),
 )
 METHODS = {
-    "source": SERIES[0],
-    "tent": SERIES[1],
-    "dec": SERIES[2],
-    "eta": SERIES[3],
-    "t3a": SERIES[4],
-    "sotta": SERIES[5],
-    "norm": SERIES[6],
-    "eata": SERIES[7],
+    **dict(zip(("source", "tent", "dec", "eta", "t3a", "sotta", "norm", "eata"), SERIES, strict=True)),
     "poise": ACCENT,
 }
 """The colour of a method, the same in all figures."""
@@ -132,3 +128,25 @@ def palette_css() -> str:
     light = "".join(f"{colour.variable}: {colour.light}; " for colour in PALETTE)
     dark = "".join(f"{colour.variable}: {colour.dark}; " for colour in PALETTE)
     return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of `templates/` with these values; text is escaped unless the template says `safe`."""
+    style = palette_css() + template_text("style.css")
+    return _environment().get_template(template).render(style=style, **values)
+
+
+def template_text(name: str) -> str:
+    """A file of `templates/` as it is."""
+    return files(__package__).joinpath(f"templates/{name}").read_text("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -6,9 +6,8 @@ both have, so that a run that is not complete compares like with like.
 
 from collections.abc import Sequence
 
-from equipoise.research.report.figures.reliability import pooled
-from equipoise.research.report.paper import counted, experiments, paper_name, paper_variants
-from equipoise.research.report.part import Part, Place
+from equipoise.research.report.paper import counted, experiments, paper_name
+from equipoise.research.report.part import Part, Place, pooled
 from equipoise.research.report.results import BETTER, Results, Variant
 from equipoise.research.report.table import Entry, Table, listed
 from equipoise.research.report.tables import NAMES, short
@@ -33,16 +32,16 @@ def direction(part: Part, first: Variant, second: Variant, metric: str) -> int |
 def overall_findings(parts: Sequence[Part]) -> list[str]:
     """The findings of several parts of one protocol together: over-certainty, and DEC as in the paper."""
     cases = [(part, each, base) for part in parts if (base := source_of(part)) for each in _adapting(part)]
-    moved = [direction(part, each, base, "entropy") for part, each, base in cases]
-    worse = sum(map(_is_over_certain, cases))
     told = []
     if cases:
+        surer = sum(direction(*case, "entropy") == -1 for case in cases)
         told.append(
             "Before any tempering, adapting makes the answers more certain than no adaptation in "
-            f"{moved.count(-1)} of {counted(len(cases), 'case')}; in {worse} also worse calibrated by ECE."
+            f"{surer} of {counted(len(cases), 'case')}; in {sum(map(_is_over_certain, cases))} also worse "
+            "calibrated by ECE."
         )
     wins = [f"by {NAMES[metric]} in {_dec_wins(parts, metric)}" for metric in ("ece", "nll", "accuracy")]
-    if any("DEC" in paper_variants(part.runs)[0] for part in parts):
+    if any("DEC" in part.papers for part in parts):
         told.append(
             "Each network on each data set counted once, DEC as in the paper, divided by the mean of τ, is "
             f"better than every other method raw {listed(wins)}."
@@ -85,29 +84,22 @@ def sureness(part: Part, variant: Variant) -> tuple[float, float] | None:
 
 def source_of(part: Part) -> Variant | None:
     """The raw answers without adaptation."""
-    raw = (each for each in part.variants if each.tempering == "none")
-    return next((each for each in raw if part.methods[each.name] == "source"), None)
+    return next((each for each in _raw(part) if part.methods[each.name] == "source"), None)
 
 
 def tempering_counts(parts: Sequence[Part], protocol: str) -> list[Table]:
     """Each tempering against raw, and some against others: the cases in which ECE and NLL move which way."""
     kinds = dict.fromkeys(kind for part in parts for kind in part.temperings if kind != "none")
+    pairs = [*((kind, "none") for kind in kinds), ("median", "mean"), ("mean", "fixed"), ("median", "fixed")]
     rows: dict[str, list[Entry]] = {}
-    for pair in [
-        *((kind, "none") for kind in kinds),
-        ("median", "mean"),
-        ("mean", "fixed"),
-        ("median", "fixed"),
-    ]:
-        ways = [
-            (part, Variant(name, pair[0]), Variant(name, pair[1])) for part in parts for name in part.names
-        ]
+    for kind, other in pairs:
+        ways = [(part, Variant(name, kind), Variant(name, other)) for part in parts for name in part.names]
         moves = {metric: [direction(*way, metric) for way in ways] for metric in ("ece", "nll")}
         numbers = [moves[metric].count(to) for metric in moves for to in (-1, 1)]
         cases = len(ways) - moves["ece"].count(None)
         if cases:
-            told = f"{short(pair[0])} instead of {short(pair[1])}"
-            rows[told] = [Entry(number, spec=".0f") for number in (cases, *numbers)]
+            entries = [Entry(number, spec=".0f") for number in (cases, *numbers)]
+            rows[f"{short(kind)} instead of {short(other)}"] = entries
     heads = [("Cases", ""), ("ECE", "lower"), ("ECE", "higher"), ("NLL", "lower"), ("NLL", "higher")]
     columns = {head: [row[at] for row in rows.values()] for at, head in enumerate(heads)}
     title = f"What dividing the logits changes, counted over cases, {protocol}"
@@ -139,9 +131,9 @@ def cautions(results: Results, parts: Sequence[Part]) -> list[str]:
 
 def _trial(part: Part) -> str:
     """Whether a data set of the paper was run otherwise or in part."""
-    if part.scope.data not in experiments():
+    papers = experiments().get(part.scope.data)
+    if papers is None:
         return ""
-    papers = experiments()[part.scope.data]
     differences = papers.differences(part.scope)
     lacks = papers.lacking(len(part.targets), len(part.tiers), part.seeds)
     told = "; ".join(filter(None, (*differences, lacks)))
@@ -149,10 +141,12 @@ def _trial(part: Part) -> str:
     return f"{name} is {'a trial' if differences else 'not complete'}: {told}." if told else ""
 
 
+def _raw(part: Part) -> list[Variant]:
+    return [each for each in part.variants if each.tempering == "none"]
+
+
 def _adapting(part: Part) -> list[Variant]:
-    return [
-        each for each in part.variants if each.tempering == "none" and part.methods[each.name] != "source"
-    ]
+    return [each for each in _raw(part) if part.methods[each.name] != "source"]
 
 
 def _is_over_certain(case: tuple[Part, Variant, Variant]) -> bool:
@@ -162,12 +156,8 @@ def _is_over_certain(case: tuple[Part, Variant, Variant]) -> bool:
 def _dec_wins(parts: Sequence[Part], metric: str) -> str:
     wins = settings = 0
     for part in parts:
-        if dec := paper_variants(part.runs)[0].get("DEC"):
-            others = [
-                each
-                for each in part.variants
-                if each.tempering == "none" and part.methods[each.name] != "dec"
-            ]
+        if dec := part.papers.get("DEC"):
+            others = [each for each in _raw(part) if part.methods[each.name] != "dec"]
             moves = {direction(part, dec, other, metric) for other in others} - {None}
             settings += bool(moves)
             wins += moves == {BETTER[metric]}

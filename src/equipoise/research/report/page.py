@@ -9,21 +9,27 @@ from matplotlib.figure import Figure
 from equipoise.research.experiment.schema import CellResult, StreamSummary
 from equipoise.research.report import findings as found
 from equipoise.research.report import tables
-from equipoise.research.report.drawing import svg
-from equipoise.research.report.figures.ablation import ablation_figures
-from equipoise.research.report.figures.certainty import certainty_figures
-from equipoise.research.report.figures.error_over_time import error_figures
-from equipoise.research.report.figures.over_time import over_time_figures
-from equipoise.research.report.figures.reliability import reliability_figures
-from equipoise.research.report.figures.streams import stream_figures, streams_of
-from equipoise.research.report.formats import html_frame, html_table, markdown_table, markdown_text
-from equipoise.research.report.pages import render
+from equipoise.research.report.drawing import render, svg
+from equipoise.research.report.error_over_time import error_figures
+from equipoise.research.report.figures import (
+    ablation_figures,
+    certainty_figures,
+    reliability_figures,
+    stream_figures,
+    streams_of,
+)
 from equipoise.research.report.paper import counted, paper_name
-from equipoise.research.report.paper_tables import paper_tables, run_to_run_tables
 from equipoise.research.report.part import Part, Place, parts
-from equipoise.research.report.results import Results, Scope, Variant
-from equipoise.research.report.stream_tables import stream_tables
-from equipoise.research.report.table import Entry, Table
+from equipoise.research.report.results import Results, Variant, grouped
+from equipoise.research.report.story import over_time_figures
+from equipoise.research.report.table import (
+    Entry,
+    Table,
+    html_frame,
+    html_table,
+    markdown_table,
+    markdown_text,
+)
 
 PROTOCOLS = {
     "online": "online: the answers given while adapting count",
@@ -35,10 +41,7 @@ _COUNTED = {"data": "data set", "backbone": "network", "seed": "seed", "label": 
 def report_page(results: Results, compare: str | None = None) -> str:
     """The whole page."""
     every, frame = parts(results), results.frame
-    networks: dict[Scope, list[Part]] = {}
-    for part in every:
-        networks.setdefault(part.scope._replace(protocol=""), []).append(part)
-    there = {protocol: [part for part in every if part.scope.protocol == protocol] for protocol in PROTOCOLS}
+    by_protocol = grouped(every, lambda part: part.scope.protocol)
     return render(
         "report.html",
         title="equipoise report",
@@ -46,18 +49,16 @@ def report_page(results: Results, compare: str | None = None) -> str:
         counts=[counted(frame[key].nunique(), noun) for key, noun in _COUNTED.items()],
         results=results,
         every=every,
-        networks=networks,
+        networks=grouped(every, lambda part: part.scope._replace(protocol="")),
         protocols=PROTOCOLS,
-        there={protocol: several for protocol, several in there.items() if several},
+        there={each: by_protocol[each] for each in PROTOCOLS if each in by_protocol},
         overview=html_frame(_overview(every), "Overview"),
         options=html_frame(_options(results), "Methods, batch sizes and options"),
         failures=failures(results.failures),
         made=[f"{key} {', '.join(sorted(set(frame[key])))}" for key in ("equipoise", "torch", "device")],
         found=found,
         tables=tables,
-        paper_tables=paper_tables,
-        run_to_run_tables=run_to_run_tables,
-        stream_tables=stream_tables(every),
+        stream_tables=tables.stream_tables(every),
         tests=lambda part: tables.comparison_tables(part, compare),
         html_table=html_table,
         figures=lambda part: figures_of(part, streams_of(part, results.streams)),
@@ -70,17 +71,15 @@ def all_tables(every: Sequence[Part], compare: str | None = None) -> Iterator[Ta
     """Every table: part by part the paper's and ours, then the streams and the run-to-run variances."""
     for part in every:
         yield from _part_tables(part, compare)
-    yield from stream_tables(every)
-    yield from run_to_run_tables(every)
+    yield from tables.stream_tables(every)
+    yield from tables.run_to_run_tables(every)
 
 
 def _part_tables(part: Part, compare: str | None) -> Iterator[Table]:
-    yield from (
-        *paper_tables(part),
-        *tables.average_tables(part),
-        *tables.comparison_tables(part, compare),
-        *tables.estimate_tables(part),
-    )
+    yield from tables.paper_tables(part)
+    yield from tables.average_tables(part)
+    yield from tables.comparison_tables(part, compare)
+    yield from tables.estimate_tables(part)
     yield from tables.detail_tables(part)
 
 
@@ -91,11 +90,11 @@ def report_markdown(results: Results, compare: str | None = None) -> str:
     for protocol, words in PROTOCOLS.items():
         several = [part for part in every if part.scope.protocol == protocol]
         blocks += [f"## Answers {words}", _bullets(found.overall_findings(several))] if several else []
-    for table in stream_tables(every):
+    for table in tables.stream_tables(every):
         blocks += [f"## {markdown_text(table.title)}", markdown_table(table)]
     for part in every:
         blocks += [f"## {markdown_text(tables.subject(part.scope))}", _bullets(found.part_findings(part))]
-        for table in (*_part_tables(part, compare), *run_to_run_tables([part])):
+        for table in (*_part_tables(part, compare), *tables.run_to_run_tables([part])):
             blocks += [f"### {markdown_text(table.title)}", markdown_table(table)]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
@@ -115,19 +114,13 @@ def figures_of(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Mappin
 
 def failures(lines: Sequence[CellResult]) -> dict[str, str]:
     """The cells that failed: every error once, with its cells and the first of them, and its traceback."""
-    told: dict[str, str] = {}
-    first: dict[str, list[CellResult]] = {}
-    for line in lines:
-        error = line["error"] or "no error was written"
-        first.setdefault(error, []).append(line)
-    for error, several in first.items():
+    told = {}
+    for error, several in grouped(lines, lambda line: line["error"] or "no error was written").items():
         cell = several[0]["cell"]
         variant = Variant(cell["label"], cell["tempering"])
-        where = ", ".join(str(cell[key]) for key in ("data", "backbone", "target", "protocol"))
-        name = (
-            f"{counted(len(several), 'cell')} failed, the first is {variant} on {where}, seed {cell['seed']}"
-        )
-        told[f"{name}: {error[:300]}"] = (several[0]["traceback"] or "")[-6000:]
+        where = ", ".join((cell["data"], cell["backbone"], cell["target"], cell["protocol"]))
+        start = f"{counted(len(several), 'cell')} failed, the first is {variant} on {where}"
+        told[f"{start}, seed {cell['seed']}: {error[:300]}"] = (several[0]["traceback"] or "")[-6000:]
     return told
 
 

@@ -26,8 +26,6 @@ ROWS = {"No Adapt": "source", "DEC": "dec", "T3A": "t3a", "ETA": "eta", "TENT": 
 """The paper's algorithms in its order, with the methods of the registry."""
 VARIANCE, SIGMA, AVERAGE = "sigma2_max", "σ²_max", "average"
 """The row with the largest variance over domains, in the file and in tables; a column of averages."""
-RUN_TO_RUN = ("accuracy", "ece", "entropy", "nll")
-"""The order of the four numbers of a list of run-to-run variances, as far as the paper says."""
 CLAIMED = frozenset({"tab:HO_metrics", "tab:TIN_C_metrics", "tab:TIN_C_metrics_mobilenet"})
 """The tables whose captions say that DEC's ECE and NLL are better than the second best with p < 0.01."""
 
@@ -77,11 +75,16 @@ class Experiment(NamedTuple):
 
     def lacking(self, domains: int, tiers: int, seeds: Collection[int]) -> str:
         """The part of the paper's experiment that is missing: "2 of 4 domains, 1 of 3 seeds"."""
-        there = {"domains": domains, "tiers": tiers, "seeds": len(set(seeds) & set(self.seeds))}
-        wanted = {"domains": self.domains, "tiers": self.tiers, "seeds": len(self.seeds)}
-        return ", ".join(
-            f"{there[each]} of {wanted[each]} {each}" for each in there if there[each] < wanted[each]
+        return shortfall(
+            domains=(domains, self.domains),
+            tiers=(tiers, self.tiers),
+            seeds=(len(set(seeds) & set(self.seeds)), len(self.seeds)),
         )
+
+
+def shortfall(**counts: tuple[int, int]) -> str:
+    """The counts that are smaller than wanted: "2 of 4 domains, 1 of 3 seeds"."""
+    return ", ".join(f"{got} of {wanted} {noun}" for noun, (got, wanted) in counts.items() if got < wanted)
 
 
 def counted(number: int, noun: str) -> str:
@@ -148,6 +151,4 @@ def paper_variants(runs: pd.DataFrame) -> tuple[dict[str, Variant], list[str]]:
 
 
 def _content() -> Any:
-    return json.loads(
-        files("equipoise.research.report").joinpath("paper_tables.json").read_text(encoding="utf-8")
-    )
+    return json.loads(files(__package__).joinpath("paper_tables.json").read_text("utf-8"))

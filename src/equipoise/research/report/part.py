@@ -10,8 +10,10 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
+from equipoise.research.report.paper import paper_variants
 from equipoise.research.report.results import METRICS, TEMPERINGS, Results, Scope, Variant, rank, variants
 
 Spread = Literal["seeds", "domains"]
@@ -45,6 +47,7 @@ class Part:
     def __init__(self, scope: Scope, runs: pd.DataFrame) -> None:
         self.scope, self.runs, self.variants = scope, runs, variants(runs)
         self.at = summarise(runs)
+        self.papers, self.paper_notes = paper_variants(runs)
         self.names = list(dict.fromkeys(variant.name for variant in self.variants))
         self.methods: dict[str, str] = dict(zip(runs["name"], runs["method"], strict=True))
         self.temperings = sorted(
@@ -78,12 +81,8 @@ class Part:
     def missing(self, place: Place) -> str:
         """The part of the scope's shifts and seeds that a place lacks, in words."""
         noun = "shift" if self.tiers and place.kind != "tier" else "domain"
-        return gap(
-            self.at[place].coverage if place in self.at else frozenset(),
-            self._shifts[place[2:]],
-            self.seeds,
-            noun,
-        )
+        coverage = self.at[place].coverage if place in self.at else frozenset()
+        return gap(coverage, self._shifts[place[2:]], self.seeds, noun)
 
     @cached_property
     def _shifts(self) -> dict[tuple[str, ...], int]:
@@ -126,6 +125,22 @@ def summarise(runs: pd.DataFrame) -> dict[Place, PlaceScores]:
         )
         for key, rows in groups.items()
     }
+
+
+def pooled(runs: pd.DataFrame) -> dict[str, list[float]] | None:
+    """The bins of some rows on average, as shares: over the seeds of a shift, then over the shifts.
+
+    However many images a shift has, it counts as much as any other. None if no row has reliability sums.
+    """
+    shifts: dict[str, list[Any]] = {}
+    for shift, sums in zip(runs["shift"], runs["reliability"], strict=True):
+        if sums is not None and sum(sums["count"]):
+            part = np.array([sums["count"], sums["confidence"], sums["correct"]], dtype=float)
+            shifts.setdefault(shift, []).append(part / sum(sums["count"]))
+    if not shifts:
+        return None
+    bins = np.mean([np.mean(each, axis=0) for each in shifts.values()], axis=0)
+    return dict(zip(("count", "confidence", "correct"), bins.tolist(), strict=True))
 
 
 def gap(coverage: Coverage, shifts: int, seeds: Collection[int], noun: str = "domain") -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 from pydantic import TypeAdapter
@@ -16,28 +16,19 @@ from pydantic import TypeAdapter
 from equipoise.errors import DataError, OptionError
 from equipoise.research.experiment.schema import CellResult, StreamSummary
 
+K = TypeVar("K")
+T = TypeVar("T")
+
 METRICS = ("accuracy", "ece", "nll", "entropy", "brier")
 BETTER = {"accuracy": 1, "ece": -1, "nll": -1, "brier": -1, "entropy": 0}
 """1 where higher is better, -1 where lower is; entropy has no better."""
 TEMPERINGS = ("none", "mean", "median", "sample", "agreement", "rehearsed", "fixed")
 """The temperings in the order in which they are shown; others follow."""
 METHOD_ORDER = (
-    *(
-        "source",
-        "norm",
-        "bn_alpha",
-        "bn_ema",
-        "tent",
-        "pseudo_label",
-        "shot_im",
-        "eta",
-        "eata",
-        "sar",
-        "deyo",
-    ),
-    *("poem", "rdumb", "roid", "cmf", "cotta", "rotta", "petta", "t3a", "lame", "foa_shift", "memo", "sotta"),
-    *("dec", "poise"),
-)
+    "source", "norm", "bn_alpha", "bn_ema", "tent", "pseudo_label", "shot_im", "eta", "eata", "sar", "deyo",
+    "poem", "rdumb", "roid", "cmf", "cotta", "rotta", "petta", "t3a", "lame", "foa_shift", "memo", "sotta",
+    "dec", "poise",
+)  # fmt: skip
 """The methods in the order in which they are shown; others follow."""
 BINS = 15
 """The number of bins of a result's reliability."""
@@ -117,9 +108,7 @@ class Results:
     @cached_property
     def by_scope(self) -> dict[Scope, pd.DataFrame]:
         """The rows of each scope, whole data sets before trials."""
-        rows: dict[Scope, list[int]] = {}
-        for row, scope in enumerate(self.scopes):
-            rows.setdefault(scope, []).append(row)
+        rows = grouped(range(len(self.scopes)), self.scopes.__getitem__)
         return {scope: self.frame.iloc[rows[scope]] for scope in sorted(rows, key=_scope_order)}
 
     def only(self, methods: Collection[str] = (), temperings: Collection[str] = ()) -> "Results":
@@ -147,12 +136,7 @@ def read_results(folder: Path) -> Results:
         raise DataError(
             f"{path}: expected a result a line, as JSON; found none ({damaged} lines cannot be read)"
         )
-    streams: list[Any] = []
-    damaged_streams = 0
-    if (folder / "streams.jsonl").is_file():
-        streams, damaged_streams = _read(
-            folder / "streams.jsonl", TypeAdapter(StreamSummary), _is_sound_stream
-        )
+    streams, damaged_streams = _read(folder / "streams.jsonl", TypeAdapter(StreamSummary), _is_sound_stream)
     return replace(collect(lines), streams=tuple(streams), damaged=damaged + damaged_streams)
 
 
@@ -186,8 +170,7 @@ def collect(lines: Sequence[CellResult]) -> Results:
     names = _names(counted.values())
     in_order = list(counted.values())[::-1]
     kept = sorted(in_order, key=lambda line: _order(line, names))
-    rows = [_row(line, names) for line in kept]
-    frame = pd.DataFrame(rows, columns=list(FRAME_COLUMNS))
+    frame = pd.DataFrame([_row(line, names) for line in kept], columns=list(FRAME_COLUMNS))
     return Results(frame, tuple(scope_of(line["cell"]) for line in kept), tuple(failures), left_aside=aside)
 
 
@@ -199,11 +182,17 @@ def _code(cell: Mapping[str, Any]) -> tuple[str, str]:
 def scope_of(cell: Mapping[str, Any]) -> Scope:
     """The scope of the tables that a cell belongs to."""
     options = cell.get("order_options")
-    later: dict[str, Any] = {
-        "order_options": json.dumps(options, sort_keys=True) if options else "",
-        "domain_images": cell.get("domain_images"),
-    }
-    return Scope(**{name: cell[name] for name in Scope._fields if name not in later}, **later)
+    order_options = json.dumps(options, sort_keys=True) if options else ""
+    known = {"domain_images": None, **cell, "order_options": order_options}
+    return Scope(**{name: known[name] for name in Scope._fields})
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by a key, in their order."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def variants(runs: pd.DataFrame) -> list[Variant]:
@@ -218,27 +207,21 @@ def rank(name: str, known: tuple[str, ...]) -> tuple[int, str]:
 
 def _row(line: CellResult, names: Mapping[Any, str]) -> dict[str, Any]:
     cell, tier = line["cell"], line["cell"]["tier"] or 0
-    shift = f"{cell['target']}, tier {tier}" if tier else cell["target"]
-    options = json.dumps(cell["options"], sort_keys=True)
-    given: dict[str, Any] = {
-        "tier": tier,
-        "shift": shift,
-        "name": names[_label(line), _traits(line)],
-        "options": options,
-    }
-    measured: dict[str, Any] = {**line.get("oracle", {})}
-    estimated: dict[str, Any] = {**line.get("estimate", {})}
-    given |= {column: measured.get(metric, math.nan) for metric, column in AT_BEST_TEMPERATURE.items()}
-    given |= {column: estimated.get(entry, math.nan) for entry, column in ESTIMATES.items()}
+    oracle: Mapping[str, Any] = line.get("oracle", {})
+    estimate: Mapping[str, Any] = line.get("estimate", {})
     known = {
-        **dict.fromkeys((*OVER_TIME, "described")),
         **line,
         **line["made"],
         **cell,
         **(line["scores"] or {}),
-        **given,
+        "tier": tier,
+        "shift": f"{cell['target']}, tier {tier}" if tier else cell["target"],
+        "name": names[_label(line), _traits(line)],
+        "options": json.dumps(cell["options"], sort_keys=True),
+        **{column: oracle.get(metric, math.nan) for metric, column in AT_BEST_TEMPERATURE.items()},
+        **{column: estimate.get(entry, math.nan) for entry, column in ESTIMATES.items()},
     }
-    return {column: known[column] for column in FRAME_COLUMNS}
+    return {column: known.get(column) for column in FRAME_COLUMNS}
 
 
 def _names(lines: Iterable[CellResult]) -> dict[Any, str]:
@@ -273,9 +256,11 @@ def _order(line: CellResult, names: Mapping[Any, str]) -> tuple[object, ...]:
 
 
 def _read(path: Path, shape: TypeAdapter[Any], is_sound: Callable[[Any], bool]) -> tuple[list[Any], int]:
-    """The values of a file that have a shape, of each key the last, in order; the number of the others."""
+    """The values of a file that have a shape, of each key the last, and the number of the others; or none."""
     latest: dict[str, Any] = {}
     damaged = 0
+    if not path.is_file():
+        return [], 0
     with path.open("rb") as file:
         for text in filter(bytes.strip, file):
             value = _valid(text, shape)
@@ -312,20 +297,18 @@ def _is_moderate(value: Any) -> bool:
 
 def _is_sound_line(line: CellResult) -> bool:
     bins = line["reliability"]
-    sizes = {BINS} if bins is None else {len(bins["count"]), len(bins["confidence"]), len(bins["correct"])}
-    negative = bins is not None and any(count < 0 for count in bins["count"])
-    return (
-        sizes == {BINS} and not negative and line["status"] == ("failed" if line["scores"] is None else "ok")
+    sound = bins is None or (
+        len(bins["count"]) == len(bins["confidence"]) == len(bins["correct"]) == BINS
+        and min(bins["count"]) >= 0
     )
+    return sound and line["status"] == ("failed" if line["scores"] is None else "ok")
 
 
 def _is_sound_stream(stream: StreamSummary) -> bool:
-    ascending = all(
-        a < b for several in (stream["levels"], stream["tau_edges"]) for a, b in pairwise(several)
-    )
-    whole = 0 < len(stream["levels"]) == len(stream["norms"]) == len(stream["taus"]) and stream["kappa"] > 0
-    binned = len(stream["tau_edges"]) == len(stream["tau_counts"]) + 1 and min(stream["tau_counts"]) >= 0
-    return ascending and whole and binned
+    levels, edges, counts = stream["levels"], stream["tau_edges"], stream["tau_counts"]
+    ascending = all(a < b for several in (levels, edges) for a, b in pairwise(several))
+    whole = 0 < len(levels) == len(stream["norms"]) == len(stream["taus"]) and stream["kappa"] > 0
+    return ascending and whole and len(edges) == len(counts) + 1 and min(counts) >= 0
 
 
 def _scope_order(scope: Scope) -> tuple[object, ...]:

@@ -1,13 +1,39 @@
-"""Our tables of one part: averages, paired tests, and each domain and tier."""
+"""The tables: ours of one part, the paper's with our numbers beside the printed ones, and of streams."""
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from equipoise.research.report.paper import counted, experiments, paper_name, paper_variants
-from equipoise.research.report.part import Part, Place
-from equipoise.research.report.results import AT_BEST_TEMPERATURE, METRICS, Scope
-from equipoise.research.report.significance import FEWEST_PAIRS, TIERED, Comparison, comparisons
+import pandas as pd
+
+from equipoise.research.report.paper import (
+    AVERAGE,
+    CLAIMED,
+    ROWS,
+    SIGMA,
+    VARIANCE,
+    Printed,
+    PrintedTable,
+    counted,
+    experiments,
+    paper_name,
+    printed_tables,
+    run_to_run,
+    shortfall,
+)
+from equipoise.research.report.part import Part, Place, PlaceScores, Spread, gap
+from equipoise.research.report.results import AT_BEST_TEMPERATURE, BETTER, METRICS, Scope, Variant, grouped
+from equipoise.research.report.significance import (
+    FEWEST_PAIRS,
+    SIGNIFICANT,
+    TIERED,
+    Comparison,
+    against_best_other,
+    alike_best,
+    comparisons,
+)
 from equipoise.research.report.table import Columns, Entry, Table, compete, known, listed
 
 NAMES = {"accuracy": "accuracy", "ece": "ECE", "nll": "NLL", "entropy": "entropy", "brier": "Brier score"}
@@ -40,6 +66,21 @@ TESTED = (
     "paper, and with the same tempering. A pair is a shift, with the mean over the seeds that both have; "
     "tests are paired and two-sided, and corrected neither for their number nor for choosing the best."
 )
+STREAM_HEADINGS = {"accuracy": "acc. ↑", "ece": "ECE ↓", "nll": "NLL ↓", "estimate_off": "est. off ↓"}
+"""The metrics of a stream with their short headings."""
+ALL_STREAMS = "all streams"
+REPEATED = ("stream", "seed")
+"""The columns of the repetitions of a shift: their means are one pair of a test."""
+EXPLAINED = (
+    "Est. off: the mean distance, after each batch, of the accuracy estimated without labels from that of "
+    "the last 500 images; of rehearsed methods alone."
+)
+MARKED = (
+    "Marked are the best of each column and, underlined (in Markdown: in italics), those that a paired "
+    f"t-test over targets does not tell from it at {SIGNIFICANT:g}, adjusted by Holm for their number. "
+    "A pair is a target, with the means over seeds and streams: these are no independent experiments on it."
+)
+FEW = f"Fewer than {FEWEST_PAIRS} targets are not tested: only the best is marked."
 
 
 def short(tempering: str) -> str:
@@ -74,35 +115,34 @@ def setting_words(scope: Scope) -> str:
 def subject(scope: Scope) -> str:
     """Data set, network and protocol, and the setting where it is not the paper's."""
     name = ", ".join(filter(None, (paper_name(scope.data), paper_name(scope.backbone), scope.protocol)))
-    papers = scope.data in experiments() and not experiments()[scope.data].differences(scope)
-    return name if papers and scope.origin == "official" else f"{name} ({setting_words(scope)})"
+    papers = experiments().get(scope.data)
+    as_printed = papers and not papers.differences(scope) and scope.origin == "official"
+    return name if as_printed else f"{name} ({setting_words(scope)})"
 
 
 def part_note(part: Part) -> str:
     """The setting, whether it is the paper's, the streams by counts, and the seeds, in sentences."""
     told, runs = setting_words(part.scope), part.runs
-    if part.scope.data in experiments():
-        differences = experiments()[part.scope.data].differences(part.scope)
+    if papers := experiments().get(part.scope.data):
+        differences = papers.differences(part.scope)
         trial = f"{listed(differences)}: a trial, not comparable with the paper" if differences else ""
         told = trial or f"{told}, as in the paper"
         told += "; the corrupted images have a frost that is drawn" if part.scope.origin == "made" else ""
-    ranges = {}
-    for column in ("images", "classes", "left_out"):
-        low, high = int(runs[column].min()), int(runs[column].max())
-        ranges[column] = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    told += f". {ranges['images']} images a stream"
-    told += (
-        f" of {ranges['classes']} classes" if runs["classes"].max() else ""
-    )  # lines of old versions count none
-    if runs["left_out"].max():
-        told += f", {ranges['left_out']} unreadable files of it or of the training images left out"
-    seeds = (
-        f"Seed {part.seeds[0]}"
-        if len(part.seeds) == 1
-        else f"Means over the seeds {listed(map(str, part.seeds))}"
-    )
+    images, classes, left_out = (_range(runs[column]) for column in ("images", "classes", "left_out"))
+    told += f". {images} images a stream"
+    if classes != "0":  # lines of old versions count none
+        told += f" of {classes} classes"
+    if left_out != "0":
+        told += f", {left_out} unreadable files of it or of the training images left out"
+    several = len(part.seeds) > 1
+    seeds = f"Means over the seeds {listed(map(str, part.seeds))}" if several else f"Seed {part.seeds[0]}"
     described = next((f" {each}" for each in runs["described"].dropna()), "")
     return f"{told[:1].upper()}{told[1:]}. {seeds}.{described}"
+
+
+def _range(counts: "pd.Series[int]") -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def average_tables(part: Part) -> list[Table]:
@@ -128,10 +168,11 @@ def average_tables(part: Part) -> list[Table]:
 
 def floor_column(part: Part, metric: str) -> dict[tuple[str, str], Sequence[Entry]]:
     """A metric of each method at its best temperature, if the results have it: means as in `Part`."""
-    if metric not in AT_BEST_TEMPERATURE or part.runs[AT_BEST_TEMPERATURE[metric]].isna().all():
+    column = AT_BEST_TEMPERATURE.get(metric)
+    if column is None or part.runs[column].isna().all():
         return {}
     rows = part.runs[part.runs["tempering"] == "none"]
-    means = rows.groupby(["name", "shift"])[AT_BEST_TEMPERATURE[metric]].mean().groupby("name").mean()
+    means = rows.groupby(["name", "shift"])[column].mean().groupby("name").mean()
     return {(HEADINGS[metric], FLOOR_HEADING): [Entry(known(means.get(n, math.nan))) for n in part.names]}
 
 
@@ -143,13 +184,11 @@ def estimate_tables(part: Part) -> list[Table]:
     error = rows["estimate"] - rows["accuracy"]
     groups = rows.assign(error=error, off=error.abs()).groupby("name", sort=False)
     columns = {
-        ("Off by", "on average"): [Entry(value) for value in groups["off"].mean()],
-        ("Off by", "at most"): [Entry(value) for value in groups["off"].max()],
-        ("Too high by", "on average"): [Entry(value, spec="+.3f") for value in groups["error"].mean()],
-        ("Interval right", "of all batches"): [
-            Entry(value, spec=".0%") for value in groups["estimate_covered"].mean()
-        ],
-        ("Streams", ""): [Entry(value, spec=".0f") for value in groups.size()],
+        ("Off by", "on average"): _numbers(groups["off"].mean()),
+        ("Off by", "at most"): _numbers(groups["off"].max()),
+        ("Too high by", "on average"): _numbers(groups["error"].mean(), "+.3f"),
+        ("Interval right", "of all batches"): _numbers(groups["estimate_covered"].mean(), ".0%"),
+        ("Streams", ""): _numbers(groups.size(), ".0f"),
     }
     title = f"{subject(part.scope)}: estimated against true accuracy"
     names = [str(name) for name in groups.groups]
@@ -178,10 +217,8 @@ def detail_tables(part: Part) -> Iterator[Table]:
 
 def comparison_tables(part: Part, compare: str | None) -> list[Table]:
     """Paired tests of a method, by default the paper's DEC, against the best of the others."""
-    papers = paper_variants(part.runs)[0].get("DEC")
-    name = compare or (
-        papers.name if papers else next((n for n in part.names if part.methods[n] == "dec"), "")
-    )
+    first = next((name for name in part.names if part.methods[name] == "dec"), "")
+    name = compare or (part.papers["DEC"].name if "DEC" in part.papers else first)
     made = comparisons(part.runs, name)
     if not made:
         return []
@@ -198,15 +235,19 @@ def comparison_tables(part: Part, compare: str | None) -> list[Table]:
 def _tested(made: Sequence[Comparison]) -> Columns:
     tests = [each.test for each in made]
     return {
-        ("Mean", "own"): [Entry(each.focal_mean) for each in made],
-        ("Mean", "other"): [Entry(each.rival_mean) for each in made],
-        ("Difference", ""): [Entry(test.difference, spec="+.3f") for test in tests],
-        ("95% interval", "from"): [Entry(test.low, spec="+.3f") for test in tests],
-        ("95% interval", "to"): [Entry(test.high, spec="+.3f") for test in tests],
-        ("p", "t-test"): [Entry(test.t_p, spec="p") for test in tests],
-        ("p", "Wilcoxon"): [Entry(test.wilcoxon_p, spec="p") for test in tests],
-        ("Pairs", ""): [Entry(test.pairs, spec=".0f") for test in tests],
+        ("Mean", "own"): _numbers([each.focal_mean for each in made]),
+        ("Mean", "other"): _numbers([each.rival_mean for each in made]),
+        ("Difference", ""): _numbers([test.difference for test in tests], "+.3f"),
+        ("95% interval", "from"): _numbers([test.low for test in tests], "+.3f"),
+        ("95% interval", "to"): _numbers([test.high for test in tests], "+.3f"),
+        ("p", "t-test"): _numbers([test.t_p for test in tests], "p"),
+        ("p", "Wilcoxon"): _numbers([test.wilcoxon_p for test in tests], "p"),
+        ("Pairs", ""): _numbers([test.pairs for test in tests], ".0f"),
     }
+
+
+def _numbers(values: Iterable[float | None], spec: str = ".3f") -> list[Entry]:
+    return [Entry(value, spec=spec) for value in values]
 
 
 def _entries(part: Part, places: Sequence[Place], metric: str) -> list[Entry]:
@@ -236,3 +277,184 @@ def _spread_note(part: Part) -> str:
         if alone
         else f"± is the standard deviation over the {part.spread}."
     )
+
+
+def paper_tables(part: Part) -> list[Table]:
+    """The paper's tables that a part has results for, in its own layout."""
+    which = part.scope.data, part.scope.backbone
+    return [_paper_table(each, part) for each in printed_tables() if (each.data, each.backbone) == which]
+
+
+def _paper_table(printed: PrintedTable, part: Part) -> Table:
+    deviates = any(cell.std is not None for cell in printed.cells.values())
+    spread: Spread = "domains" if deviates else part.spread
+    spec, papers = f".{printed.decimals}f", experiments()[printed.data]
+    columns: dict[tuple[str, str], list[Entry]] = {}
+    for metric in printed.metrics:
+        for name in printed.columns:
+            kind, where = _place(name)
+            there = _of_the_paper(part, kind, where)
+            shifts = 1 if kind == "domain" else papers.domains
+            missing = [gap(each.coverage if each else frozenset(), shifts, papers.seeds) for each in there]
+            entries = compete(there, metric, missing, spread, spec)
+            methods = sum(each is not None for each in there)
+            lacks = f"{methods} of 6 methods" if methods < len(ROWS) else next(filter(None, missing), "")
+            entries.append(Entry(_largest(there, metric, "domains"), spec=spec, missing=lacks))
+            numbers = [printed.cells.get((metric, row, name)) for row in (*ROWS, VARIANCE)]
+            columns[HEADINGS[metric], "" if name == AVERAGE else name] = [
+                _beside(entry, number) for entry, number in zip(entries, numbers, strict=True) if number
+            ]
+    rows = [*ROWS, SIGMA][: len(next(iter(columns.values())))]
+    kind, _ = _place(printed.columns[0])
+    by = "average over the domains" if kind == "average" else f"by {kind}"
+    metrics = listed(NAMES[each] for each in printed.metrics)
+    told = "Every cell: ours (printed). As in the paper, only DEC's logits are divided (by the mean of τ)."
+    notes = [f"{told} ± of ours is the standard deviation over the {spread}."]
+    if SIGMA in rows:
+        notes.append(f"{SIGMA}: the largest sample variance over the domains of any of the six.")
+    notes += [*_claim(part, printed), *part.paper_notes]
+    return Table(
+        f"{subject(part.scope)}: {metrics}, {by}, beside the paper", columns, rows, notes, part_note(part)
+    )
+
+
+def _claim(part: Part, printed: PrintedTable) -> list[str]:
+    """DEC against the second best of the paper's algorithms, where the paper claims a p."""
+    told, among = [], [each.name for each in part.papers.values()]
+    for metric in ("ece", "nll") if printed.label in CLAIMED and "DEC" in part.papers else ():
+        tested = against_best_other(part.runs, metric, part.papers["DEC"], "none", among)
+        if tested is not None and tested.test.t_p is not None:
+            told.append(f"{NAMES[metric]} p = {tested.test.t_p:.3g} against {tested.rival.name}")
+    claim = "The paper claims p < 0.01 for ECE and NLL and names no test; our paired t-test gives"
+    return [f"{claim} {listed(told)}. {TIERED if part.tiers else ''}".strip()] if told else []
+
+
+def run_to_run_tables(every: Sequence[Part]) -> list[Table]:
+    """The largest run-to-run variance of any algorithm and network, a table for each setting and protocol."""
+    printed = [part for part in every if part.scope.backbone in _networks(part.scope.data)]
+    groups = grouped(printed, lambda part: part.scope._replace(backbone=""))
+    return [_run_to_run(scope, several) for scope, several in groups.items()]
+
+
+def _run_to_run(scope: Scope, several: Sequence[Part]) -> Table:
+    rows = [each for part in several for each in _of_the_paper(part)]
+    seeds = {seed for each in rows if each for _, seed in each.coverage}
+    missing = shortfall(
+        networks=(len(several), len(_networks(scope.data))),
+        methods=(sum(each is not None for each in rows), len(rows)),
+        seeds=(len(seeds), len(experiments()[scope.data].seeds)),
+    )
+    columns = {}
+    for metric, printed in run_to_run()[scope.data].items():
+        entry = Entry(_largest(rows, metric, "seeds"), spec=".3g", missing=missing)
+        columns[HEADINGS[metric].rstrip(" ↑↓"), ""] = [_beside(entry, printed)]
+    title = f"{subject(scope)}: run-to-run variance, the largest of any algorithm and network"
+    note = "Every cell: ours (printed). The sample variance over seeds of averages over domains."
+    return Table(title, columns, [SIGMA], [note])
+
+
+def _of_the_paper(part: Part, kind: str = "average", where: str = "") -> list[PlaceScores | None]:
+    """Our scores of the paper's algorithms at one place, in its order."""
+    found = [part.papers.get(row) for row in ROWS]
+    return [part.at.get(Place(*variant, kind, where)) if variant else None for variant in found]
+
+
+def _place(column: str) -> tuple[str, str]:
+    if column == AVERAGE:
+        return "average", ""
+    return ("tier", column.removeprefix("Tier ")) if column.startswith("Tier ") else ("domain", column)
+
+
+def _largest(rows: Sequence[PlaceScores | None], metric: str, over: Spread) -> float | None:
+    stds = [known(each.std[over][metric]) for each in rows if each is not None]
+    return max((std**2 for std in stds if std is not None), default=None)
+
+
+def _beside(entry: Entry, printed: Printed) -> Entry:
+    value, std, bold, doubt = printed
+    return replace(entry, printed=value, printed_std=std, bold=bold, doubt=doubt)
+
+
+def _networks(data: str) -> set[str]:
+    return {each.backbone for each in printed_tables() if each.data == data}
+
+
+def stream_tables(every: Sequence[Part]) -> list[Table]:
+    """A table for each data set and network with streams, of answers while adapting.
+
+    Shuffled streams are not among them: they are the tables of each data set, of one domain at a time.
+    """
+    shown = [
+        p for p in every if p.scope.protocol == "online" and p.scope.order not in ("recorded", "shuffled")
+    ]
+    own: dict[str, Any] = {"order": "", "order_options": "", "origin": "", "domain_images": None}
+    groups = grouped(shown, lambda part: part.scope._replace(**own))
+    return [_stream_table(scope, several) for scope, several in groups.items()]
+
+
+def stream_headings(scopes: Sequence[Scope]) -> list[str]:
+    """A different name for each stream: its kind and options; images and origin where these tell it apart.
+
+    Streams that have one name even so, as those along other `paths`, are numbered.
+    """
+    names = {scope: stream_name(scope) for scope in scopes}
+    for alike in grouped(scopes, names.__getitem__).values():
+        for detail in (_images, _origin):
+            if len({detail(scope) for scope in alike}) > 1:
+                names |= {scope: f"{names[scope]}, {detail(scope)}" for scope in alike}
+    for alike in grouped(scopes, names.__getitem__).values():
+        if len(alike) > 1:
+            names |= {scope: f"{names[scope]}, no. {number}" for number, scope in enumerate(alike, 1)}
+    return list(names.values())
+
+
+def _images(scope: Scope) -> str:
+    most = scope.domain_images
+    return "all images" if most is None else f"{counted(most, 'image')} a domain"
+
+
+def _origin(scope: Scope) -> str:
+    return f"{scope.origin} images"
+
+
+def _stream_table(scope: Scope, several: Sequence[Part]) -> Table:
+    headings = stream_headings([part.scope for part in several])
+    frames = {name: part.runs.assign(stream=name) for name, part in zip(headings, several, strict=True)}
+    described = {name: next(iter(runs["described"].dropna()), None) for name, runs in frames.items()}
+    if len(frames) > 1:
+        frames[ALL_STREAMS] = pd.concat(frames.values())
+    rows = list(dict.fromkeys(variant for part in several for variant in part.variants))
+    columns: dict[tuple[str, str], Sequence[Entry | str]] = {
+        (name, heading): _stream_column(rows, frame, metric)
+        for name, frame in frames.items()
+        for metric, heading in STREAM_HEADINGS.items()
+        if frame[metric].notna().any()
+    }
+    given = {
+        MARKED: True,
+        TIERED: any(len(part.tiers) > 1 for part in several),
+        FEW: min(frame["shift"].nunique() for frame in frames.values()) < FEWEST_PAIRS,
+        EXPLAINED: any(heading == STREAM_HEADINGS["estimate_off"] for _, heading in columns),
+    }
+    notes = [note for note, applies in given.items() if applies]
+    notes += [f"{name[:1].upper()}{name[1:]}: {told}" for name, told in described.items() if told]
+    title = f"{paper_name(scope.data)}, {paper_name(scope.backbone)}: methods by stream"
+    return Table(title, columns, list(map(str, rows)), notes)
+
+
+def _stream_column(rows: Sequence[Variant], frame: pd.DataFrame, metric: str) -> list[Entry]:
+    """The mean of each method over streams and seeds, with marks."""
+    measured = frame[frame[metric].notna()]
+    groups = measured.groupby(["name", "tempering"])[metric]
+    means: dict[Any, float] = groups.mean().to_dict()
+    counts: dict[Any, int] = groups.size().to_dict()
+    alike = alike_best(frame, metric, BETTER.get(metric, -1), ["shift"], REPEATED)
+    whole = len(measured[["shift", *REPEATED]].drop_duplicates())
+    entries = []
+    for row in rows:
+        size, entry = counts.get(row, 0), Entry(means.get(row))
+        missing = f"{size} of {whole} streams and seeds" if 0 < size < whole else ""
+        # As written, so that a reader sees equal numbers marked alike.
+        best = bool(alike) and size == whole and entry.written(means[row]) == entry.written(means[alike[0]])
+        entries.append(replace(entry, missing=missing, best=best, alike=row in alike and not best))
+    return entries

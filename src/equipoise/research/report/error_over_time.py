@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from equipoise.research.experiment.schema import RAW, REHEARSED, Bins
 from equipoise.research.report.drawing import MUTED, SERIES, Colour, method_colour, panels, themed
 from equipoise.research.report.part import Part
+from equipoise.research.report.results import grouped
 
 SMOOTHED_IMAGES = 100
 """Images of a stream that a point is the mean of, at least; a curve is not smoothed across segments."""
@@ -66,12 +67,8 @@ class Axis:
         shares = (images / images.sum(axis=1, keepdims=True)).mean(axis=0)
         self.ends: Curve = shares.cumsum()
         starts, widths = self.ends - shares, shares / self.bins
-        self.at: Curve = np.concatenate(
-            [
-                start + width * (np.arange(count) + 0.5)
-                for start, width, count in zip(starts, widths, self.bins, strict=True)
-            ]
-        )
+        columns = zip(starts, widths, self.bins, strict=True)
+        self.at: Curve = np.concatenate([s + width * (np.arange(count) + 0.5) for s, width, count in columns])
         """The middle of each point of a curve."""
 
     def curve(self, bins: Bins) -> Curve:
@@ -153,38 +150,29 @@ def _lines(
 
 def emphasised(part: Part, means: Mapping[str, float]) -> dict[str, tuple[Colour, str]]:
     """The methods in colour, with words for the legend: no adaptation, the best rival, and poise last."""
-    fixed = ("source", "poise")
-    rivals = [name for name in means if part.methods[name] not in fixed]
-    best = min(rivals, key=lambda name: means[name], default=None)
-    found: dict[str, tuple[Colour, str]] = {}
-    for name in means:
-        if part.methods[name] == "source":
-            found[name] = method_colour("source"), "no adaptation"
-    if best is not None:
+    of = {method: [name for name in means if part.methods[name] == method] for method in ("source", "poise")}
+    rivals = [name for name in means if part.methods[name] not in of]
+    found = {name: (method_colour("source"), "no adaptation") for name in of["source"]}
+    if rivals:
+        best = min(rivals, key=lambda name: means[name])
         found[best] = SERIES[1], f"best rival, {best},"
-    for name in means:
-        if part.methods[name] == "poise":
-            found[name] = method_colour("poise"), name
-    return found
+    return found | {name: (method_colour("poise"), name) for name in of["poise"]}
 
 
 def _offsets(curves: Mapping[str, Mapping[Stream, Curve]]) -> dict[Stream, float]:
     """The mean error of each target and seed over all methods: some targets are harder for all of them."""
-    found: dict[Stream, list[float]] = {}
-    for several in curves.values():
-        for stream, curve in several.items():
-            found.setdefault(stream, []).append(float(np.nanmean(curve)))
-    return {stream: float(np.mean(means)) for stream, means in found.items()}
+    every = [each for several in curves.values() for each in several.items()]
+    return {
+        stream: float(np.mean([float(np.nanmean(curve)) for _, curve in several]))
+        for stream, several in grouped(every, lambda each: each[0]).items()
+    }
 
 
 def _spread(several: Mapping[Stream, Curve]) -> Curve | None:
     """The standard deviation over seeds of the mean over targets or, of a single seed, over targets."""
-    by_seed: dict[int, list[Curve]] = {}
-    for (_, seed), curve in several.items():
-        by_seed.setdefault(seed, []).append(curve)
-    over = (
-        [np.mean(each, axis=0) for each in by_seed.values()] if len(by_seed) > 1 else list(several.values())
-    )
+    by_seed = grouped(several.items(), lambda each: each[0][1])
+    means = [np.mean([curve for _, curve in each], axis=0) for each in by_seed.values()]
+    over = means if len(means) > 1 else list(several.values())
     return np.std(over, axis=0, ddof=1) if len(over) > 1 else None
 
 

@@ -1,1 +1,0 @@
-"""Figures: drawn as SVG from results, coloured by the page's style sheet."""
