@@ -38,7 +38,7 @@ def test_the_calibration_error_hardly_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Any CPU can do it, if slowly; that it would not be picked is not the point here.
-    monkeypatch.setattr("equipoise.network.layout._has_bf16", lambda _device: True)
+    monkeypatch.setattr("equipoise.network.forward._has_bf16", lambda _device: True)
     model, source, stream, labels = trained
     tempering = {"poise": "agreement", "t3a": "none"}.get(name, "median")
     errors, answers = [], []

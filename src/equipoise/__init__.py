@@ -7,7 +7,7 @@ from equipoise import errors, estimators, functional, methods, metrics
 from equipoise.adapter import Adapter
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.footprint import Footprint
+from equipoise.core.describe import Footprint
 from equipoise.core.method import Method
 from equipoise.core.record import Step
 from equipoise.errors import EquipoiseError

@@ -3,17 +3,25 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.calibration.temper import Tempering
+from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.assembly import check_rehearsed, make_responder, make_temper
-from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, load_within
-from equipoise.core.describe import describe
-from equipoise.core.deviation import Deviation, deviation, statistics_shift
+from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, load_within, state_of
+from equipoise.core.describe import (
+    Deviation,
+    Footprint,
+    describe,
+    deviation,
+    measure_footprint,
+    statistics_shift,
+)
 from equipoise.core.engine import (
     EXECUTION_OPTIONS,
     MACHINE_OPTIONS,
@@ -22,22 +30,19 @@ from equipoise.core.engine import (
     describe_engine,
 )
 from equipoise.core.export import SourceModel, with_temperature
-from equipoise.core.facts import AdapterFacts
 from equipoise.core.graph import CapturedSteps
 from equipoise.core.lock import CallLock, one_at_a_time
-from equipoise.core.method import Method
+from equipoise.core.method import Method, option_values
+from equipoise.core.record import Record, Step
 from equipoise.core.state import Snapshot, check_snapshot
-from equipoise.core.state_checks import state_of
 from equipoise.core.step import Responder
 from equipoise.distributed.group import Ranks
 from equipoise.errors import OptionError
 from equipoise.files import write_tensors
-from equipoise.network.batch import Batch
-from equipoise.network.inputs import InputsFunction, batches, called_batch, check_functions
-from equipoise.network.layout import Layout, MemoryFormat, Precision, fresh_autocast_cache
-from equipoise.network.modules import checked_module, device_of
+from equipoise.network.batch import Batch, InputsFunction, batches, called_batch, check_functions
+from equipoise.network.forward import Layout, MemoryFormat, OutputsFunction, Precision, fresh_autocast_cache
+from equipoise.network.modules import LearningModule, checked_module, device_of
 from equipoise.network.named_tensors import prefixed
-from equipoise.network.outputs import OutputsFunction
 from equipoise.network.source_copy import Residence
 
 UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "source_copy", "falls_back", "seed", "head")
@@ -51,7 +56,7 @@ _Self = TypeVar("_Self", bound="Adapter")
 _Answer = TypeVar("_Answer")
 
 
-class Adapter(AdapterFacts):
+class Adapter(LearningModule):
     """A classifier that adapts to its inputs: `adapter(x)` in place of `model(x)` returns logits.
 
     It composes a method with a copy of the model, the source model, a temper and the state; the model passed
@@ -72,7 +77,7 @@ class Adapter(AdapterFacts):
         t_max: the highest temperature of "rehearsed"; of the others, upper end of the range, None for 3.
         source_copy: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
             memory, only tensors that adapt); no difference where nothing adapts. None: the method's default.
-        engine: "eager", "graph", "compile" or "auto" (`engine.choice.EngineName`); `execution` describes the
+        engine: "eager", "graph", "compile" or "auto" (`core.engine.EngineName`); `execution` describes the
             choice. It changes no decision and is not part of the state.
         precision: "fp32", or "bf16" for the convolutions and matrix products where the device supports it.
         memory_format: "contiguous", "channels_last", or None for the fastest by measurement.
@@ -81,8 +86,10 @@ class Adapter(AdapterFacts):
         inputs: turns a batch (without labels) into the model's arguments, where they are not the same: a
             tensor, a tuple by position or a dict by keyword, `lambda batch: (batch["image"], batch["mask"])`;
             `lambda batch: (batch,)` for a model that takes a dict itself. Not part of the state.
-        outputs: picks the logits out of the model's output, `lambda out: out["logits"]`. Likewise.
+        outputs: picks the logits out of the model's output, `lambda out: out["logits"]`. Not in the state.
     """
+
+    _last: Record | Step | None
 
     def __init__(
         self,
@@ -203,6 +210,123 @@ class Adapter(AdapterFacts):
     # ------------------------------------------------------------------ facts
 
     @property
+    def method(self) -> Method:
+        """The method with its options."""
+        return self._respond.method
+
+    @property
+    def temper(self) -> Temper:
+        """The divisor of the answers."""
+        return self._respond.temper
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return self._respond.method.name
+
+    @property
+    def source(self) -> SourceStatistics | None:
+        """The statistics of the source domain."""
+        return self._respond.source
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """The rehearsal that temperature and estimates are from; None unless tempering="rehearsed"."""
+        rehearsed = self._respond.temper.rehearsed
+        return None if rehearsed is None else rehearsed.rehearsal
+
+    @property
+    @one_at_a_time
+    def memory(self) -> Mapping[str, Tensor]:
+        """The tensors that the method keeps between batches, by name."""
+        return dict(self._respond.state.memory)
+
+    @property
+    def learned(self) -> dict[str, nn.Parameter]:
+        """The parameters that learn, by name."""
+        return self._respond.student.learned
+
+    @property
+    @one_at_a_time
+    def weight_distance(self) -> float:
+        """The distance of the parameters that learn from the source model's, ‖θ − θ₀‖ / ‖θ₀‖."""
+        return float(self._respond.student.weight_distance())
+
+    @property
+    def model_fingerprint(self) -> str:
+        """A hash of the source model's weights."""
+        return self._respond.student.fingerprint
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        return self._respond.student.device
+
+    @property
+    @one_at_a_time
+    def temperature(self) -> float:
+        """The temperature of the stream so far, as `predict` uses it."""
+        return float(self._respond.temper.level(self._respond.state.temperature))
+
+    @property
+    @one_at_a_time
+    def source_temperature(self) -> float | None:
+        """The temperature for the source model's logits, by the rehearsal; None where it is not asked."""
+        rehearsed = self._respond.temper.rehearsed
+        level = None if rehearsed is None else rehearsed.source_level(self._respond.state.temperature)
+        return None if level is None else float(level)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options with their values, as plain numbers, names and lists."""
+        student, temper = self._respond.student, self._respond.temper
+        options = option_values(self.method)
+        if options.get("head", "") is None:
+            options["head"] = student.head  # as a forward has found it
+        t_min, t_max = temper.given
+        tempered = {"tempering": temper.kind, "t_min": t_min, "t_max": t_max}
+        return {**options, **tempered, **self._shared}
+
+    @property
+    @one_at_a_time
+    def last(self) -> Step | None:
+        """The record of the last batch; None before the first and after a reset.
+
+        Reading it waits, on a GPU, for the batch to be done.
+        """
+        if isinstance(self._last, Record):
+            self._last = self._last.read()
+        return self._last
+
+    @property
+    @one_at_a_time
+    def accuracy(self) -> Estimate | None:
+        """The accuracy of the answers, estimated without labels over the recent stream.
+
+        Before the first batch it is that of the source data. None unless tempering="rehearsed".
+        """
+        return self._estimates[1 if self._respond.source_answers else 0]
+
+    @property
+    @one_at_a_time
+    def source_accuracy(self) -> Estimate | None:
+        """The accuracy of the source model, likewise; None where it is not asked about each batch."""
+        return self._estimates[1]
+
+    @property
+    def _estimates(self) -> tuple[Estimate | None, Estimate | None]:
+        rehearsed = self._respond.temper.rehearsed
+        if rehearsed is None:
+            return None, None
+        far = float(self._respond.student.weight_distance())
+        return rehearsed.estimates(self._respond.state.temperature, far)
+
+    @one_at_a_time
+    def footprint(self) -> Footprint:
+        """The memory that the adapter takes now, in elements and bytes, and whether it stores samples."""
+        return measure_footprint(self._respond)
+
+    @property
     def rehearsed_options(self) -> dict[str, Any]:
         """The options that a rehearsal depends on."""
         left_out = (*UNREHEARSED, "t_min", "t_max")
@@ -252,7 +376,7 @@ class Adapter(AdapterFacts):
     def statistics_shift(self) -> float | None:
         """The distance of the running statistics from the source model's, in its standard deviations.
 
-        `core.deviation.statistics_shift` has the formula; None where no statistics follow the stream.
+        `core.describe.statistics_shift` has the formula; None where no statistics follow the stream.
         """
         return statistics_shift(self._respond.student)
 
@@ -368,6 +492,14 @@ class Adapter(AdapterFacts):
         }
         tensors = {**self.state_dict(), **(self.source.tensors() if self.source else {})}
         write_tensors(path, STATE_KIND, STATE_VERSION, tensors, text)
+
+    def __deepcopy__(self: _Self, memo: dict[int, Any]) -> _Self:
+        """A copy with networks, state and lock of its own, of a moment at which no batch is learned."""
+        with self._lock:
+            copy = self.__class__.__new__(self.__class__)
+            memo[id(self)] = copy
+            nn.Module.__setstate__(copy, deepcopy(nn.Module.__getstate__(self), memo))
+        return copy
 
     def train(self: _Self, mode: bool = True) -> _Self:
         """Change nothing: the adapter sets the modes of its own layers, in training loops and outside."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.adapter import Adapter
 from equipoise.calibration.novelty import Novelty
-from equipoise.network.nested import leaves
+from equipoise.network.batch import leaves
 
 
 class Answers(NamedTuple):

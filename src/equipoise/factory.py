@@ -14,9 +14,9 @@ from equipoise.core.engine import MACHINE_OPTIONS, EngineName
 from equipoise.core.method import Method
 from equipoise.errors import EquipoiseError, OptionError, SourceError, StateError, UnknownOptionError
 from equipoise.files import read_tensors
-from equipoise.network.inputs import InputsFunction
+from equipoise.network.batch import InputsFunction
+from equipoise.network.forward import OutputsFunction
 from equipoise.network.modules import fingerprint
-from equipoise.network.outputs import OutputsFunction
 from equipoise.registry import list_methods, method_class
 
 FUNCTIONS = ("inputs", "outputs")

@@ -151,7 +151,7 @@ def test_group_norm_learns_in_any_layout() -> None:
 def test_bfloat16_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = make()
     for supported, told in ((True, "bf16"), (False, "fp32, as this device is slow in bf16")):
-        monkeypatch.setattr("equipoise.network.layout._has_bf16", lambda _device, there=supported: there)
+        monkeypatch.setattr("equipoise.network.forward._has_bf16", lambda _device, there=supported: there)
         for name in eq.list_methods():
             wide, narrow = (eq.create(name, model, source, precision=p) for p in ("fp32", "bf16"))
             assert narrow.execution.endswith(told)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.adapter import STATE_KIND, STATE_VERSION
+from equipoise.core.checkpoint import check_state
 from equipoise.core.method import Context, Method, Update
 from equipoise.core.state import NewMemoryError, State
-from equipoise.core.state_checks import check_state
 from equipoise.errors import StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.network.student import Student

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.core.random import HostRandom
+from equipoise.core.state import HostRandom
 from equipoise.methods._confident_memory import (
     offer,
     replaced_slots,

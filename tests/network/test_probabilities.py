@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.network.probabilities import are_probabilities
+from equipoise.network.forward import are_probabilities
 from tests.support.models import drifted, images, make
 
 WITHOUT_SOURCE = ["source", "norm", "tent", "eta", "sotta", "t3a"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.adapter import Adapter
 from equipoise.calibration.shifts import NO_SHIFT
-from equipoise.network.nested import leaves
+from equipoise.network.batch import leaves
 from equipoise.rehearsal.labelled import Inputs, Labelled
 from equipoise.rehearsal.orders import Pass, count_samples, plan_passes
 from tests.support.rehearsals import plain_model, rows_of_features

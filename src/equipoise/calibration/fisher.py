@@ -7,10 +7,10 @@ from torch.nn.functional import cross_entropy
 from equipoise.errors import ModelError
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
+from equipoise.network.forward import OutputsFunction, checked_logits
 from equipoise.network.modules import frozen_copy
 from equipoise.network.normalisation import batch_statistics
 from equipoise.network.optimizer import slope
-from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, select_parameters
 
 

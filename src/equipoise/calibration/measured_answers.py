@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.errors import SourceError, callers_level
 from equipoise.functional import at_least_single, nats
-from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
+from equipoise.network.forward import are_probabilities, warn_of_probabilities
 
 _LEVELS = 257
 """The number of equal levels from 0 to 1 at which quantiles are kept."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.calibration.window import HALF_LIFE, PRIOR_SAMPLES
 from equipoise.functional import at_least_single
-from equipoise.network.images import images_among
+from equipoise.network.batch import images_among
 
 KEPT_INPUTS = 250
 """Source samples that distances are measured to, one in eight at most; 125 to 500 differ little."""

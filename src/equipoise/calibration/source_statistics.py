@@ -20,13 +20,12 @@ from equipoise.calibration.novelty import NEEDED, SourceInputs
 from equipoise.calibration.rehearsal import Rehearsal
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
-from equipoise.network.compiled import uncompiled
+from equipoise.network.batch import InputsFunction, batches, check_functions
+from equipoise.network.forward import OutputsFunction, checked_logits, uncompiled
 from equipoise.network.head import watch_head
-from equipoise.network.inputs import InputsFunction, batches, check_functions
 from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.normalisation import frozen_statistics
-from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.version import __version__
 

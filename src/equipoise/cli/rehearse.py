@@ -10,8 +10,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from equipoise.errors import DataError, ModelError, OptionError
+from equipoise.network.forward import checked_logits
 from equipoise.network.modules import device_of
-from equipoise.network.outputs import checked_logits
 from equipoise.production.server.model_factory import Transform, load_factory
 from equipoise.rehearsal.rehearse import rehearse
 from equipoise.research.data.reader import list_classes, opened, resized

@@ -15,8 +15,7 @@ from equipoise.core.state import State
 from equipoise.core.step import Responder
 from equipoise.distributed.group import Ranks
 from equipoise.errors import OptionError, RehearsalWarning, SourceError, callers_level
-from equipoise.network.layout import Layout
-from equipoise.network.outputs import OutputsFunction
+from equipoise.network.forward import Layout, OutputsFunction
 from equipoise.network.source_copy import Residence
 from equipoise.network.student import Student
 from equipoise.options import one_of

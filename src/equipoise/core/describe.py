@@ -1,11 +1,17 @@
-"""An adapter in a few lines of text: what learns, what follows the stream, and what does not and why."""
+"""An adapter in words and numbers: its parts, the memory it takes, its distance from the source model."""
 
-from torch import nn
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from equipoise.core.footprint import measure_footprint
-from equipoise.core.method import option_values
+import torch
+from torch import Tensor, nn
+
+from equipoise.core.method import SAMPLES, SUPPORTS, option_values
 from equipoise.core.step import Responder
 from equipoise.network.head import linear_layer, linear_layers
+from equipoise.network.named_tensors import part
 from equipoise.network.student import Student
 
 _SHOWN = 4  # names of layers
@@ -102,3 +108,157 @@ def _counted(layers: list[str]) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """An element count and its size in bytes."""
+
+    numbers: int
+    bytes: int
+
+    @classmethod
+    def of(cls, tensors: Iterable[Tensor]) -> "Amount":
+        """The amount in some tensors."""
+        listed = list(tensors)
+        return cls(sum(t.numel() for t in listed), sum(t.numel() * t.element_size() for t in listed))
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(self.numbers + other.numbers, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The tensors that an adapter holds now; a memory is counted whole once a batch has made it.
+
+    Attributes:
+        parameters: the student's parameters and those of the source model that are held a second time.
+        learned: the parameters that learn.
+        buffers: running statistics, an optimiser's state, averages, constants, temperatures.
+        supports: T3A's supports, made from observations: their features, or sums of them.
+        observations: samples as they came.
+        samples: how many of those there is room for.
+        stores_observations: whether samples are kept as they came: now, or by this method from its first
+            batch on.
+        paper: the numbers that the paper's appendix counts as the method's overhead: both networks where the
+            source model is asked for every batch (DEC), else the parameters that learn (TENT, ETA), and to
+            that the supports (T3A: M times the head) and the observations (SoTTA: N times a sample).
+        total: everything held.
+    """
+
+    parameters: Amount
+    learned: Amount
+    buffers: Amount
+    supports: Amount
+    observations: Amount
+    samples: int
+    stores_observations: bool
+    paper: int
+
+    @property
+    def total(self) -> Amount:
+        """Everything held."""
+        return self.parameters + self.buffers + self.supports + self.observations
+
+
+def measure_footprint(respond: Responder) -> Footprint:
+    """Count the tensors that an adapter holds, on whatever device."""
+    student, memory = respond.student, respond.state.memory
+    second = student.source_copy.held()
+    weights = {name for name, _ in student.model.named_parameters()}
+    stored, supports = part(memory, SAMPLES).values(), part(memory, SUPPORTS).values()
+    rest = [tensor for name, tensor in memory.items() if not name.startswith((SAMPLES, SUPPORTS))]
+    rest += [*respond.constants.values(), *respond.state.temperature.values()]
+    rest += [] if respond.state.random.state is None else [respond.state.random.state]
+    rest += respond.state.cleared()
+    parameters = Amount.of(student.model.parameters()) + Amount.of(
+        tensor for name, tensor in second.items() if name in weights
+    )
+    buffers = Amount.of([*student.model.buffers(), *rest]) + Amount.of(
+        tensor for name, tensor in second.items() if name not in weights
+    )
+    learned, held, observed = Amount.of(student.learned.values()), Amount.of(supports), Amount.of(stored)
+    base = parameters if respond.asks_source else learned
+    return Footprint(
+        parameters=parameters,
+        learned=learned,
+        buffers=buffers,
+        supports=held,
+        observations=observed,
+        samples=max((len(tensor) for tensor in stored), default=0),
+        stores_observations=respond.method.stores_samples or bool(stored),
+        paper=base.numbers + held.numbers + observed.numbers,
+    )
+
+
+_TINY = 1e-12
+
+
+class Deviation(NamedTuple):
+    """The distance of an adapter from the source model.
+
+    Attributes:
+        finite: whether all weights, statistics and memory are finite.
+        weights: ‖θ − θ₀‖ / ‖θ₀‖ of the weights that learn, θ₀ those of the source model; 0 if not finite.
+        statistics: the same of the running statistics.
+    """
+
+    finite: bool
+    weights: float
+    statistics: float
+
+
+def deviation(student: Student, memory: Iterable[Tensor]) -> Deviation:
+    """Measure the distance of a network and its method's memory; waits for the device."""
+    source = student.source_values(student.statistics)
+    with torch.no_grad():
+        weights, statistics = float(student.weight_distance()), _distance(student.statistics, source)
+        remembered = _added([tensor.float().sum() for tensor in memory if tensor.is_floating_point()])
+    finite = all(math.isfinite(value) for value in (weights, statistics, remembered))
+    return Deviation(True, weights, statistics) if finite else Deviation(False, 0.0, 0.0)
+
+
+def _distance(values: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> float:
+    """‖values − source‖ / ‖source‖ over all tensors; 0 where there are none."""
+    pairs = [
+        (value.detach().float(), source[name].to(value.device).float())
+        for name, value in values.items()
+        if value.is_floating_point()
+    ]
+    moved = _added([(value - start).square().sum() for value, start in pairs])
+    length = _added([start.square().sum() for _, start in pairs])
+    return math.sqrt(moved / length) if length else math.sqrt(moved)
+
+
+def _added(numbers: list[Tensor]) -> float:
+    """The sum of numbers on a device, copied to the host at once."""
+    return float(torch.stack(numbers).cpu().double().sum()) if numbers else 0.0
+
+
+def statistics_shift(student: Student) -> float | None:
+    """The distance of the running statistics from those of the source model, in its standard deviations.
+
+    The mean over the layers of √(mean_c ((μ_c − μ⁰_c)² + (σ_c − σ⁰_c)²) / (σ⁰_c)²): the 2-Wasserstein
+    distance of normal distributions with the moments μ, σ of the channels c, relative to σ⁰. None where no
+    statistics follow the stream.
+    """
+    layers = [name.removesuffix("running_var") for name in student.statistics if name.endswith("running_var")]
+    if not layers:
+        return None
+    names = [f"{layer}{kind}" for kind in ("running_mean", "running_var") for layer in layers]
+    with torch.no_grad():
+        source = student.source_values(dict.fromkeys(names))
+        distances = [
+            _apart(
+                *(student.statistics[f"{layer}{kind}"] for kind in ("running_mean", "running_var")),
+                *(source[f"{layer}{kind}"] for kind in ("running_mean", "running_var")),
+            )
+            for layer in layers
+        ]
+        return float(torch.stack(distances).mean())
+
+
+def _apart(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tensor) -> Tensor:
+    source_mean, source_var = source_mean.to(mean), source_var.to(var)
+    apart = (mean - source_mean).square() + (var.sqrt() - source_var.sqrt()).square()
+    return (apart / source_var.clamp(min=_TINY)).mean().sqrt()

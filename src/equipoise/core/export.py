@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.network.inputs import InputsFunction, called_batch
-from equipoise.network.outputs import OutputsFunction, checked_logits, logits_of
+from equipoise.network.batch import InputsFunction, called_batch
+from equipoise.network.forward import OutputsFunction, checked_logits, logits_of
 from equipoise.network.student import Student
 
 _TEMPERATURE = "equipoise_temperature"

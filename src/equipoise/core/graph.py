@@ -16,7 +16,7 @@ from equipoise.core.record import Record
 from equipoise.core.state import NewMemoryError, State
 from equipoise.core.step import HostInputs, Responder
 from equipoise.network.batch import Batch
-from equipoise.network.compiled import COMPILED_AT
+from equipoise.network.forward import COMPILED_AT
 from equipoise.network.named_tensors import prefixed
 
 CAPTURED_AT = 2

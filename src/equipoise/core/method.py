@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Tempering
-from equipoise.network.batch import Batch
-from equipoise.network.images import images_among, not_one_image
+from equipoise.network.batch import Batch, images_among, not_one_image
 from equipoise.network.parameters import Parameters
 from equipoise.network.source_copy import Residence
 from equipoise.network.student import Student

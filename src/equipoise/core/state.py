@@ -11,12 +11,44 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.core.checkpoint import check_state
 from equipoise.core.method import SAMPLES, Memory, Method
-from equipoise.core.random import HostRandom, check_generator_state
-from equipoise.core.state_checks import check_state
 from equipoise.errors import StateError
 from equipoise.network.named_tensors import copies, copy_into, copy_unless, part, prefixed
 from equipoise.network.student import Student
+
+
+class HostRandom:
+    """Uniform random numbers from a CPU generator.
+
+    Attributes:
+        seed: of the generator.
+        state: the generator's state; None before the first draw.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.state: Tensor | None = None
+
+    def draw(self, shape: tuple[int, ...]) -> Tensor:
+        """Numbers in [0, 1), on the CPU."""
+        generator = torch.Generator()
+        if self.state is None:
+            generator.manual_seed(self.seed)
+        else:
+            generator.set_state(self.state)
+        drawn = torch.rand(shape, generator=generator)
+        self.state = generator.get_state()
+        return drawn
+
+
+def check_generator_state(state: Tensor) -> None:
+    """Raise StateError if a tensor is not the state of a CPU generator."""
+    try:
+        torch.Generator().set_state(state.cpu())
+    except (RuntimeError, TypeError) as error:
+        raise StateError(f"the random state is damaged: {error}") from error
+
 
 _RANDOM, _COUNTS = "random", "counts."
 

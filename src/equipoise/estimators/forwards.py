@@ -9,10 +9,10 @@ from torch.nn.functional import linear
 from torch.nn.modules.conv import _ConvNd
 
 from equipoise.errors import ModelError, OptionError
+from equipoise.network.forward import checked_logits
 from equipoise.network.head import watch_head
 from equipoise.network.modules import checked_module, device_of
 from equipoise.network.normalisation import frozen_statistics
-from equipoise.network.outputs import checked_logits
 from equipoise.options import integer, number
 
 

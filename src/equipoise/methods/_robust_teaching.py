@@ -101,7 +101,7 @@ def logits_by(student: Student, stored: Batch, weights: Memory) -> Tensor:
 def teacher_logits(method: RobustMethod, context: Context, stored: Batch) -> Tensor:
     """The teacher's logits for the memory, by statistics that the memory joins first.
 
-    64 samples have the share `norm_momentum` in the statistics, fewer have less (`network.following`).
+    64 samples have the share `norm_momentum` in the statistics, fewer have less (`running_statistics`).
     """
     momentum = 1 - (1 - method.norm_momentum) ** (REFERENCE_BATCH / _UPDATE)
     with torch.no_grad(), context.student.with_values(part(context.memory, TEACHER)):

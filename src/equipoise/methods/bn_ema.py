@@ -20,7 +20,7 @@ class BnEma(Method):
 
         mean ← mean + a · d,  var ← (1 − a) · var + a · var_batch + a · (1 − a) · d²,  d = mean_batch − mean
 
-    (`network.following`). It is the statistics of `poise` without prototypes, jumps and temperature. One
+    (`running_statistics`). It is the statistics of `poise` without prototypes, jumps and temperature. One
     forward a batch, no gradients; a batch of one sample is no special case.
 
     Args:

@@ -25,7 +25,7 @@ NOVELTY, LIMIT, OF_SOURCE = "novelty", "novelty_limit", "source."
 class PoiseMethod(Method):
     """Follows the stream without gradient steps: the recommended method (docs/rehearsal.md).
 
-    Normalisation statistics follow the stream, and start anew when it jumps (`network.following`); where the
+    Normalisation statistics follow the stream, and start anew when it jumps (`running_statistics`); where the
     model ends in a linear layer, class prototypes help it (`_prototypes.blend`, the DEC paper's combination
     with T3A). On tables both do so only as far as rows are unlike source rows (`calibration.novelty`): rows
     of one class or group are no change of the world. One forward a batch. With a rehearsal the answers are as

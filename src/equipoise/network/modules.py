@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.errors import ModelError
-from equipoise.network.compiled import original
+from equipoise.network.forward import original
 
 
 class LearningModule(nn.Module):

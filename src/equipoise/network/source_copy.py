@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.network.batch import Batch
-from equipoise.network.compiled import Compiler
-from equipoise.network.layout import Layout
+from equipoise.network.forward import Compiler, Layout
 from equipoise.network.modules import frozen_copy
 from equipoise.network.named_tensors import named_tensors
 from equipoise.network.normalisation import frozen_statistics

@@ -11,17 +11,22 @@ from torch.func import functional_call
 from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
-from equipoise.network.compiled import Compiler
+from equipoise.network.forward import (
+    Compiler,
+    Layout,
+    OutputsFunction,
+    are_probabilities,
+    checked_logits,
+    needs_contiguous,
+    warn_of_probabilities,
+)
 from equipoise.network.head import SeenHead, WatchedHead, watch_head
-from equipoise.network.layout import Layout, needs_contiguous
 from equipoise.network.modules import device_of, fingerprint, frozen_copy
 from equipoise.network.named_tensors import copies, copy_unless, named_tensors
 from equipoise.network.normalisation import frozen_statistics, running_statistics
 from equipoise.network.optimizer import Optimizer, OptimizerState, Slope, slope
-from equipoise.network.outputs import OutputsFunction, checked_logits
 from equipoise.network.parameters import Parameters, select_parameters
 from equipoise.network.pooled_batch_norm import pooled_blend, pooled_following, pooled_statistics
-from equipoise.network.probabilities import are_probabilities, warn_of_probabilities
 from equipoise.network.running_statistics import Jumps, Return
 from equipoise.network.source_copy import Residence, ResidentCopy, make_source_copy
 from equipoise.network.verdict import Check, all_hold, host_knows, reads_are_free
@@ -131,7 +136,7 @@ class Student:
         age: Tensor | None = None,
         back: Return | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Update the running statistics by the batch, then normalise by them (`network.following`).
+        """Update the running statistics by the batch, then normalise by them (`running_statistics`).
 
         Args:
             batch: the inputs.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.network.nested import leaves, map_leaves
+from equipoise.network.batch import leaves, map_leaves
 from equipoise.options import integer
 from equipoise.recommendation.candidates import StreamKind
 from equipoise.rehearsal.labelled import Inputs, Labelled, mapped

@@ -11,9 +11,9 @@ from torch.utils.data import Dataset
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import ModelError, OptionError
 from equipoise.factory import make_method
-from equipoise.network.inputs import InputsFunction, check_functions
+from equipoise.network.batch import InputsFunction, check_functions
+from equipoise.network.forward import OutputsFunction
 from equipoise.network.modules import checked_module, device_of
-from equipoise.network.outputs import OutputsFunction
 from equipoise.options import integer, number, one_of
 from equipoise.recommendation.candidates import NO_ADAPTATION, Candidate, MethodChoice, StreamKind, candidates
 from equipoise.recommendation.made_up_stream import check_stream, make_up_stream

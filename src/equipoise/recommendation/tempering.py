@@ -9,7 +9,7 @@ from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.factory import create, make_method
-from equipoise.network.nested import leaves
+from equipoise.network.batch import leaves
 from equipoise.recommendation.candidates import Candidate
 from equipoise.recommendation.trial import Setting, Trial
 from equipoise.rehearsal.built_in import ColumnKinds

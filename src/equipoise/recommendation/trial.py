@@ -16,7 +16,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import EquipoiseError, RehearsalError
 from equipoise.evaluation import evaluate
 from equipoise.factory import create
-from equipoise.network.outputs import OutputsFunction
+from equipoise.network.forward import OutputsFunction
 from equipoise.recommendation.candidates import DEFAULT, NO_ADAPTATION, Candidate
 from equipoise.recommendation.made_up_stream import MadeUpStream
 from equipoise.rehearsal.labelled import mapped

@@ -12,7 +12,7 @@ from equipoise.calibration.column_shifts import column_shifts
 from equipoise.calibration.columns import COLUMN_KINDS, ColumnKind, TableColumns, columns_of
 from equipoise.calibration.shifts import ShiftFunction, image_shifts, scale_of
 from equipoise.errors import OptionError, RehearsalWarning, callers_level
-from equipoise.network.nested import leaves, map_leaves
+from equipoise.network.batch import leaves, map_leaves
 from equipoise.rehearsal.labelled import Inputs
 from equipoise.rehearsal.streams import Shifts
 

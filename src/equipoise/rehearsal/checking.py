@@ -10,12 +10,10 @@ from torch import Tensor, nn
 
 from equipoise.errors import RehearsalError, RehearsalWarning, callers_level
 from equipoise.functional import at_least_single
-from equipoise.network.compiled import uncompiled
-from equipoise.network.inputs import batches
+from equipoise.network.batch import batches
+from equipoise.network.forward import OutputsFunction, are_probabilities, checked_logits, uncompiled
 from equipoise.network.modules import device_of
 from equipoise.network.normalisation import frozen_statistics
-from equipoise.network.outputs import OutputsFunction, checked_logits
-from equipoise.network.probabilities import are_probabilities
 from equipoise.rehearsal.labelled import Labelled
 from equipoise.rehearsal.relabelling import better_relabelling
 from equipoise.rehearsal.streams import batches_of

@@ -11,8 +11,7 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from equipoise.errors import BatchError, RehearsalError
-from equipoise.network.inputs import LABELS, InputsFunction, loaded_batch, without_labels
-from equipoise.network.nested import leaves, map_leaves
+from equipoise.network.batch import LABELS, InputsFunction, leaves, loaded_batch, map_leaves, without_labels
 from equipoise.rehearsal.batching import labelled_batches, tensor_cure
 
 FEWEST_SAMPLES = 100

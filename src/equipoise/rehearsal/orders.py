@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.shifts import NO_SHIFT
-from equipoise.network.nested import leaves
+from equipoise.network.batch import leaves
 from equipoise.rehearsal.labelled import Labelled
 
 BURST = 80

@@ -14,9 +14,9 @@ from equipoise.calibration.source_statistics import SourceStatistics, check_sour
 from equipoise.core.method import Method
 from equipoise.errors import OptionError, UnknownOptionError
 from equipoise.factory import create, make_method, options_of
-from equipoise.network.inputs import InputsFunction, check_functions
+from equipoise.network.batch import InputsFunction, check_functions
+from equipoise.network.forward import OutputsFunction
 from equipoise.network.modules import checked_module, device_of, fingerprint
-from equipoise.network.outputs import OutputsFunction
 from equipoise.options import integer
 from equipoise.rehearsal.built_in import ColumnKinds, built_in_shifts, check_columns
 from equipoise.rehearsal.checking import check_answers, check_known_labels

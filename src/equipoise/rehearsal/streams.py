@@ -16,7 +16,7 @@ from equipoise.calibration.rehearsal import countable
 from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.errors import RehearsalError
 from equipoise.evaluation import evaluate
-from equipoise.network.nested import leaves
+from equipoise.network.batch import leaves
 from equipoise.rehearsal.labelled import Inputs, Labelled, mapped, tensors_of
 from equipoise.rehearsal.orders import Pass, plan_passes
 
