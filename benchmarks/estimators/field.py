@@ -19,7 +19,7 @@ from equipoise.estimators import (
     sicl,
     style_logits,
 )
-from equipoise.rehearsal.rehearse import chosen_shifts
+from equipoise.rehearsal.shifts import chosen_shifts
 
 BATCH = 50
 WINDOW = 500

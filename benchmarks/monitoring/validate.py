@@ -28,7 +28,7 @@ from torch import Tensor
 import equipoise as eq
 from benchmarks.monitoring.alarms import RULES, alarms, floor_of
 from benchmarks.results.models import SEED, arguments, plans, trained_model
-from equipoise.calibration.rehearsed import RehearsedTemperature
+from equipoise.calibration.temper import RehearsedTemperature
 from equipoise.research.data import Cache, Reader, open_data_set
 from equipoise.research.data.cache import read_stored
 from equipoise.research.data.images import Images

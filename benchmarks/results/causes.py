@@ -10,7 +10,7 @@ from benchmarks.results.measured import POISE, SOURCE, Measured, Place, at, mean
 from benchmarks.results.robust_streams import STREAMS
 from benchmarks.results.robustness import collapsed
 from benchmarks.results.wording import told
-from equipoise.calibration.rehearsed import ENTER
+from equipoise.calibration.temper import ENTER
 from equipoise.research.report.results import Variant
 
 BRIEFLY = {

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.calibration.norm_limits import SampleMoments
+from equipoise.calibration.source_moments import SampleMoments
 from equipoise.network.running_statistics import SIZES
 from tests.support.divergence import plain_divergence
 from tests.support.models import drifted, make

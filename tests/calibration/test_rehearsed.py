@@ -11,7 +11,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.calibration import window
 from equipoise.calibration.process import Process
-from equipoise.calibration.rehearsed import RehearsedTemperature
+from equipoise.calibration.temper import RehearsedTemperature
 from tests.support.rehearsals import (
     CLASSES,
     FEATURES,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.calibration.ridge import Ridge, fit_ridge
+from equipoise.calibration.process import Ridge, fit_ridge
 
 PENALTY = 0.03
 FLOORS = torch.tensor([0.1, 0.1, 5.0], dtype=torch.float64)

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.calibration.agreement import agreement_temperature
-from equipoise.calibration.temper import TauTemperature, Temper, Tempering
+from equipoise.calibration.temper import TauTemperature, Temper, Tempering, agreement_temperature
 from equipoise.errors import OptionError
 from tests.support.models import drifted, make
 from tests.support.rehearsals import flat, rehearsal

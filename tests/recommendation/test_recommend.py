@@ -24,8 +24,7 @@ from equipoise.recommendation.made_up_stream import MadeUpStream, make_up_stream
 from equipoise.recommendation.recommend import _easiest_first
 from equipoise.recommendation.trial import Budget, Setting
 from equipoise.rehearsal.labelled import Labelled, take
-from equipoise.rehearsal.rehearse import chosen_shifts
-from equipoise.rehearsal.streams import Shifts, batches_of
+from equipoise.rehearsal.shifts import Shifts, chosen_shifts
 from equipoise.streams import KindName
 from tests.support.rehearsals import held_out, plain_model, rows_of_features, samples, trained
 
@@ -106,7 +105,7 @@ def test_a_tempered_row_is_what_the_rehearsed_adapter_answers() -> None:
     stream, labelled = made_up("correlated")
     every = chosen_shifts(None, labelled.inputs)
     others = {name: shift for name, shift in every.items() if name not in (*stream.shifts, "none")}
-    loader = [(part.inputs, part.labels) for part in batches_of(labelled, 50)]
+    loader = [(part.inputs, part.labels) for part in labelled.batches(50)]
     own = dict(list(others.items())[:15])
     source = eq.rehearse(trained(), loader, shifts=own, samples=len(labelled), progress=False)
     adapter, right = eq.Poise(trained(), source), []

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.errors import OptionError, RehearsalWarning
-from equipoise.rehearsal.built_in import built_in_shifts
 from equipoise.rehearsal.labelled import Inputs
-from equipoise.rehearsal.rehearse import chosen_shifts
-from equipoise.rehearsal.streams import Shifts, shifted_inputs
+from equipoise.rehearsal.shifts import Shifts, built_in_shifts, chosen_shifts, shifted_inputs
 
 DRAW = torch.Generator().manual_seed(0)
 FLOATS = 3 * torch.randn(300, 9, generator=DRAW) + 5

@@ -9,9 +9,14 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.errors import RehearsalError, RehearsalWarning
-from equipoise.rehearsal.checking import CleanAnswers, check_answers, check_labels_fit, clean_answers
+from equipoise.rehearsal.held_out_check import (
+    CleanAnswers,
+    better_relabelling,
+    check_answers,
+    check_labels_fit,
+    clean_answers,
+)
 from equipoise.rehearsal.labelled import Labelled
-from equipoise.rehearsal.relabelling import better_relabelling
 from tests.support.rehearsals import held_out, samples, trained
 
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.adapter import Adapter
-from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.network.batch import leaves
 from equipoise.rehearsal.labelled import Inputs, Labelled
-from equipoise.rehearsal.orders import Pass, count_samples, plan_passes
+from equipoise.rehearsal.passes import Pass, count_samples, plan_passes
+from equipoise.rehearsal.shifts import NO_SHIFT
 from tests.support.rehearsals import plain_model, rows_of_features
 
 ROWS = 320

@@ -19,7 +19,7 @@ from equipoise.calibration import window
 from equipoise.calibration.process import Process, fit_process
 from equipoise.errors import OptionError, RehearsalError
 from equipoise.rehearsal.labelled import Labelled, take
-from equipoise.rehearsal.orders import plan_passes
+from equipoise.rehearsal.passes import plan_passes
 from tests.support.models import WithLogits
 from tests.support.rehearsals import (
     CLASSES,

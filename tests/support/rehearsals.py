@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.calibration.process import Process
+from equipoise.calibration.process import Process, Ridge
 from equipoise.calibration.rehearsal import Run
-from equipoise.calibration.ridge import Ridge
 
 CLASSES = 4
 FEATURES = 7

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
-from equipoise.calibration.process import ROOM, Process
-from equipoise.calibration.ridge import Ridge
+from equipoise.calibration.process import ROOM, Process, Ridge
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 
@@ -22,6 +21,7 @@ DISTANT = 2.0
 _VERSION = 2
 _LEAST = 1e-3
 _LARGEST = 1e16
+_INK, _ACCENT, _PALE = "#33415c", "#d1495b", "#b8c4d6"
 _TENSORS = ("prior", "coolest", "hottest", "bins")
 _PROCESSES = ("student", "compared", "source", "lead")
 
@@ -93,7 +93,7 @@ class Run:
     Attributes:
         shift: the name of the shift.
         order: of the samples: "shuffled", "sorted" by class, in "bursts" of two classes and others
-            (`rehearsing.orders`).
+            (`equipoise.rehearsal.passes`).
         accuracy: of the answers.
         confidence: their mean confidence, untempered.
         estimate: the accuracy estimated by a regression that never saw this shift.
@@ -126,7 +126,7 @@ class Rehearsal:
         compared: the same with it; None where the source model was not asked.
         source: the same of the source model, from its own answers alone; None where it was not asked.
         lead: from the features of both models to the accuracy of the source model less that of the answers,
-            in units of `rehearsed.LEAD`; None where the source model was not asked.
+            in units of `temper.LEAD`; None where the source model was not asked.
         gap: a linear regression of the difference of their logits on the same features; None where the source
             model was not asked.
         familiar: the novelty of inputs (`novelty.Novelty`) that nine in ten windows without shift kept below,
@@ -233,10 +233,38 @@ class Rehearsal:
         return "\n".join([head, *rows, *ends])
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw estimated against true accuracy, and reliability with and without; needs matplotlib."""
-        from equipoise.calibration.figure import draw
+        """Draw two panels to a file of the kind of its ending (.png, .svg, .pdf); needs matplotlib.
 
-        draw(self, path)
+        Left, the accuracy of each stream against the estimate of a regression that never saw its shift;
+        right, accuracy against confidence over all streams, untempered and tempered.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "the figure of a rehearsal needs matplotlib: pip install 'equipoise[demo]'", name="matplotlib"
+            ) from error
+        figure = Figure(figsize=(9, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        shuffled = [run for run in self.runs if run.order == "shuffled"]
+        others = [run for run in self.runs if run.order != "shuffled"]
+        for runs, marker, order in ((shuffled, "o", "shuffled"), (others, "^", "any other")):
+            x, y = [run.accuracy for run in runs], [run.estimate for run in runs]
+            left.scatter(x, y, marker=marker, s=26, color=_ACCENT, label=f"{order} stream", linewidths=0)
+        left.set(xlabel="true accuracy", ylabel="estimate without labels")
+        left.set_title(f"{self.method}: known within {self.error:.3f} on average", fontsize=10)
+        bars = ((self.bins[0], "untempered", _PALE), (self.bins[1], "tempered", _ACCENT))
+        for bins, label, colour in bars:
+            x, y = _points(bins)
+            right.plot(x, y, "o-", color=colour, label=f"{label}: ECE {calibration_error(bins):.3f}")
+        right.set(xlabel="confidence", ylabel="accuracy")
+        right.set_title("all rehearsed streams together", fontsize=10)
+        for axes in (left, right):
+            axes.plot([0, 1], [0, 1], "--", color=_INK, linewidth=0.8)
+            axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False, fontsize=9, loc="lower right")
+        figure.savefig(path, dpi=150)
 
     def to_json(self) -> str:
         """Everything but the tensors, as text."""
@@ -312,3 +340,10 @@ def _fitted(kind: type[Any], at: str, tensors: Mapping[str, Tensor]) -> Any:
 def calibration_error(bins: Tensor) -> float:
     """ECE of bins (3, n): counts, sums of confidence, hits."""
     return float((bins[1] - bins[2]).abs().sum() / bins[0].sum().clamp(min=1))
+
+
+def _points(bins: Tensor) -> tuple[list[float], list[float]]:
+    """Mean confidence and accuracy of the bins that have at least one answer in a thousand."""
+    count, confidence, hits = bins
+    some = count > count.sum() / 1000
+    return (confidence[some] / count[some]).tolist(), (hits[some] / count[some]).tolist()

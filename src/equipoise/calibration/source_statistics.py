@@ -12,12 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.calibration.feature_moments import FeatureMoments
-from equipoise.calibration.fisher import Fisher
-from equipoise.calibration.measured_answers import MeasuredAnswers, even_quantiles
-from equipoise.calibration.norm_limits import SampleMoments
 from equipoise.calibration.novelty import NEEDED, SourceInputs
 from equipoise.calibration.rehearsal import Rehearsal
+from equipoise.calibration.source_moments import (
+    FeatureMoments,
+    Fisher,
+    MeasuredAnswers,
+    SampleMoments,
+    even_quantiles,
+)
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.network.batch import InputsFunction, batches, check_functions
@@ -52,13 +55,13 @@ class SourceStatistics:
             and are then taken on trust.
         library_fingerprint: the versions that measured them.
         norm_limits: how far batches of source data are from the model's batch-norm statistics at most, by
-            layer and size of batch (`norm_limits.SampleMoments`): a batch beyond them is a jump of inputs.
+            layer and size of batch (`source_moments.SampleMoments`): a batch beyond them is a jump of inputs.
             Empty for a model without batch norm.
         entropies: quantiles of the entropy of source samples in nats, at 257 equal levels from 0 to 1.
         confidences: quantiles of their largest probability, at the same levels.
-        fisher: how much each parameter matters, by name (`fisher.Fisher`); empty unless asked for.
+        fisher: how much each parameter matters, by name (`source_moments.Fisher`); empty unless asked for.
         features: "mean" (D), "class_means" and "class_variances" (C, D), and "class_counts" (C) of the linear
-            head's inputs by predicted class (`feature_moments.FeatureMoments`); empty unless asked for.
+            head's inputs by predicted class (`source_moments.FeatureMoments`); empty unless asked for.
         inputs: numbers of source inputs, from which the novelty of others is measured
             (`novelty.SourceInputs`): up to 250 rows of a table as they are, a few statistics of as many
             images; empty for other inputs. `dataclasses.replace(source, inputs={})` leaves them out of files.

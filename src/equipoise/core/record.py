@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
-from equipoise.calibration.rehearsed import TRUSTS, WINDOWS
+from equipoise.calibration.temper import TRUSTS, WINDOWS
 from equipoise.functional import entropy
 from equipoise.network.verdict import StepVerdict
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.novelty import Novelty
-from equipoise.calibration.rehearsed import TRUSTS
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.calibration.temper import OF_TAU, SourceView, Temper, TemperedAnswers, divide
+from equipoise.calibration.temper import OF_TAU, TRUSTS, SourceView, Temper, TemperedAnswers, divide
 from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Plan, Update
 from equipoise.core.record import Record
 from equipoise.core.state import Pending, State

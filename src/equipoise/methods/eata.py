@@ -23,7 +23,7 @@ class Eata(Eta):
 
         L = L_ETA + fisher_alpha · Σ_j F_j (θ_j − θ⁰_j)²,
 
-    with θ⁰ the source weights and F how much they matter there (`fisher.Fisher`), measured with
+    with θ⁰ the source weights and F how much they matter there (`source_moments.Fisher`), measured with
     `SourceStatistics.measure(model, source_loader, fisher=True)` and kept in the statistics' file.
 
     Args:

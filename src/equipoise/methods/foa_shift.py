@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from equipoise.calibration.feature_moments import feature_spread
+from equipoise.calibration.source_moments import feature_spread
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Memory, Method, Update
 from equipoise.errors import StateError

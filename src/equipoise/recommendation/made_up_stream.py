@@ -11,8 +11,7 @@ from equipoise.network.batch import leaves, map_leaves
 from equipoise.options import integer
 from equipoise.recommendation.candidates import StreamKind
 from equipoise.rehearsal.labelled import Inputs, Labelled, mapped
-from equipoise.rehearsal.rehearse import FEWEST_SHIFTS
-from equipoise.rehearsal.streams import Shifts, named_errors, shifted_inputs
+from equipoise.rehearsal.shifts import FEWEST_SHIFTS, Shifts, named_errors, shifted_inputs
 from equipoise.streams import make_stream
 
 ALONE: tuple[StreamKind, ...] = ("shuffled", "sorted")

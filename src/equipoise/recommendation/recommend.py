@@ -23,11 +23,10 @@ from equipoise.recommendation.scoring import shift_sums
 from equipoise.recommendation.session import Session
 from equipoise.recommendation.tempering import divided_shifts
 from equipoise.recommendation.trial import Budget, Setting, attempt
-from equipoise.rehearsal.built_in import ColumnKinds
-from equipoise.rehearsal.checking import check_answers, check_known_labels
+from equipoise.rehearsal.held_out_check import check_answers, check_known_labels
 from equipoise.rehearsal.labelled import FEWEST_SAMPLES, take
-from equipoise.rehearsal.rehearse import check_given, check_shifts, measured_on
-from equipoise.rehearsal.streams import Shifts
+from equipoise.rehearsal.rehearse import check_given, measured_on
+from equipoise.rehearsal.shifts import ColumnKinds, Shifts, check_shifts
 
 
 def recommend(

@@ -14,7 +14,7 @@ from equipoise.recommendation.choice import Form, chosen_form
 from equipoise.recommendation.scoring import shift_sums
 from equipoise.recommendation.tempering import rehearsal_seconds, rehearsed_statistics, tempered
 from equipoise.recommendation.trial import Budget, Setting, Trial, attempt
-from equipoise.rehearsal.streams import Shifts
+from equipoise.rehearsal.shifts import Shifts
 
 
 class Omission(NamedTuple):

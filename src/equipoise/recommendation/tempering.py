@@ -6,17 +6,15 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.novelty import Novelty
-from equipoise.calibration.shifts import NO_SHIFT
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.factory import create, make_method
 from equipoise.network.batch import leaves
 from equipoise.recommendation.candidates import Candidate
 from equipoise.recommendation.trial import Setting, Trial
-from equipoise.rehearsal.built_in import ColumnKinds
 from equipoise.rehearsal.labelled import Inputs
-from equipoise.rehearsal.orders import count_samples
-from equipoise.rehearsal.rehearse import FEWEST_SHIFTS, as_it_is, chosen_shifts, rehearse
-from equipoise.rehearsal.streams import Shifts, batches_of
+from equipoise.rehearsal.passes import count_samples
+from equipoise.rehearsal.rehearse import as_it_is, rehearse
+from equipoise.rehearsal.shifts import FEWEST_SHIFTS, NO_SHIFT, ColumnKinds, Shifts, chosen_shifts
 
 MOST_SHIFTS = 16
 """Shifts of a rehearsal; more are hardly better."""
@@ -50,7 +48,7 @@ def rehearsal_seconds(trial: Trial, setting: Setting, shifts: Shifts) -> float:
 def rehearsed_statistics(candidate: Candidate, setting: Setting, shifts: Shifts) -> SourceStatistics:
     """The source statistics with a rehearsal of the method, on the samples of the stream."""
     stream = setting.stream
-    loader = ((part.inputs, part.labels) for part in batches_of(stream.labelled, stream.batch_size))
+    loader = ((part.inputs, part.labels) for part in stream.labelled.batches(stream.batch_size))
     return rehearse(
         setting.model,
         loader,

@@ -3,14 +3,20 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from equipoise.calibration.novelty import Novelty
-from equipoise.calibration.shifts import NO_SHIFT
+from equipoise.adapter import Adapter
+from equipoise.calibration import window
+from equipoise.calibration.novelty import LEAST_LIMIT, Novelty
+from equipoise.calibration.process import SCATTER, Process, fit_process, fit_ridge
+from equipoise.calibration.rehearsal import Rehearsal, Run, logit
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
+from equipoise.calibration.temper import LEAD
 from equipoise.core.method import Method
 from equipoise.errors import OptionError, UnknownOptionError
 from equipoise.factory import create, make_method, options_of
@@ -18,14 +24,10 @@ from equipoise.network.batch import InputsFunction, check_functions
 from equipoise.network.forward import OutputsFunction
 from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.options import integer
-from equipoise.rehearsal.built_in import ColumnKinds, built_in_shifts, check_columns
-from equipoise.rehearsal.checking import check_answers, check_known_labels
+from equipoise.rehearsal.held_out_check import check_answers, check_known_labels
 from equipoise.rehearsal.labelled import FEWEST_SAMPLES, Inputs, Labelled, mapped, take
-from equipoise.rehearsal.regression_data import learned
-from equipoise.rehearsal.streams import RehearsalSetup, Shifts, batches_of, run_streams
-
-FEWEST_SHIFTS = 8
-"""The shifts below which a regression would learn noise, the one that changes nothing among them."""
+from equipoise.rehearsal.passes import RehearsalSetup, RehearsedStream, run_streams
+from equipoise.rehearsal.shifts import NO_SHIFT, ColumnKinds, Shifts, check_shifts, chosen_shifts
 
 
 def rehearse(
@@ -50,7 +52,7 @@ def rehearse(
     The method adapts to each made-up shift of labelled samples from a reset, without tempering: in random
     order, every second one sorted by class as well, and without a shift in bursts and in uneven shares of
     classes, groups and answers; one that learns weights also meets all shifts without a reset
-    (`rehearsing.orders`). Over windows of its answers (`window.features`), a Gaussian process fits the logit
+    (`passes.plan_passes`). Over windows of its answers (`window.features`), a Gaussian process fits the logit
     of their accuracy (`calibration.process`); in a stream, `tempering="rehearsed"` evaluates it. One shift
     after another is left out to learn how far off that is. The model and torch's global random state are
     left alone.
@@ -153,23 +155,6 @@ def _check_call(method: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def check_shifts(shifts: int | Shifts | None, columns: ColumnKinds | None) -> None:
-    """Refuse shifts that are no functions, or too few, and columns that are of no kind."""
-    check_columns(columns)
-    if columns is not None and isinstance(shifts, Mapping):
-        raise OptionError("expected columns= for the built-in shifts alone, got it with shifts of your own")
-    if isinstance(shifts, Mapping):
-        if not all(callable(shift) for shift in shifts.values()):
-            raise OptionError("expected shifts as names to functions (inputs, generator) -> inputs")
-        if len(shifts.keys() - {NO_SHIFT}) < FEWEST_SHIFTS - 1:
-            raise OptionError(
-                f"expected at least {FEWEST_SHIFTS - 1} shifts, better 16, got "
-                f"{len(shifts.keys() - {NO_SHIFT})}: fewer are not enough to estimate accuracy from answers"
-            )
-    elif shifts is not None:
-        integer("shifts", shifts, low=FEWEST_SHIFTS)
-
-
 def check_given(source: SourceStatistics | None, model: nn.Module) -> None:
     """Refuse statistics that are given and are none, or those of another model; SourceError."""
     if source is not None:
@@ -190,7 +175,7 @@ def measured_on(
 ) -> SourceStatistics:
     """Source statistics of the same samples, with all that the methods need."""
     device = device_of(model)
-    parts = batches_of(labelled, batch_size)
+    parts = labelled.batches(batch_size)
     batches = ((mapped(part.inputs, lambda t: t.to(device)), part.labels) for part in parts)
     return SourceStatistics.measure(
         model,
@@ -203,17 +188,119 @@ def measured_on(
     )
 
 
-def chosen_shifts(
-    shifts: int | Shifts | None,
-    inputs: Inputs,
-    columns: ColumnKinds | None = None,
-    caller: str = "rehearse",
-) -> Shifts:
-    """The shifts to rehearse, the one that changes nothing first; errors name the `caller`."""
-    if isinstance(shifts, Mapping):
-        found: Shifts = dict(shifts)
-    else:
-        found = built_in_shifts(inputs, columns, caller)
-        if shifts is not None:
-            found = dict(list(found.items())[: int(shifts) - 1])
-    return {NO_SHIFT: lambda x, _: x, **{name: shift for name, shift in found.items() if name != NO_SHIFT}}
+FLOORS = torch.tensor([0.3, 0.03, 0.1, 0.04, 0.05, 0.3, 0.1], dtype=torch.float64)
+"""The least spread of each feature of a window: smaller changes over the shifts are noise."""
+
+BY_ITSELF = FLOORS.index_fill(0, torch.tensor([window.FEATURES.index("disagreement")]), torch.inf)
+"""The same for a model by itself: the disagreement with another one has no part in its estimate."""
+
+
+def learned(
+    adapter: Adapter, streams: list[RehearsedStream], samples: int, batch_size: int, seed: int
+) -> Rehearsal:
+    """Fit the regressions to the streams."""
+    weight = torch.cat(
+        [torch.full((len(s.windows),), 1 / len(s.windows), dtype=torch.float64) for s in streams]
+    )
+    snapshots = torch.cat([stream.windows for stream in streams])
+    x = window.features(snapshots)  # n, models, features
+    hits = torch.cat([stream.hits for stream in streams])
+    still = next(s for s in streams if s.shift == NO_SHIFT and s.order == "shuffled")
+    origin, at_rest = window.features(still.whole), _accuracies(still)
+    shifts = [name for stream in streams for name in stream.shifts]
+    fit = partial(fit_process, weight=weight, shifts=shifts, none=NO_SHIFT)
+    counts, whole = snapshots[..., window.COUNT], still.whole[..., window.COUNT]
+
+    def of_model(at: int, floors: Tensor) -> Process:
+        exact = torch.stack([logit(at_rest[at]), _sampling(at_rest[at], whole[at])])
+        noise = _sampling(hits[:, at], counts[:, at])
+        return fit(
+            x[:, at], logit(hits[:, at]), variance=noise, floors=floors, origin=origin[at], exact=exact
+        )
+
+    student = of_model(0, BY_ITSELF)
+    compared, source, lead, gap, disagreement = None, None, None, None, None
+    if x.shape[1] == 2:
+        compared, source = of_model(0, FLOORS), of_model(1, BY_ITSELF)
+        both, ahead = x.flatten(1), hits[:, 1] - hits[:, 0]
+        lead = fit(
+            both,
+            ahead / LEAD,
+            variance=torch.zeros_like(weight),
+            floors=torch.cat([FLOORS, BY_ITSELF]),
+            origin=origin.flatten(),
+            exact=torch.stack([(at_rest[1] - at_rest[0]) / LEAD, torch.tensor(SCATTER**2, dtype=x.dtype)]),
+        )
+        gap = fit_ridge(both, logit(hits[:, 1]) - logit(hits[:, 0]), weight, torch.cat([FLOORS, FLOORS]))
+        apart = window.disagreement(snapshots[:, 0])[ahead <= 0]
+        disagreement = float(apart.max()) if len(apart) else 0.0
+    unshifted = torch.tensor([name == NO_SHIFT for name in shifts])
+    familiar = float(window.novelty(snapshots[unshifted, 0]).quantile(0.9).clamp(min=LEAST_LIMIT))
+    wholes = torch.stack([stream.whole for stream in streams])
+    right = window.temperature_for(wholes, torch.stack([_accuracies(stream) for stream in streams]))
+    runs, bins = _runs(streams, student if compared is None else compared)
+    return Rehearsal(
+        method=adapter.name,
+        options=adapter.rehearsed_options,
+        samples=samples,
+        batch_size=batch_size,
+        seed=seed,
+        runs=tuple(runs),
+        student=student,
+        compared=compared,
+        source=source,
+        lead=lead,
+        gap=gap,
+        familiar=familiar,
+        reach=max(stream.weight_distance for stream in streams),
+        disagreement=disagreement,
+        prior=still.whole / whole.unsqueeze(1),
+        coolest=right.amin(0).clamp(max=1.0),
+        hottest=right.amax(0).clamp(min=1.0),
+        bins=bins,
+    )
+
+
+def _sampling(accuracy: Tensor, count: Tensor) -> Tensor:
+    """The variance of the logit of an accuracy over some samples."""
+    return 1 / (count * accuracy * (1 - accuracy) + 1)
+
+
+def _accuracies(stream: RehearsedStream) -> Tensor:
+    """The accuracies of the models over a whole stream."""
+    own = [float(stream.right.double().mean())]
+    return torch.tensor(own if stream.source_right is None else [*own, stream.source_right]).double()
+
+
+def _runs(streams: list[RehearsedStream], process: Process) -> tuple[list[Run], Tensor]:
+    """The result of each stream by the estimate that never saw its shift, and bins of confidence."""
+    alone, at = process.left_out(), 0
+    runs, bins = [], torch.zeros(2, 3, 15, dtype=torch.float64)
+    for stream in streams:
+        estimate = float(alone[at : at + len(stream.windows)].sigmoid().mean())
+        at += len(stream.windows)
+        own = stream.whole[0]
+        temperature = window.temperature_for(own, torch.tensor(estimate, dtype=torch.float64))
+        runs.append(
+            Run(
+                stream.shift,
+                stream.order,
+                float(stream.right.double().mean()),
+                float(own[window.CONFIDENCE] / own[window.COUNT]),
+                estimate,
+                float(temperature),
+                stream.source_right,
+            )
+        )
+        for place, confidence in enumerate(window.confidence_at(stream.confidences, temperature)):
+            bins[place] += _binned(confidence, stream.right)
+    return runs, bins
+
+
+def _binned(confidence: Tensor, right: Tensor) -> Tensor:
+    """Counts, sums of confidence and hits in 15 bins of equal width, (lo, hi]."""
+    place = (confidence * 15).ceil().long().sub(1).clamp(0, 14)
+    parts = (torch.ones_like(confidence), confidence, right.to(confidence))
+    return torch.stack(
+        [torch.zeros(15, dtype=torch.float64).scatter_add(0, place, p.double()) for p in parts]
+    )

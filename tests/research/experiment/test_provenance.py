@@ -20,7 +20,7 @@ EDITS = {
     "methods/_lone_samples.py": ["tent", "eta"],  # imported by both
     "calibration/temper.py": ["tent", "eta", "source"],
     "metrics/functional.py": ["tent", "eta", "source"],
-    "rehearsal/regression_data.py": ["tent", "eta", "source"],
+    "rehearsal/rehearse.py": ["tent", "eta", "source"],
     "research/experiment/adapting.py": ["tent", "eta", "source"],
     "research/experiment/rehearsals.py": ["tent", "eta", "source"],
     "research/experiment/repeatable.py": ["tent", "eta", "source"],

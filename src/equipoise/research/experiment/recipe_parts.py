@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from equipoise.rehearsal.labelled import FEWEST_SAMPLES
-from equipoise.rehearsal.rehearse import FEWEST_SHIFTS
+from equipoise.rehearsal.shifts import FEWEST_SHIFTS
 
 RecipeTempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
 """The divisor of raw logits; "fixed" is the one temperature with the least ECE on the source."""

@@ -9,9 +9,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from equipoise.calibration.rehearsed import TRUSTS
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.calibration.temper import SourceView, Temper, Tempering, divide
+from equipoise.calibration.temper import TRUSTS, SourceView, Temper, Tempering, divide
 from equipoise.errors import ModelError
 from equipoise.metrics import (
     accuracy,

@@ -14,9 +14,6 @@ ShiftFunction: TypeAlias = Callable[[Tensor, torch.Generator], Tensor]
 
 _AT_ONCE = 64  # samples that are measured at once
 
-NO_SHIFT = "none"
-"""The name of the shift that changes nothing."""
-
 
 class Scale(NamedTuple):
     """The range of images, one of each for every channel, shaped to broadcast over a batch.

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.calibration.column_shifts import column_shifts
-from equipoise.calibration.columns import TableColumns, columns_of
-from equipoise.calibration.shifts import ShiftFunction
 from equipoise.errors import OptionError
+from equipoise.rehearsal.image_shifts import ShiftFunction
+from equipoise.rehearsal.table_shifts import TableColumns, column_shifts, columns_of
 
 
 def seeded(seed: int = 0) -> torch.Generator:

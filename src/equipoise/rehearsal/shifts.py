@@ -1,20 +1,31 @@
-"""The built-in shifts of a model's inputs: images, or tables of floats and codes."""
+"""Made-up shifts of a model's inputs: those of the caller, or built-in ones of images and of tables."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from equipoise.calibration.column_shifts import column_shifts
-from equipoise.calibration.columns import COLUMN_KINDS, ColumnKind, TableColumns, columns_of
-from equipoise.calibration.shifts import ShiftFunction, image_shifts, scale_of
-from equipoise.errors import OptionError, RehearsalWarning, callers_level
+from equipoise.errors import OptionError, RehearsalError, RehearsalWarning, callers_level
 from equipoise.network.batch import leaves, map_leaves
-from equipoise.rehearsal.labelled import Inputs
-from equipoise.rehearsal.streams import Shifts
+from equipoise.options import integer
+from equipoise.rehearsal.image_shifts import ShiftFunction, image_shifts, scale_of
+from equipoise.rehearsal.labelled import Inputs, tensors_of
+from equipoise.rehearsal.table_shifts import COLUMN_KINDS, ColumnKind, TableColumns, column_shifts, columns_of
+
+NO_SHIFT = "none"
+"""The name of the shift that changes nothing."""
+
+
+FEWEST_SHIFTS = 8
+"""The shifts below which a regression would learn noise, the one that changes nothing among them."""
+
+
+Shifts: TypeAlias = Mapping[str, Callable[[Any, torch.Generator], Any]]
+"""Names to functions (inputs, generator) → inputs."""
 
 ColumnKinds: TypeAlias = Sequence[ColumnKind] | Mapping[int | tuple[int | str, int], ColumnKind]
 """Kinds of all columns in order, or of some by index; of several inputs by (position or key, index)."""
@@ -178,3 +189,66 @@ def _of_entries(
 
     found: Inputs = map_leaves(inputs, changed)
     return found
+
+
+_KINDS = {Tensor: "a tensor", tuple: "a tuple of tensors", dict: "a dict of tensors"}
+
+
+def shifted_inputs(inputs: Inputs, shift: Callable[..., Any], seed: int) -> Inputs:
+    """Inputs after a shift, with the same random numbers for each batch, so that a stream is one domain."""
+    shapes = [(name, t.shape, t.dtype) for name, t in leaves(inputs).items()]
+    changed = shift(inputs, torch.Generator().manual_seed(seed))
+    kind = Tensor if isinstance(inputs, Tensor) else type(inputs)
+    if not isinstance(changed, kind) or not all(isinstance(t, Tensor) for t in tensors_of(changed)):
+        raise RehearsalError(f"expected inputs as they came, {_KINDS[kind]}, got {type(changed).__name__}")
+    if [(name, t.shape, t.dtype) for name, t in leaves(changed).items()] != shapes:
+        raise RehearsalError(f"expected inputs of the shapes and types {shapes} again, got others")
+    first, *others = tensors_of(changed)
+    fine = [first.isfinite().all(), *((t < torch.inf).all() for t in others if t.is_floating_point())]
+    if not all(bool(flag) for flag in fine):
+        raise RehearsalError("expected finite inputs, got some that are NaN or infinite")
+    return changed
+
+
+@contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Raise errors of a shift, or of the model on it, with the name of the shift."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise  # no fault of the shift or the model: smaller batches may help
+    except Exception as error:
+        raise RehearsalError(f"the shift {name!r} failed: {type(error).__name__}: {error}") from error
+
+
+def check_shifts(shifts: int | Shifts | None, columns: ColumnKinds | None) -> None:
+    """Refuse shifts that are no functions, or too few, and columns that are of no kind."""
+    check_columns(columns)
+    if columns is not None and isinstance(shifts, Mapping):
+        raise OptionError("expected columns= for the built-in shifts alone, got it with shifts of your own")
+    if isinstance(shifts, Mapping):
+        if not all(callable(shift) for shift in shifts.values()):
+            raise OptionError("expected shifts as names to functions (inputs, generator) -> inputs")
+        if len(shifts.keys() - {NO_SHIFT}) < FEWEST_SHIFTS - 1:
+            raise OptionError(
+                f"expected at least {FEWEST_SHIFTS - 1} shifts, better 16, got "
+                f"{len(shifts.keys() - {NO_SHIFT})}: fewer are not enough to estimate accuracy from answers"
+            )
+    elif shifts is not None:
+        integer("shifts", shifts, low=FEWEST_SHIFTS)
+
+
+def chosen_shifts(
+    shifts: int | Shifts | None,
+    inputs: Inputs,
+    columns: ColumnKinds | None = None,
+    caller: str = "rehearse",
+) -> Shifts:
+    """The shifts to rehearse, the one that changes nothing first; errors name the `caller`."""
+    if isinstance(shifts, Mapping):
+        found: Shifts = dict(shifts)
+    else:
+        found = built_in_shifts(inputs, columns, caller)
+        if shifts is not None:
+            found = dict(list(found.items())[: int(shifts) - 1])
+    return {NO_SHIFT: lambda x, _: x, **{name: shift for name, shift in found.items() if name != NO_SHIFT}}

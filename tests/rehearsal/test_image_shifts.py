@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.calibration.column_shifts import column_shifts
-from equipoise.calibration.columns import columns_of
-from equipoise.calibration.shifts import ShiftFunction, image_shifts, scale_of
+from equipoise.rehearsal.image_shifts import ShiftFunction, image_shifts, scale_of
+from equipoise.rehearsal.table_shifts import column_shifts, columns_of
 from equipoise.research.data.corruptions import CORRUPTIONS
 
 
