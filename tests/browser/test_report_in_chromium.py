@@ -10,9 +10,7 @@ from playwright.sync_api import Browser
 from equipoise.research.report.page import report_page
 from equipoise.research.report.results import Results
 from tests.browser.opened import Opened, Scheme, opened
-from tests.research.report import plausible
-from tests.research.report.plausible import made
-from tests.research.report.writer import line
+from tests.research.report.written import CORRUPTIONS, line, made, sweep, swept
 
 pytestmark = pytest.mark.browser
 
@@ -23,22 +21,21 @@ CONTRAST = 4.5
 
 def report() -> Results:
     """A data set with tiers and one without, some missing, something failed."""
-    lines, streams = plausible.sweep(seeds=(0, 1), protocols=("online",))
+    lines, streams = sweep(seeds=(0, 1))
     some = [each for each in lines if (each["cell"]["label"], each["cell"]["target"]) != ("sotta", "sketch")]
     failed = made(line("sotta", target="sketch", seed=seed, error="out of memory " * 30) for seed in (0, 1))
-    tiers = plausible.sweep(
+    tiers = sweep(
         "tiny-imagenet-c",
         "mobilenet_v1",
-        plausible.CORRUPTIONS,
+        CORRUPTIONS,
         tiers=(1, 2, 3, 4, 5),
         seeds=(0,),
         labels=("source", "dec"),
         temperings=("none", "mean", "fixed"),
-        protocols=("online",),
         epochs=25,
         input_size=256,
     )
-    return plausible.results((some, streams), tiers, failures=failed.failures)
+    return swept((some, streams), tiers, failures=failed.failures)
 
 
 def strange() -> Results:
@@ -47,10 +44,8 @@ def strange() -> Results:
     longer = (f"dec-with-another-learning-rate-1e-{at}" for at in range(12))
     labels = ("source", "dec", "<script>alert(1)</script>", *longer)
     kinds = ("none", "median")
-    mine = plausible.sweep(
-        "my_own_data_with_a_long_name", "net", domains, (None,), (0,), labels, kinds, ("online",)
-    )
-    return plausible.results(mine)
+    mine = sweep("my_own_data_with_a_long_name", "net", domains, (None,), (0,), labels, kinds)
+    return swept(mine)
 
 
 PAGES: dict[str, Callable[[], Results]] = {"report": report, "strange": strange}

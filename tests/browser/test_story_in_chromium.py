@@ -10,8 +10,7 @@ from playwright.sync_api import Browser
 from equipoise.research.report.results import read_results
 from equipoise.research.report.story import story_page, tell
 from tests.browser.opened import Scheme, opened
-from tests.research.report.told import traced_lines
-from tests.research.report.writer import folder
+from tests.research.report.written import folder, traced_lines
 
 pytestmark = pytest.mark.browser
 

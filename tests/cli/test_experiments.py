@@ -13,8 +13,7 @@ from equipoise.cli.app import app
 from equipoise.cli.lists import TakesLists
 from equipoise.research.data import list_data_sets
 from equipoise.research.experiment.recipe import list_recipes, recipe_text
-
-from ..research.report.writer import folder, line
+from tests.research.report.written import folder, line
 
 runner = CliRunner()
 

@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.cli.report import write_report
 from equipoise.errors import OptionError
-from tests.research.report.writer import folder, grid, line, old, stream_line
+from tests.research.report.written import folder, grid, line, old, stream_line
 
 HALF = "half \ud800 a character"
 DIGITS: dict[str, Any] = {"data": "digits", "backbone": "smallcnn", "epochs": 5}

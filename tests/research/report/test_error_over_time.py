@@ -1,7 +1,5 @@
 """The error over time: the curves counted by hand, read back from matplotlib's artists."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -10,15 +8,7 @@ from matplotlib.figure import Figure
 from equipoise.research.report import error_over_time
 from equipoise.research.report.drawing import ACCENT, MUTED, method_colour
 from equipoise.research.report.error_over_time import emphasised, error_figures, errors
-from equipoise.research.report.part import Part, parts
-from tests.research.report.plausible import made
-from tests.research.report.streamed import binned
-from tests.research.report.writer import line
-
-
-def part(lines: list[dict[str, Any]]) -> Part:
-    (found,) = parts(made(lines))
-    return found
+from tests.research.report.written import binned, line, part
 
 
 def curves(figure: Figure) -> dict[str, tuple[str, list[float]]]:

@@ -22,15 +22,8 @@ from equipoise.research.report.figures import (
     streams_of,
     tau_median,
 )
-from equipoise.research.report.part import Part, parts, pooled
-from tests.research.report import plausible
-from tests.research.report.plausible import made
-from tests.research.report.writer import line, stream_line
-
-
-def part(lines: list[dict[str, Any]]) -> Part:
-    (found,) = parts(made(lines))
-    return found
+from equipoise.research.report.part import parts, pooled
+from tests.research.report.written import line, part, stream_line, sweep, swept
 
 
 def stream(**changes: Any) -> StreamSummary:
@@ -177,8 +170,8 @@ def test_svg_has_variables_for_colours_and_a_description() -> None:
 
 
 def test_tiers_have_lines() -> None:
-    lines, streams = plausible.sweep("tiny-imagenet-c", "net", ("fog", "snow"), tiers=(1, 2, 3), seeds=(0,))
-    (one, *_) = parts(plausible.results((lines, streams)))
+    lines, streams = sweep("tiny-imagenet-c", "net", ("fog", "snow"), tiers=(1, 2, 3), seeds=(0,))
+    (one, *_) = parts(swept((lines, streams)))
     for figure in (*stream_figures(one, streams).values(), *ablation_figures(one, streams).values()):
         assert svg(figure, "a figure").startswith("<svg")
     assert list(certainty_figures(one, by_place=True)) == [f"tier {tier}, mean of τ" for tier in (1, 2, 3)]

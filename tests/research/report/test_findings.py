@@ -12,17 +12,11 @@ from equipoise.research.report.findings import (
     part_findings,
     tempering_counts,
 )
-from equipoise.research.report.part import Part, parts
+from equipoise.research.report.part import parts
 from equipoise.research.report.results import Variant
-from tests.research.report.plausible import made
-from tests.research.report.writer import line
+from tests.research.report.written import line, made, part
 
 BINS = {"count": [0] * 14 + [10], "confidence": [0.0] * 14 + [9.0], "correct": [0] * 14 + [6]}
-
-
-def part(lines: list[dict[str, Any]]) -> Part:
-    (found,) = parts(made(lines))
-    return found
 
 
 CERTAIN = [

@@ -22,8 +22,7 @@ from equipoise.research.report.table import (
     markdown_text,
     write_latex,
 )
-from tests.research.report.plausible import made
-from tests.research.report.writer import grid, line
+from tests.research.report.written import grid, line, made
 
 NONE = "\N{EN DASH}"
 TABLE = Table(

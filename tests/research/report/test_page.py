@@ -7,9 +7,7 @@ import pytest
 
 from equipoise.research.report.page import failures, report_markdown, report_page
 from equipoise.research.report.results import Results
-from tests.research.report import plausible
-from tests.research.report.plausible import made
-from tests.research.report.writer import line
+from tests.research.report.written import line, made, sweep, swept
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -40,11 +38,9 @@ class Checked(HTMLParser):
 def results() -> Results:
     hostile = "<script>alert(1)</script>"
     labels = ("source", "tent", "dec", "poise", hostile)
-    lines, streams = plausible.sweep(
-        seeds=(0, 1), labels=labels, protocols=("online",), targets=("photo", "sketch")
-    )
+    lines, streams = sweep(seeds=(0, 1), labels=labels, targets=("photo", "sketch"))
     failed = made([line("sotta", error=f"{hostile} no memory", seed=seed) for seed in (0, 1)]).failures
-    return plausible.results((lines, streams), failures=failed, damaged=1)
+    return swept((lines, streams), failures=failed, damaged=1)
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from equipoise.research.report.paper import (
     run_to_run,
 )
 from equipoise.research.report.results import Scope
-from tests.research.report.plausible import made
-from tests.research.report.writer import line
+from tests.research.report.written import line, made
 
 RUN_TO_RUN = ("accuracy", "ece", "entropy", "nll")
 """The order of the four numbers of a list of run-to-run variances, as far as the paper says."""

@@ -7,10 +7,9 @@ import pytest
 
 from equipoise.research.report.paper import ROWS, SIGMA
 from equipoise.research.report.part import parts
-from equipoise.research.report.table import Entry, Table
+from equipoise.research.report.table import Table
 from equipoise.research.report.tables import paper_tables, run_to_run_tables
-from tests.research.report.plausible import made
-from tests.research.report.writer import PAPER_METHODS, grid, line
+from tests.research.report.written import PAPER_METHODS, entry, grid, line, made
 
 HOME = ["Art", "Clipart", "Product", "Real World"]
 ORDER = ["No Adapt", "DEC", "T3A", "ETA", "TENT", "SoTTA"]
@@ -36,11 +35,6 @@ def everything() -> Everything:
         tiny: dict[str, Any] = {"tiers": TIERS, "seeds": [0], "temperings": ["none", "mean"], "epochs": 25}
         lines += grid("tiny-imagenet-c", backbone, CORRUPTIONS, input_size=256, **tiny)
     return lines, tables_of(lines)
-
-
-def entry(table: Table, row: str, metric: str, column: str = "") -> Entry:
-    (found,) = [each for name, head, each in table.entries if (name, *head) == (row, metric, column)]
-    return found
 
 
 def scores(lines: list[dict[str, Any]], metric: str, row: str, **which: Any) -> list[float]:

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.errors import DataError
 from equipoise.research.report.results import Scope, read_results, variants
-from tests.research.report.writer import folder, line, old, stream_line
+from tests.research.report.written import folder, line, old, stream_line
 
 
 def test_lines_failures_and_streams_are_read(tmp_path: Path) -> None:

@@ -21,9 +21,7 @@ from equipoise.research.report.story import (
     stream_scores,
     tell,
 )
-
-from .told import PLAIN, POISE, SIZE, traced_lines
-from .writer import folder, line
+from tests.research.report.written import PLAIN, POISE, SIZE, folder, line, traced_lines
 
 
 @pytest.fixture

@@ -6,23 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from equipoise.research.report.part import Part, parts
-from equipoise.research.report.table import Entry, Table, compete, file_key
+from equipoise.research.report.table import Entry, compete, file_key
 from equipoise.research.report.tables import average_tables, comparison_tables, detail_tables, estimate_tables
-from tests.research.report.plausible import made
-from tests.research.report.writer import grid, line
+from tests.research.report.written import entry, grid, line, part
 
 TARGETS = ["a", "b", "c", "d"]
-
-
-def part(lines: list[dict[str, Any]]) -> Part:
-    (found,) = parts(made(lines))
-    return found
-
-
-def value(table: Table, row: str, *head: str) -> Entry:
-    (found,) = [each for name, heads, each in table.entries if (name, heads) == (row, head)]
-    return found
 
 
 def scores(lines: list[dict[str, Any]], metric: str, **which: Any) -> list[float]:
@@ -49,7 +37,7 @@ def test_averages_have_a_row_for_each_method_and_a_column_for_each_tempering() -
     ):
         for tempering, words in words_of.items():
             runs = np.reshape(scores(lines, metric, label="eta", tempering=tempering), (4, 2))
-            found = value(table, "eta", head, words)
+            found = entry(table, "eta", head, words)
             assert found.value == pytest.approx(runs.mean())
             assert found.std == pytest.approx(np.std(runs.mean(axis=0), ddof=1))
     shown = {(n, h): e for n, h, e in ece.entries if h[0] == "ECE ↓"}
@@ -67,10 +55,10 @@ def test_the_floor_is_a_column_of_its_own_and_competes_with_none() -> None:
             each["oracle"] = {"temperature": 2.0, "ece": 0.001 * place, "nll": 0.01 * place}
     places = [place for place, each in enumerate(lines) if "oracle" in each]
     ece, nll, entropy, _ = average_tables(part(lines))
-    assert value(ece, "tent", "ECE ↓", "floor").value == pytest.approx(0.001 * np.mean(places))
-    assert value(nll, "tent", "NLL ↓", "floor").value == pytest.approx(0.01 * np.mean(places))
-    assert value(ece, "source", "ECE ↓", "floor").value is None
-    assert not value(ece, "tent", "ECE ↓", "floor").best
+    assert entry(ece, "tent", "ECE ↓", "floor").value == pytest.approx(0.001 * np.mean(places))
+    assert entry(nll, "tent", "NLL ↓", "floor").value == pytest.approx(0.01 * np.mean(places))
+    assert entry(ece, "source", "ECE ↓", "floor").value is None
+    assert not entry(ece, "tent", "ECE ↓", "floor").best
     assert any(note.startswith("Floor:") for note in ece.notes)
     assert not any("floor" in head for _, head, _ in entropy.entries)
 
@@ -86,12 +74,12 @@ def test_estimates_are_held_against_the_true_accuracy() -> None:
     (table,) = estimate_tables(part([*lines, line("tent", target="a")]))
     assert list(table.frame.index) == ["poise"]
     found = [
-        value(table, "poise", *head).value
+        entry(table, "poise", *head).value
         for head in (("Off by", "on average"), ("Off by", "at most"), ("Too high by", "on average"))
     ]
     assert found == pytest.approx([0.05, 0.1, -0.05 / 3])
-    assert value(table, "poise", "Interval right", "of all batches").value == pytest.approx(0.8)
-    assert value(table, "poise", "Streams", "").value == 3
+    assert entry(table, "poise", "Interval right", "of all batches").value == pytest.approx(0.8)
+    assert entry(table, "poise", "Streams", "").value == 3
 
 
 def test_an_accuracy_that_a_tempering_changes_has_a_column_of_its_own() -> None:
@@ -101,14 +89,14 @@ def test_an_accuracy_that_a_tempering_changes_has_a_column_of_its_own() -> None:
         line("tent", accuracy=0.4),
     ]
     ece, *_ = average_tables(part(lines))
-    assert value(ece, "poise", "Accuracy ↑", "").value == 0.5
-    assert value(ece, "poise", "Accuracy ↑", "rehearsed").value == 0.6
-    assert value(ece, "tent", "Accuracy ↑", "rehearsed").value is None
+    assert entry(ece, "poise", "Accuracy ↑", "").value == 0.5
+    assert entry(ece, "poise", "Accuracy ↑", "rehearsed").value == 0.6
+    assert entry(ece, "tent", "Accuracy ↑", "rehearsed").value is None
 
 
 def test_a_method_without_a_raw_result_has_its_accuracy() -> None:
     ece, *_ = average_tables(part([line("poise", "agreement", accuracy=0.7), line("tent", accuracy=0.4)]))
-    assert value(ece, "poise", "Accuracy ↑", "").value == 0.7
+    assert entry(ece, "poise", "Accuracy ↑", "").value == 0.7
 
 
 def test_details_have_a_row_for_each_tier_and_domain() -> None:
@@ -118,14 +106,14 @@ def test_details_have_a_row_for_each_tier_and_domain() -> None:
     (table,) = [each for each in tables if each.title.endswith("ECE by tier and domain, mean of τ")]
     assert list(table.frame.index) == ["Tier 1", "Tier 2", "Tier 3", "fog", "snow"]
     at_tier = scores(lines, "ece", label="tent", tempering="mean", tier=2)
-    assert value(table, "Tier 2", "ECE ↓", "tent").value == pytest.approx(np.mean(at_tier))
+    assert entry(table, "Tier 2", "ECE ↓", "tent").value == pytest.approx(np.mean(at_tier))
     on_fog = scores(lines, "ece", label="tent", tempering="mean", target="fog")
-    assert value(table, "fog", "ECE ↓", "tent").value == pytest.approx(np.mean(on_fog))
-    assert value(table, "fog", "ECE ↓", "tent").std == pytest.approx(
+    assert entry(table, "fog", "ECE ↓", "tent").value == pytest.approx(np.mean(on_fog))
+    assert entry(table, "fog", "ECE ↓", "tent").std == pytest.approx(
         np.std(np.reshape(on_fog, (3, 2)).mean(axis=0), ddof=1)
     )
     for row in table.frame.index:
-        both = [value(table, row, "ECE ↓", name) for name in ("source", "tent")]
+        both = [entry(table, row, "ECE ↓", name) for name in ("source", "tent")]
         assert [e.best for e in both] == [e.value == min(x.value or 1 for x in both) for e in both]
     assert list(detail_tables(part([line()]))) == []
 
@@ -142,13 +130,13 @@ def test_paired_tests_are_those_of_scipy() -> None:
     mine = np.reshape(scores(lines, "ece", label="dec", tempering="mean"), (4, 2)).mean(axis=1)
     row = f"ECE: dec (mean) minus {rival} (raw)"
     expected = stats.ttest_rel(mine, means[rival])
-    assert value(table, row, "Difference", "").value == pytest.approx((mine - means[rival]).mean())
-    assert value(table, row, "p", "t-test").value == pytest.approx(expected.pvalue)
-    assert value(table, row, "95% interval", "from").value == pytest.approx(expected.confidence_interval()[0])
-    assert value(table, row, "p", "Wilcoxon").value == pytest.approx(
+    assert entry(table, row, "Difference", "").value == pytest.approx((mine - means[rival]).mean())
+    assert entry(table, row, "p", "t-test").value == pytest.approx(expected.pvalue)
+    assert entry(table, row, "95% interval", "from").value == pytest.approx(expected.confidence_interval()[0])
+    assert entry(table, row, "p", "Wilcoxon").value == pytest.approx(
         stats.wilcoxon(mine, means[rival]).pvalue
     )
-    assert value(table, row, "Pairs", "").value == 4
+    assert entry(table, row, "Pairs", "").value == 4
     (other,) = comparison_tables(part(lines), "tent")
     assert all(name.split(": ")[1].startswith("tent") for name in other.frame.index)
 
