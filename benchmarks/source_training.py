@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from equipoise.research.data.images import Images
-from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.repeatable import repeatable, seeded
-from equipoise.research.experiment.step import TrainingStep, on_device
-from equipoise.research.experiment.training import make_optimizer
+from equipoise.research.experiment.trained_model import on_device
+from equipoise.research.experiment.training import TrainingStep, make_optimizer
 from equipoise.research.models import create_backbone
 
 BATCH = 64

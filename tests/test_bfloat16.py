@@ -8,7 +8,7 @@ import equipoise as eq
 from equipoise.metrics import expected_calibration_error
 from equipoise.research.data.demo import load_domains
 from equipoise.research.data.images import Images
-from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.training import fit
 from equipoise.research.models.backbones import SmallCNN
 

@@ -28,7 +28,7 @@ from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source
 from equipoise.research.experiment.schema import RAW, REHEARSED
-from equipoise.research.experiment.sweep import MODELS
+from equipoise.research.experiment.store import MODELS
 from equipoise.research.experiment.trained_model import TrainedModel, model_path
 from equipoise.streams import KindName, make_stream
 

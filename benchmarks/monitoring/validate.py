@@ -34,7 +34,7 @@ from equipoise.research.data.cache import read_stored
 from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.schema import RAW, REHEARSED
-from equipoise.research.experiment.sweep import CACHE, MODELS
+from equipoise.research.experiment.store import CACHE, MODELS
 from equipoise.streams import make_stream
 
 BATCH, WINDOW = 50, 500

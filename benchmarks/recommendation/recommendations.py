@@ -28,7 +28,8 @@ from equipoise.research.data import Cache, Reader, open_data_set
 from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.recipe import Recipe, load_recipe
-from equipoise.research.experiment.sweep import CACHE, MODELS, find_weights, picked_shifts
+from equipoise.research.experiment.store import CACHE, MODELS
+from equipoise.research.experiment.sweep import find_weights, picked_shifts
 from equipoise.research.experiment.trained_model import TrainedModel, held_out_images, model_path
 
 STREAMS: Sequence[StreamKind] = ("continual", "correlated", "recurring", "noisy")

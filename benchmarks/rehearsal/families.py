@@ -24,7 +24,8 @@ from benchmarks.rehearsal.networks import ResNet, ViT
 from equipoise.research.data import Reader, open_data_set
 from equipoise.research.data.corruptions.dispatch import DETERMINISTIC, RANDOM, corrupt
 from equipoise.research.data.images import Images
-from equipoise.research.experiment.step import TrainingStep, on_device
+from equipoise.research.experiment.trained_model import on_device
+from equipoise.research.experiment.training import TrainingStep
 from equipoise.research.models import create_backbone
 
 CORRUPTIONS = tuple(RANDOM) + tuple(DETERMINISTIC)

@@ -13,7 +13,8 @@ from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.recipe import load_recipe
 from equipoise.research.experiment.schema import RAW
-from equipoise.research.experiment.sweep import CACHE, MODELS, find_weights, picked_shifts
+from equipoise.research.experiment.store import CACHE, MODELS
+from equipoise.research.experiment.sweep import find_weights, picked_shifts
 from equipoise.research.experiment.trained_model import (
     TrainedModel,
     model_path,

@@ -32,9 +32,8 @@ from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source
 from equipoise.research.experiment.schema import RAW, REHEARSED
 from equipoise.research.experiment.scoring import score
-from equipoise.research.experiment.step import layout
-from equipoise.research.experiment.sweep import MODELS
-from equipoise.research.experiment.trained_model import TrainedModel, pick_device
+from equipoise.research.experiment.store import MODELS
+from equipoise.research.experiment.trained_model import TrainedModel, layout, pick_device
 from equipoise.streams import make_stream
 
 FEW = ("batches of 50", "sorted by class", "ten passes", "abrupt changes")

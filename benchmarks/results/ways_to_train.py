@@ -24,12 +24,10 @@ from torch.nn.functional import affine_grid, grid_sample
 from equipoise.research.data import Cache, Reader, open_data_set
 from equipoise.research.data.cache import read_stored
 from equipoise.research.data.images import Images
-from equipoise.research.experiment.held_out import split
-from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.repeatable import allow_repeatable_cuda, repeatable, seeded
-from equipoise.research.experiment.step import TrainingStep, on_device
-from equipoise.research.experiment.trained_model import pick_device
-from equipoise.research.experiment.training import make_optimizer
+from equipoise.research.experiment.trained_model import on_device, pick_device, split
+from equipoise.research.experiment.training import TrainingStep, make_optimizer
 from equipoise.research.models import create_backbone
 
 DEVICE = pick_device()

@@ -21,7 +21,7 @@ from itertools import product
 from pathlib import Path
 
 from equipoise.research.experiment.schema import RAW, REHEARSED
-from equipoise.research.experiment.sweep import CACHE, MODELS
+from equipoise.research.experiment.store import CACHE, MODELS
 
 HERE = Path(__file__).parent
 OFTEN = 0.2

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from equipoise.cli import demo
 from equipoise.cli.app import app
-from equipoise.research.experiment.recipe_parts import RehearsalRecipe
+from equipoise.research.experiment.recipe import RehearsalRecipe
 from equipoise.research.experiment.store import RESULTS
 from equipoise.research.experiment.workers import InProcess
 
@@ -33,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "demo_recipe", lambda seed, quick: tiny)
     monkeypatch.setattr(demo, "QUICK_IMAGES", 240)
     monkeypatch.setattr(
-        "equipoise.research.experiment.held_out.ONE_IN", 2
+        "equipoise.research.experiment.trained_model.ONE_IN", 2
     )  # 120 of them are enough to rehearse with
     monkeypatch.setattr(demo, "make_workers", lambda **_: InProcess())
 

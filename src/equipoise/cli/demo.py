@@ -16,9 +16,9 @@ from equipoise.research.data.cache import Cache, read_stored
 from equipoise.research.data.dataset import open_data_set
 from equipoise.research.data.reader import Reader
 from equipoise.research.experiment.progress import RunProgress
-from equipoise.research.experiment.recipe import Recipe, load_recipe
-from equipoise.research.experiment.recipe_parts import RehearsalRecipe
-from equipoise.research.experiment.sweep import CACHE, run_recipe
+from equipoise.research.experiment.recipe import Recipe, RehearsalRecipe, load_recipe
+from equipoise.research.experiment.store import CACHE
+from equipoise.research.experiment.sweep import run_recipe
 from equipoise.research.report.drawing import PAPER
 from equipoise.research.report.results import read_results
 from equipoise.research.report.story import (

@@ -110,7 +110,7 @@ def make_workers(ray: bool, workers: int | None, address: str | None) -> Workers
     """Workers for a sweep; by default one for each CPU thread of torch, or a single one with a GPU."""
     count = workers or (1 if torch.cuda.is_available() else torch.get_num_threads())
     if ray:
-        from equipoise.research.experiment.ray_cluster import RayCluster
+        from equipoise.research.experiment.workers import RayCluster
 
         return RayCluster(count, address)
     return InProcess() if count == 1 else ProcessPool(count)

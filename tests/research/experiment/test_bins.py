@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from equipoise.research.experiment import bins as binning
-from equipoise.research.experiment.bins import bin_stream
+from equipoise.research.experiment import scoring
 from equipoise.research.experiment.schema import EstimatedAccuracy
+from equipoise.research.experiment.scoring import bin_stream
 from equipoise.streams import Segment
 
 
@@ -25,7 +25,7 @@ def answers(classes: list[int], batch: int) -> list[torch.Tensor]:
 def test_each_segment_is_cut_into_bins_and_images_of_no_class_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(binning, "MOST_BINS", 4)
+    monkeypatch.setattr(scoring, "MOST_BINS", 4)
     labels = torch.tensor([0, 0, -1, 0, 1, 1, 1, 1])
     given = answers([0, 1, 0, 0, 1, 0, 0, 0], 3)
     found = bin_stream(given, labels, [None, None, None], [Segment("day", 4), Segment("night", 4)])
@@ -39,7 +39,7 @@ def test_each_segment_is_cut_into_bins_and_images_of_no_class_are_left_out(
 
 
 def test_an_estimate_is_the_mean_of_its_bin_or_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binning, "MOST_BINS", 4)
+    monkeypatch.setattr(scoring, "MOST_BINS", 4)
     labels = torch.zeros(8, dtype=torch.long)
     known = [None, guess(0.5), guess(0.7), guess(0.9)]
     found = bin_stream(answers([0] * 8, 2)[:4], labels, known, [Segment("all", 8)])
@@ -54,7 +54,7 @@ def test_an_estimate_is_the_mean_of_its_bin_or_the_last_one(monkeypatch: pytest.
 
 
 def test_a_bin_of_no_class_alone_has_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binning, "MOST_BINS", 2)
+    monkeypatch.setattr(scoring, "MOST_BINS", 2)
     found = bin_stream(answers([0, 0], 2), torch.tensor([0, -1]), [None], [Segment("all", 2)])
     assert (found["images"], found["correct"], found["confidence"]) == ([1, 0], [1, 0], [0.8, 0.0])
 
@@ -69,8 +69,8 @@ def test_segments_are_never_cut_into_more_bins_than_images() -> None:
 def test_many_segments_have_a_bin_each_but_no_name_and_too_many_not_even_a_bin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(binning, "MOST_NAMED", 2)
-    monkeypatch.setattr(binning, "MOST_BINS", 3)
+    monkeypatch.setattr(scoring, "MOST_NAMED", 2)
+    monkeypatch.setattr(scoring, "MOST_BINS", 3)
     labels = torch.zeros(8, dtype=torch.long)
     several = [Segment("a", 1), Segment("b", 6), Segment("c", 1)]
     found = bin_stream(answers([0] * 8, 8), labels, [None], several)

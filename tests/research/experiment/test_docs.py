@@ -14,9 +14,9 @@ from rich.console import Console
 from equipoise.errors import RecipeError
 from equipoise.research.data import Cache, Reader, open_data_set, read_stored
 from equipoise.research.experiment.modules import load_modules
+from equipoise.research.experiment.plan import resolved_order_options
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.recipe import Recipe, list_recipes, load_recipe
-from equipoise.research.experiment.stream_plan import resolved_order_options
 from equipoise.research.experiment.sweep import run_recipe
 from equipoise.research.experiment.workers import InProcess
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from equipoise.research.experiment import estimates
-from equipoise.research.experiment.estimates import stream_estimate
+from equipoise.research.experiment import scoring
 from equipoise.research.experiment.schema import EstimatedAccuracy
+from equipoise.research.experiment.scoring import stream_estimate
 
 
 def estimate(value: float) -> EstimatedAccuracy:
@@ -19,7 +19,7 @@ def answers(right: list[int]) -> list[torch.Tensor]:
 
 
 def test_means_and_coverage_are_of_the_recent_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimates, "RECENT_IMAGES", 4)
+    monkeypatch.setattr(scoring, "RECENT_IMAGES", 4)
     given = answers([1, 1, 1, 0, 0, 0])  # recent accuracies: 1, 3/4, 1/4
     known = [estimate(0.95), estimate(0.5), estimate(0.3)]
     found = stream_estimate(given, torch.ones(6, dtype=torch.long), known)
@@ -44,7 +44,7 @@ def test_batches_without_an_estimate_are_left_out() -> None:
 
 
 def test_images_of_no_class_are_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimates, "RECENT_IMAGES", 2)
+    monkeypatch.setattr(scoring, "RECENT_IMAGES", 2)
     given = answers([1, 1, 1, 0, 0, 0])
     labels = torch.tensor([-1, -1, 1, -1, 1, 1])  # recent accuracies: none yet, 1, 0
     found = stream_estimate(given, labels, [estimate(0.2), estimate(0.95), estimate(0.5)])

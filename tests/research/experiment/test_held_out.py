@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from equipoise.research.experiment.held_out import split
+from equipoise.research.experiment.trained_model import split
 
 LABELS = torch.tensor([0] * 200 + [1] * 55 + [2] * 20 + [3] * 3 + [4])
 

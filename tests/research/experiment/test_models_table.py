@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 
 import equipoise as eq
-from equipoise.research.experiment.models_table import COLUMNS, models_table
-from equipoise.research.experiment.trained_model import load_source_model
+from equipoise.research.experiment.trained_model import COLUMNS, load_source_model, models_table
 
 from .test_sweep import SMALL, go
 from .toy import Toy, toy_images, toy_recipe

@@ -8,11 +8,9 @@ import pytest
 from equipoise.errors import OptionError, RecipeError
 from equipoise.methods.tent import Tent
 from equipoise.research.data import DataSet, ImageKindName, Origin, Shift, Stored
-from equipoise.research.experiment.keys import content_key
-from equipoise.research.experiment.plan import RunPlan, make_plan
-from equipoise.research.experiment.provenance import code_digest
+from equipoise.research.experiment.plan import RunPlan, joined_shifts, make_plan
+from equipoise.research.experiment.provenance import code_digest, content_key
 from equipoise.research.experiment.recipe import Recipe
-from equipoise.research.experiment.stream_plan import joined_shifts
 from equipoise.research.models.backbones import InitialWeights
 
 from .toy import Toy, ToyTiers, toy_recipe
@@ -427,7 +425,7 @@ def test_the_code_of_an_order_is_in_the_key_of_its_streams(monkeypatch: pytest.M
         return cell_keys(plan(toy_recipe(order=order)))
 
     before = {order: keys(order) for order in ("shuffled", "noisy")}
-    monkeypatch.setattr("equipoise.research.experiment.stream_plan.order_digest", lambda: "changed")
+    monkeypatch.setattr("equipoise.research.experiment.plan.order_digest", lambda: "changed")
     assert keys("shuffled") == before["shuffled"]
     assert not keys("noisy") & before["noisy"]
 

@@ -15,23 +15,21 @@ from equipoise.research.experiment.provenance import code_digest
 
 from .own import METHOD
 
+METHODS = ("tent", "eta", "eata", "source")
+SHARED = ["adapter", "methods/__init__", "calibration/temper", "metrics/__init__", "rehearsal/rehearse"]
+SHARED += [f"research/experiment/{part}" for part in ("adapting", "rehearsals", "repeatable")]
 EDITS = {
     "methods/tent.py": ["tent"],
-    "methods/_lone_samples.py": ["tent", "eta"],  # imported by both
-    "calibration/temper.py": ["tent", "eta", "source"],
-    "metrics/functional.py": ["tent", "eta", "source"],
-    "rehearsal/rehearse.py": ["tent", "eta", "source"],
-    "research/experiment/adapting.py": ["tent", "eta", "source"],
-    "research/experiment/rehearsals.py": ["tent", "eta", "source"],
-    "research/experiment/repeatable.py": ["tent", "eta", "source"],
-    "research/experiment/plan.py": [],  # rehearsals.py imports it, but a result holds its options
+    "methods/eta.py": ["eta", "eata"],  # which inherits from it
+    **{f"{shared}.py": list(METHODS) for shared in SHARED},
+    "research/experiment/plan.py": [],  # a result holds its outcome
     "research/report/__init__.py": [],
 }
 SHOWN = f"""
 from pathlib import Path
 import equipoise as eq
 from equipoise.research.experiment.provenance import code_digest
-names, package = ("tent", "eta", "source"), Path(eq.__file__).parent
+names, package = {METHODS}, Path(eq.__file__).parent
 before = [code_digest(name) for name in names]
 print(*before)
 for edited in {list(EDITS)}:
@@ -49,7 +47,7 @@ def test_an_edit_changes_the_digests_of_the_methods_that_depend_on_it(tmp_path: 
     environment = {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(python, capture_output=True, text=True, check=True, env=environment)
     digests, *changed = (row.split() for row in done.stdout.splitlines())
-    assert digests == [code_digest(name) for name in ("tent", "eta", "source")]  # wherever it is installed
+    assert digests == list(map(code_digest, METHODS))  # wherever it is installed
     assert all(len(digest) == 12 for digest in digests)
     assert dict(zip(EDITS, changed, strict=True)) == EDITS
 

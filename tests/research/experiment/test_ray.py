@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import OptionError
-from equipoise.research.experiment.ray_cluster import RayCluster
+from equipoise.research.experiment.workers import RayCluster
 
 from .own import CELLS, RECIPE, command, run, scores, write_own
 

@@ -10,8 +10,8 @@ from equipoise.errors import RecipeError
 from equipoise.registry import list_methods, method_class
 from equipoise.research.data import open_data_set
 from equipoise.research.data.image_stream import IMAGE_KINDS
+from equipoise.research.experiment.plan import joined_shifts, resolved_order_options
 from equipoise.research.experiment.recipe import list_recipes, load_recipe, recipe_text
-from equipoise.research.experiment.stream_plan import joined_shifts, resolved_order_options
 from equipoise.research.experiment.sweep import picked_shifts
 
 from .toy import toy_recipe

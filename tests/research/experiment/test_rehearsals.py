@@ -25,7 +25,7 @@ from equipoise.research.data import (
     register_data_set,
 )
 from equipoise.research.data.images import chosen
-from equipoise.research.experiment import held_out, rehearsals, sweep
+from equipoise.research.experiment import rehearsals, sweep, trained_model
 from equipoise.research.experiment.adapting import run_cells
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.progress import RunProgress
@@ -102,7 +102,7 @@ def trained(run: RunPlan, folder: Path) -> TrainedModel:
 def _quick() -> Iterator[None]:
     """Half of the images are held out, and few shifts are met: a tenth and all of them take a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held_out, "ONE_IN", 2)
+        patch.setattr(trained_model, "ONE_IN", 2)
         patch.setattr(rehearsals, "rehearse", partial(eq.rehearse, shifts=8))
         yield
 

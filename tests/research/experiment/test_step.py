@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.research.experiment.recipe_parts import Training
-from equipoise.research.experiment.step import TrainingStep, undone
-from equipoise.research.experiment.training import make_optimizer
+from equipoise.research.experiment.recipe import Training
+from equipoise.research.experiment.training import TrainingStep, make_optimizer, undone
 
 from .toy import toy_images
 

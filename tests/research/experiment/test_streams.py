@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from equipoise.research.data import make_image_stream, read_stored
-from equipoise.research.experiment import adapting, stream_data
+from equipoise.research.experiment import adapting
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.schema import CellResult
 from equipoise.research.experiment.sweep import SweepSummary, run_recipe
@@ -99,18 +99,18 @@ def test_a_large_stream_is_gathered_batch_by_batch_with_the_same_result(
 ) -> None:
     changes = {"order": "noisy", "protocols": ["online", "after-pass"]}
     run(out, **changes)
-    monkeypatch.setattr(stream_data, "HELD_BYTES", 1000)
+    monkeypatch.setattr(adapting, "HELD_BYTES", 1000)
     largest = 0
-    real = stream_data.StreamData.batches
+    real = adapting.StreamData.batches
 
-    def watched(self: stream_data.StreamData, size: int) -> Any:
+    def watched(self: adapting.StreamData, size: int) -> Any:
         nonlocal largest
         assert self.held is None
         for batch in real(self, size):
             largest = max(largest, len(batch))
             yield batch
 
-    monkeypatch.setattr(stream_data.StreamData, "batches", watched)
+    monkeypatch.setattr(adapting.StreamData, "batches", watched)
     held = {each["key"]: each["scores"] for each in lines(out)}
     (out / "results.jsonl").unlink()
     run(out, **changes)
@@ -123,7 +123,7 @@ def test_the_source_logits_are_those_of_each_place(out: Path) -> None:
     trained = read_source_model(next(model), torch.device("cpu"))
     paths = sorted((out / "cache").glob("toy-tiers-*-2-*"))
     parts = {path.name: read_stored(path) for path in paths}
-    found = stream_data.read_stream(trained, parts, "recurring", 0, {"passes": 2})
+    found = adapting.read_stream(trained, parts, "recurring", 0, {"passes": 2})
     stream = make_image_stream([part.labels for part in parts.values()], "recurring", 0, passes=2)
     (pixels, labels), *_ = stream.batches(list(parts.values()), len(stream))
     with torch.no_grad():
@@ -132,9 +132,9 @@ def test_the_source_logits_are_those_of_each_place(out: Path) -> None:
 
 
 def test_one_stream_is_held_even_while_the_next_is_read(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held, real = [], stream_data.read_stream
+    held, real = [], adapting.read_stream
 
-    def watched(*given: Any) -> stream_data.StreamData:
+    def watched(*given: Any) -> adapting.StreamData:
         held.append(len(adapting._HELD))
         return real(*given)
 

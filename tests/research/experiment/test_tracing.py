@@ -9,8 +9,8 @@ from equipoise.errors import DataError
 from equipoise.research.data import DataSet, Images, Reader, Shift, register_data_set
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.schema import CellResult, EstimatedAccuracy
+from equipoise.research.experiment.scoring import trace_stream
 from equipoise.research.experiment.sweep import run_recipe
-from equipoise.research.experiment.tracing import trace_stream
 from equipoise.research.experiment.workers import InProcess
 from equipoise.streams import Segment
 

@@ -14,9 +14,8 @@ import equipoise as eq
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.research.data import Cache, Images, Reader
 from equipoise.research.experiment import trained_model, training
-from equipoise.research.experiment.held_out import split
 from equipoise.research.experiment.plan import ModelPlan
-from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.repeatable import repeatable, seeded
 from equipoise.research.experiment.trained_model import (
     TrainedModelInfo,
@@ -25,6 +24,7 @@ from equipoise.research.experiment.trained_model import (
     model_path,
     new_model,
     read_source_model,
+    split,
     write_source_model,
 )
 from equipoise.research.experiment.training import fit, make_optimizer, train_source_model

@@ -10,11 +10,10 @@ from torch import nn
 from equipoise.research.data import Cache, Reader
 from equipoise.research.experiment import training
 from equipoise.research.experiment.plan import ModelPlan
-from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.repeatable import repeatable, seeded
-from equipoise.research.experiment.step import TrainingStep, on_device
-from equipoise.research.experiment.trained_model import model_path, read_source_model
-from equipoise.research.experiment.training import fit, make_optimizer, train_source_model
+from equipoise.research.experiment.trained_model import model_path, on_device, read_source_model
+from equipoise.research.experiment.training import TrainingStep, fit, make_optimizer, train_source_model
 from equipoise.research.models import create_backbone
 
 from .toy import Toy, toy_images

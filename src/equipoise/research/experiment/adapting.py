@@ -3,22 +3,23 @@
 import json
 import time
 import traceback
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from equipoise.adapter import Adapter
 from equipoise.calibration.novelty import Novelty
-from equipoise.calibration.temper import SourceView, Temper
+from equipoise.calibration.temper import SourceView, Temper, Tempering
 from equipoise.errors import ModelError
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
 from equipoise.research.data.cache import read_stored
-from equipoise.research.experiment.bins import bin_stream
-from equipoise.research.experiment.estimates import stream_estimate
+from equipoise.research.data.image_stream import ImageKindName, ImageStream, make_image_stream
+from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsed_temper, untempered_options
 from equipoise.research.experiment.repeatable import seeded
@@ -31,23 +32,92 @@ from equipoise.research.experiment.schema import (
     Provenance,
     StreamSummary,
 )
-from equipoise.research.experiment.scoring import Divider, RawAnswer, oracle, quantiles, score
-from equipoise.research.experiment.stream_data import StreamData, read_stream
-from equipoise.research.experiment.tracing import trace_stream
+from equipoise.research.experiment.scoring import (
+    Divider,
+    RawAnswer,
+    bin_stream,
+    oracle,
+    quantiles,
+    score,
+    stream_estimate,
+    trace_stream,
+)
 from equipoise.research.experiment.trained_model import (
     TrainedModel,
+    layout,
     model_path,
     pick_device,
     read_source_model,
 )
 from equipoise.version import __version__
 
-if TYPE_CHECKING:
-    from equipoise.research.data.image_stream import ImageKindName
-
 QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))
 """Cells of the histogram of tau: four to a doubling, from a quarter to 128."""
+HELD_BYTES = 2**30
+"""Streams of no more pixels stay on the device; larger ones are gathered anew for every pass."""
+HELD_SHARE = 8
+"""On a GPU, those of no more than one part in so many of its free memory, if that is more."""
+SOURCE_BATCH = 200
+
+
+@dataclass(frozen=True)
+class StreamData:
+    """A stream in its order.
+
+    Attributes:
+        stream: the places of its images, its segments and options.
+        parts: the images of each domain, memory-mapped.
+        labels: of the stream; -1 for an image of no class.
+        logits: of the source model, on the CPU.
+        held: the pixels in the order of the stream on the model's device, if they are few.
+        device: of the model.
+    """
+
+    stream: ImageStream
+    parts: Sequence[Images]
+    labels: Tensor
+    logits: Tensor
+    held: Tensor | None
+    device: torch.device
+
+    def batches(self, size: int) -> Iterator[Tensor]:
+        """The images of each batch, as floats on the model's device."""
+        if self.held is not None:
+            yield from (pixels.float() for pixels in self.held.split(size))
+            return
+        for pixels, _ in self.stream.batches(self.parts, size):
+            yield pixels.to(self.device).contiguous(memory_format=layout(self.device))
+
+
+def read_stream(
+    trained: TrainedModel,
+    parts: Mapping[str, Images],
+    order: ImageKindName,
+    seed: int,
+    options: Mapping[str, Any],
+) -> StreamData:
+    """The stream of these domains, by name, and the source model's logits on it, in one pass."""
+    domains, device = list(parts.values()), next(trained.model.parameters()).device
+    of_parts = [part.labels for part in domains]
+    stream = make_image_stream(of_parts, order, seed, names=list(parts), **options)
+    few = len(stream) * domains[0].pixels[0].nbytes <= _most_held(device)
+    logits, pixels = [], []
+    with torch.no_grad():
+        for images, _ in stream.batches(domains, SOURCE_BATCH):
+            on_device = images.to(device)
+            logits.append(trained.model(on_device).cpu())
+            if few:
+                pixels.append(on_device.to(torch.uint8).contiguous(memory_format=layout(device)))
+    held = torch.cat(pixels) if few else None
+    return StreamData(stream, domains, stream.labels(of_parts), torch.cat(logits), held, device)
+
+
+def _most_held(device: torch.device) -> int:
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    return max(HELD_BYTES, free // HELD_SHARE)
+
+
 _HELD: dict[Hashable, StreamData] = {}
 """The stream of the last run, by all that it depends on."""
 
@@ -91,8 +161,7 @@ def _rehearse(
 
     A failed rehearsal costs those cells alone: the run is returned without them, with their failed results.
     """
-    others = [key for key, cell in run.cells.items() if cell["tempering"] != REHEARSED]
-    asking = run.without(others)
+    asking = run.rehearsed()
     if not asking.cells:
         return run, None, []
     try:
@@ -180,7 +249,7 @@ def _adapt(
     view = _view(cell, trained, stream.logits)
     scored: dict[str, CellResult] = {}
     for kind in dict.fromkeys(cell["tempering"] for cell in run.cells.values()):
-        divider = _divider(kind, cell, trained, rehearsed)
+        divider = Divider(_divisor(kind, cell, trained, rehearsed))
         for protocol, answered in raw.items():  # "online" first: what it observes, "after-pass" divides by
             answers, estimates = _divided(divider, protocol, answered, view)
             for key, asked in run.cells.items():
@@ -197,29 +266,25 @@ def _answered(adapter: Adapter, pixels: Tensor, novelty: Novelty | None) -> RawA
     return RawAnswer(logits, None if new is None else new.cpu(), adapter.weight_distance)
 
 
-def _divider(kind: str, cell: Cell, trained: TrainedModel, rehearsed: Temper | None) -> Divider:
+def _divisor(kind: str, cell: Cell, trained: TrainedModel, rehearsed: Temper | None) -> Temper | float:
+    if kind == REHEARSED and rehearsed is not None:
+        return rehearsed
+    if kind == "fixed":
+        return trained.fixed_tau
     options = cell["options"]
-    return Divider(
-        [kind],
-        trained.source,
-        trained.fixed_tau,
-        options["t_min"],
-        options["t_max"],
-        rehearsed if kind == REHEARSED else None,
-    )
+    return Temper(cast("Tempering", kind), trained.source, options["t_min"], options["t_max"])
 
 
 def _divided(
     divider: Divider, protocol: str, raw: Sequence[RawAnswer], view: SourceView
 ) -> tuple[list[Tensor], list[EstimatedAccuracy | None]]:
-    """The answers of each batch with the divider's only tempering, and the estimate after each."""
+    """The answers of each batch with the divider's tempering, and the estimate after each."""
     divide = divider.online if protocol == "online" else divider.after_pass
     answers, estimates = [], []
     places = torch.arange(len(view.tau)).split(len(raw[0].logits))
     for answered, rows in zip(raw, places, strict=True):
-        ((kind, divided),) = divide(answered, view.select(rows))
-        answers.append(divided)
-        estimates.append(divider.estimate(kind))
+        answers.append(divide(answered, view.select(rows)))
+        estimates.append(divider.estimate())
     return answers, estimates
 
 

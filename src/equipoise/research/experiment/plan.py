@@ -1,30 +1,108 @@
-"""A recipe as a plan: the models to train, their runs, and the cells of each run."""
+"""A recipe as a plan: the streams and the models to train, their runs, and the cells of each run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from equipoise.errors import RecipeError
 from equipoise.factory import options_of
 from equipoise.research.data.cache import Stored
 from equipoise.research.data.dataset import DataSet, Origin, Shift
-from equipoise.research.experiment.keys import content_key
-from equipoise.research.experiment.provenance import code_digest, resolved_options
-from equipoise.research.experiment.recipe import Recipe
-from equipoise.research.experiment.recipe_parts import BackboneRecipe, MethodRecipe, TraceKind, Training
-from equipoise.research.experiment.schema import REHEARSED, Cell, RehearsalSize
-from equipoise.research.experiment.stream_plan import (
-    StreamPlan,
-    joined_shifts,
-    resolved_order_options,
-    stream_digest,
+from equipoise.research.data.image_stream import IMAGE_KINDS, ImageKindName
+from equipoise.research.experiment.provenance import (
+    code_digest,
+    content_key,
+    order_digest,
+    resolved_options,
 )
+from equipoise.research.experiment.recipe import Recipe, TraceKind, Training
+from equipoise.research.experiment.schema import REHEARSED, Cell, RehearsalSize
 from equipoise.research.models.backbones import InitialWeights, weights_digest
 from equipoise.streams import Segment
 
 _FORMAT = 3
 """Goes up when training or adapting changes so that older results no longer hold."""
+_PERMUTED: tuple[ImageKindName, ...] = ("shuffled", "sorted", "recorded", "mixed")
+"""The orders that were there before others: their keys are as they were."""
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """The stream of a run: that of one shift, or those of several shifts joined."""
+
+    target: str
+    tier: int | None
+    sources: tuple[str, ...]
+    streams: tuple[str, ...]
+    domains: tuple[str, ...]
+    """The names of the streams that are joined."""
+
+
+def joined_shifts(shifts: Sequence[Shift], order: ImageKindName, targets: int) -> list[StreamPlan]:
+    """The streams of the models: each shift by itself, or all shifts of a model at once.
+
+    Joined are the targets of a model and tier or, for "gradual", the tiers of a model and target, or of each
+    of its corruptions. Joined targets are named "all" if they are all `targets` of the data set, else by
+    their names.
+    """
+    corrupted = any(shift.corruption for shift in shifts)
+    if order == "changing":  # corrupts images by itself
+        if not corrupted and any(shift.tier is not None for shift in shifts):
+            raise RecipeError(
+                "order: 'changing' corrupts images as they are, and the streams of this data set have none"
+            )
+        shifts = list({s.stream: replace(s, tier=None) for s in shifts if not s.corruption}.values())
+    if order == "gradual" and corrupted:  # an image as it is has no tiers
+        shifts = [shift for shift in shifts if shift.corruption]
+    if IMAGE_KINDS[order].alone:
+        return [StreamPlan(s.domain, s.tier, s.sources, (s.stream,), (s.domain,)) for s in shifts]
+    groups: dict[tuple[tuple[str, ...], int | str | None], list[Shift]] = {}
+    for shift in shifts:
+        groups.setdefault((shift.sources, shift.domain if order == "gradual" else shift.tier), []).append(
+            shift
+        )
+    if IMAGE_KINDS[order].joins and any(len(group) < 2 for group in groups.values()):
+        if order == "gradual":
+            raise RecipeError(
+                "order: 'gradual' joins all tiers of one target, and here a target has only one: name at "
+                "least two `tiers` of a data set that has them"
+            )
+        raise RecipeError(
+            f"order: {order!r} joins all targets of one model, and here a model has only one: "
+            "leave-one-out data sets train a model for each target; use 'shuffled' or 'sorted'"
+        )
+    return [_joined(group, order, targets) for group in groups.values()]
+
+
+def _joined(group: Sequence[Shift], order: ImageKindName, targets: int) -> StreamPlan:
+    streams, first = tuple(shift.stream for shift in group), group[0]
+    if order == "gradual":
+        tiers = tuple(f"tier {shift.tier}" for shift in group)
+        return StreamPlan(first.domain, None, first.sources, streams, tiers)
+    several = list(dict.fromkeys(shift.target for shift in group))
+    target = "all" if len(several) == targets > 1 else "+".join(several)
+    corrupted = len(several) == 1 and len(group) > 1
+    names = tuple((shift.corruption or "as it is") if corrupted else shift.domain for shift in group)
+    return StreamPlan(target, first.tier, first.sources, streams, names)
+
+
+def resolved_order_options(order: ImageKindName, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a kind of stream, defaults included; RecipeError for one that it does not have."""
+    known = [field.name for field in fields(IMAGE_KINDS[order])]
+    if unknown := [name for name in given if name not in known]:
+        raise RecipeError(
+            f"order_options: no {', '.join(unknown)} of {order!r} streams; there are "
+            f"{', '.join(known) or 'none'}"
+        )
+    return asdict(IMAGE_KINDS[order](**given))
+
+
+def stream_digest(order: ImageKindName, streams: Sequence[Stored]) -> str:
+    """A hash of the images of a stream and, for orders that are no plain permutation, of their code."""
+    code = {} if order in _PERMUTED else {"order": order_digest()}
+    return content_key({"parts": [part.digest for part in streams], **code})
 
 
 @dataclass(frozen=True)
@@ -74,16 +152,16 @@ class RunPlan:
         left = {key: cell for key, cell in self.cells.items() if key not in there}
         return replace(self, cells=left)
 
+    def rehearsed(self) -> "RunPlan":
+        """The run with its cells of the tempering "rehearsed" alone."""
+        return self.without(key for key, cell in self.cells.items() if cell["tempering"] != REHEARSED)
+
     @property
     def stream_key(self) -> str:
         """The key of a model on a stream with a range of t."""
         cell = self.any_cell
-        options = cell["options"]
-        content: dict[str, Any] = {
-            "model": cell["model"],
-            "stream": cell["stream"],
-            "t": [options["t_min"], options["t_max"]],
-        }
+        t = [cell["options"]["t_min"], cell["options"]["t_max"]]
+        content: dict[str, Any] = {"model": cell["model"], "stream": cell["stream"], "t": t}
         if "order_options" in cell:
             content |= {"order": cell["order"], "order_options": cell["order_options"]}
         return content_key(content)
@@ -135,6 +213,9 @@ def make_plan(
             weights=weights[name],
         )
         streams = [(domains or stored)[part] for part in stream.streams]
+        digest = stream_digest(recipe.order, streams)
+        traced = stream.streams if recipe.trace == "batches" else ()
+        segments = tuple(segment for part in traced for segment in data_set.segments(part, limit))
         # Images of a changing stream are corrupted when they are gathered.
         made = recipe.order == "changing" or any(data_set.origin(p) == "made" for p in stream.streams)
         runs += [
@@ -142,21 +223,11 @@ def make_plan(
                 model,
                 tuple(part.path for part in streams),
                 stream.domains,
-                _cells(
-                    recipe,
-                    model,
-                    stream,
-                    backbone,
-                    label,
-                    method,
-                    streams,
-                    "made" if made else "official",
-                    limit,
-                ),
+                _cells(recipe, label, model, stream, digest, "made" if made else "official", limit),
                 own_range=bool(method.options.keys() & {"t_min", "t_max"}),
                 left_out=sum(len(part.problems) for part in (*sources, *streams)),
                 trace=recipe.trace,
-                segments=_segments(data_set, stream, limit) if recipe.trace == "batches" else (),
+                segments=segments,
             )
             for label, method in recipe.methods.items()
         ]
@@ -167,15 +238,15 @@ def make_plan(
 
 def _cells(
     recipe: Recipe,
+    label: str,
     model: ModelPlan,
     stream: StreamPlan,
-    backbone: BackboneRecipe,
-    label: str,
-    method: MethodRecipe,
-    streams: Sequence[Stored],
+    digest: str,
     origin: Origin,
     limit: int | None,
 ) -> dict[str, Cell]:
+    """The cells of a method on a stream, each protocol with each tempering, by their keys."""
+    method, backbone = recipe.methods[label], recipe.backbones[model.backbone]
     name = method.method or label
     # A method that draws random numbers of its own draws others for every seed.
     seed = {"seed": model.seed} if "seed" in options_of(name) else {}
@@ -204,7 +275,7 @@ def _cells(
             epochs=recipe.training.epochs,
             input_size=backbone.input_size,
             model=model.key,
-            stream=stream_digest(recipe.order, streams),
+            stream=digest,
         )
         for protocol, tempering in product(recipe.protocols, temperings)
     ]
@@ -219,8 +290,3 @@ def _cells(
     # Keys of results with each batch are as they were before there were bins.
     traced = {"trace": recipe.trace == "batches" or recipe.trace} if recipe.trace else {}
     return {content_key({**cell, "format": _FORMAT, **traced}): cell for cell in cells}
-
-
-def _segments(data_set: DataSet, stream: StreamPlan, limit: int | None) -> tuple[Segment, ...]:
-    """The segments of a stream, one part after the other."""
-    return tuple(segment for part in stream.streams for segment in data_set.segments(part, limit))

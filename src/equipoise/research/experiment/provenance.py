@@ -1,12 +1,13 @@
-"""Provenance of a result: a hash of the code behind it, and the method's options with their defaults."""
+"""Content and code that a result depends on, as hashes, and a method's options with their defaults."""
 
 import ast
 import hashlib
 import inspect
+import json
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +15,45 @@ import equipoise
 from equipoise.core.engine import EXECUTION_OPTIONS
 from equipoise.errors import OptionError
 from equipoise.factory import options_of
-from equipoise.registry import method_class
+from equipoise.registry import is_shipped, list_methods, method_class
 
 _PACKAGE = Path(equipoise.__file__).resolve().parent
-_ANSWERS = ("factory.py", "rehearsal/rehearse.py", "research/experiment/scoring.py")
-"""With their imports, the code that every result depends on: adapters, temperatures, rehearsals, scores."""
-_RUNNING = (
-    "research/experiment/adapting.py",
-    "research/experiment/bins.py",
-    "research/experiment/estimates.py",
-    "research/experiment/rehearsals.py",
-    "research/experiment/repeatable.py",
-    "research/experiment/stream_data.py",
+_SHARED = (
+    "[!_]*.py",
+    *(f"{folder}/**/*.py" for folder in ("calibration", "core", "distributed", "methods", "metrics")),
+    *(f"{folder}/**/*.py" for folder in ("network", "rehearsal")),
+    *(
+        f"research/experiment/{name}.py"
+        for name in ("adapting", "rehearsals", "repeatable", "schema", "scoring")
+    ),
 )
-"""Without their imports, the code that runs a method for every result: recipes and plans are among those
-imports, and a result's key holds the outcome of these."""
+"""The code that every result depends on; of the methods, what several share. Recipes and plans are not among
+it, as a result's key holds their outcome, and neither is the order of a stream, which has its own hash."""
 _INSTALLED = {Path(sysconfig.get_paths()[name]).resolve() for name in ("purelib", "platlib")}
+
+
+def content_key(content: Mapping[str, Any]) -> str:
+    """A hash of plain JSON content, whatever the order of its keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def code_digest(name: str, options: Mapping[str, Any] | None = None) -> str:
     """A hash, 12 hexadecimal digits, of the source files that the answers of a method depend on.
 
-    They are the file of the method, the files that it imports, transitively, from equipoise or from beside
-    it, and equipoise's own code of adapters, temperatures, rehearsals, scores and runs. Other methods are not
-    among them (the file `equipoise/__init__.py`, which imports them all, is not followed), and neither are
-    torch and other packages. A method that wraps another, its option `base`, depends on the file of that one,
-    too. OptionError for a method that is in no file.
+    They are equipoise's code of adapters, temperatures, rehearsals, scores and runs, the files of the class
+    of the method and of those that it inherits from, and, for a method of the user's, the files beside it
+    that it imports. Other methods are not among them, and neither are torch and other packages. A method that
+    wraps another, its option `base`, depends on the files of that one, too. OptionError for a method that is
+    in no file.
     """
-    names = [name, *([options["base"]] if options and "base" in options else [])]
-    followed = _with_imports([*map(_method_file, names), *(_PACKAGE / part for part in _ANSWERS)])
-    return _digest(followed.union(_PACKAGE / part for part in _RUNNING))
+    methods = _PACKAGE / "methods"
+    single = {methods / f"{each}.py" for each in list_methods() if is_shipped(each)}
+    files = {file for pattern in _SHARED for file in _PACKAGE.glob(pattern)} - single
+    for each in (name, *([options["base"]] if options and "base" in options else [])):
+        for file in _class_files(each):
+            files |= {file} if file.is_relative_to(_PACKAGE) else _with_imports(file)
+    return _digest(files)
 
 
 def order_digest() -> str:
@@ -77,10 +87,15 @@ def resolved_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {**shared, **given, **{option: getattr(method, option) for option in own}}
 
 
-def _method_file(name: str) -> Path:
+def _class_files(name: str) -> set[Path]:
+    """The files of a method's class and of the classes that it inherits from, without those of Python."""
     kind = method_class(name)
     try:
-        return Path(inspect.getfile(kind)).resolve(strict=True)
+        return {
+            Path(inspect.getfile(each)).resolve(strict=True)
+            for each in kind.__mro__
+            if each is kind or each.__module__.partition(".")[0] not in sys.stdlib_module_names
+        }
     except (OSError, TypeError) as error:  # of a class of a module without a file
         raise OptionError(
             f"expected a method in a file, as results keep a hash of it, got {name!r} from a prompt or a "
@@ -88,54 +103,34 @@ def _method_file(name: str) -> Path:
         ) from error
 
 
-def _with_imports(starts: Iterable[Path]) -> set[Path]:
-    found: set[Path] = set()
-    waiting = list(starts)
+def _with_imports(file: Path) -> set[Path]:
+    """A file of the user's and the files of its own project that it imports, transitively.
+
+    They are beside it, or in its package; with them the `__init__.py` of the packages on the way.
+    """
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    own = file.relative_to(root).parts[0].removesuffix(".py")
+    found, waiting = set(), [file]
     while waiting:
         file = waiting.pop()
-        if file not in found:
-            found.add(file)
-            waiting += _imports(file, file.stat().st_mtime_ns)
+        found.add(file)
+        package = file.parent.relative_to(root).parts
+        for parts in (package, *_imported_names(file, package)):
+            places = [root.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
+            paths = [path for place in places for path in (place.with_suffix(".py"), place / "__init__.py")]
+            if root not in _INSTALLED or parts[0] == own:
+                waiting += [path for path in paths if path.is_file() and path not in found]
     return found
 
 
-@cache
-def _imports(file: Path, _changed: int) -> tuple[Path, ...]:
-    """The files that a file imports from its own project or from equipoise, wherever in it an import is.
-
-    With them the `__init__.py` of the packages that a file of another project is in, as these run before it.
-    """
-    root, package = file.parent, ""
-    around: list[Path] = []
-    while (root / "__init__.py").is_file():
-        around.append(root / "__init__.py")
-        root, package = root.parent, f"{root.name}.{package}"
-    found = (_module_file(root, package, name) for name in _imported_names(file, package))
-    own = [] if file.is_relative_to(_PACKAGE) else around
-    return (*own, *(path for path in found if path is not None))
-
-
-def _imported_names(file: Path, package: str) -> Iterator[str]:
-    """The dotted names that a file imports; "a.b" of `from a import b` is a module, or a name in one."""
+def _imported_names(file: Path, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The names that a file imports, wherever in it an import is: a module, or a name in one, in parts."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: -node.level] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
-
-
-def _module_file(root: Path, package: str, name: str) -> Path | None:
-    """The file of a module, or of the module that a name is in; None if it is of another project."""
-    top = name.partition(".")[0]
-    if top == _PACKAGE.name:
-        root = _PACKAGE.parent
-    elif root in _INSTALLED and top != package.partition(".")[0]:
-        return None
-    for module in (name, name.rpartition(".")[0]):
-        place = root / module.replace(".", "/")
-        for file in (place.with_suffix(".py"), place / "__init__.py"):
-            if module and file.is_file() and file != _PACKAGE / "__init__.py":
-                return file.resolve()
-    return None
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            base = (*above, *(node.module or "").split(".")) if node.module else above
+            yield from ((*base, alias.name) for alias in node.names)

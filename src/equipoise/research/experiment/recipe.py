@@ -1,52 +1,169 @@
 """An experiment as data: a YAML file with the data set, the training, the methods and the scores."""
 
+import math
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from equipoise.errors import DataError, RecipeError
 from equipoise.factory import options_of
 from equipoise.registry import list_methods
+from equipoise.rehearsal.labelled import FEWEST_SAMPLES
+from equipoise.rehearsal.shifts import FEWEST_SHIFTS
 from equipoise.research.data.corrupted import corrupted_version
 from equipoise.research.data.image_stream import ImageKindName
-from equipoise.research.experiment.recipe_parts import (
-    BackboneRecipe,
-    MethodRecipe,
-    Positive,
-    RecipeTempering,
-    RehearsalRecipe,
-    Strict,
-    TraceKind,
-    Training,
-)
 from equipoise.research.experiment.schema import REHEARSED, Protocol
 
+_SHIPPED = "equipoise.research.recipes"
 _Entry = TypeVar("_Entry")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class Recipe(Strict):
-    """A whole experiment.
+RecipeTempering = Literal["none", "mean", "median", "sample", "agreement", "rehearsed", "fixed"]
+"""The divisor of raw logits; "fixed" is the one temperature with the least ECE on the source."""
+
+TraceKind = Literal["batches", "bins"]
+"""A stream over time in results: each batch, or bins of images."""
+
+Positive = Annotated[int, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Strict(BaseModel):
+    """A part of a recipe: no unknown entries, and nothing changes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Training(Strict):
+    """Training of the source models."""
+
+    epochs: Positive
+    optimizer: Literal["adam", "rmsprop"]
+    learning_rate: Annotated[float, Field(gt=0)]
+    batch_size: Annotated[int, Field(ge=2)]  # one image has no batch statistics to normalise it by
+
+
+class BackboneRecipe(Strict):
+    """A network of the experiment.
+
+    Attributes:
+        weights: "imagenet" (a file of the name in DATA/weights, else timm's hub) or "random".
+        input_size: the side that images are resized to inside the model; None: that of the data set.
+        t_min: lower end of the certainty regulariser's range, for methods that do not set their own.
+        t_max: its upper end.
+    """
+
+    weights: Literal["imagenet", "random"] = "imagenet"
+    input_size: Positive | None = None
+    t_min: Annotated[float, Field(gt=0)] = 1.0
+    t_max: Annotated[float, Field(gt=0)] = 3.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "BackboneRecipe":
+        if self.t_min > self.t_max:
+            raise ValueError(f"expected t_min <= t_max, got {self.t_min} and {self.t_max}")
+        return self
+
+
+class MethodRecipe(Strict):
+    """A method of the experiment: the registry's name where it is not the entry's, and its options.
+
+    Attributes:
+        method: its name in the registry; empty: that of the entry.
+        batch_size: of the stream, and of a rehearsal; not used where the recipe has one for all methods.
+        rehearsed: whether it is rehearsed on held-out source images, for the tempering "rehearsed"; None: in
+            recipes of streams alone.
+        options: the arguments of its class.
+    """
+
+    method: str = ""
+    batch_size: Positive = 50
+    rehearsed: bool | None = None
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @field_validator("options")
+    @classmethod
+    def _numbers_are_numbers(cls, options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name, value in options.items():
+            if isinstance(value, str) and _looks_like_a_number(value):
+                raise ValueError(f"YAML takes {name}: {value} for text; write a dot, as in 1.0e-4")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"expected {name} as a finite number")
+        return options
+
+
+class RehearsalRecipe(Strict):
+    """The size of rehearsals.
+
+    Attributes:
+        images: the most held-out source images.
+        shifts: the number of made-up shifts; None: all. 16 are nearly as good.
+    """
+
+    images: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 2000
+    shifts: Annotated[int, Field(ge=FEWEST_SHIFTS)] | None = None
+
+
+def _looks_like_a_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class ScoredStreams(Strict):
+    """What both kinds of recipes say of streams and scores.
 
     Attributes:
         about: one line for `equipoise recipes`.
-        data: the data set's name.
-        modules: Python files, beside the recipe, that define further methods or data sets.
-        seeds: each trains its own models and shuffles its own streams.
         order: the kind of the streams; "mixed", "continual" and others join all targets of one model,
             "recorded" keeps the order of the data set.
         order_options: of that kind, as `passes` of "recurring".
-        tiers: only these, of a data set with tiers; empty: all.
         domain_images: the most images of each domain of a stream; None: all. Training has all.
+        protocols: the answers that are scored.
+        temperings: the divisors of the logits; "rehearsed" is for methods with `rehearsed: true`.
+    """
+
+    about: str
+    order: ImageKindName
+    order_options: dict[str, JsonValue] = Field(default_factory=dict)
+    domain_images: Positive | None = None
+    protocols: tuple[Protocol, ...]
+    temperings: tuple[RecipeTempering, ...]
+
+    @field_validator("seeds", "protocols", "temperings", check_fields=False)
+    @classmethod
+    def _each_once(cls, values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+        if values == ():
+            raise ValueError("expected at least one")
+        return values and tuple(dict.fromkeys(values))
+
+
+class Recipe(ScoredStreams):
+    """A whole experiment.
+
+    Attributes:
+        data: the data set's name.
+        modules: Python files, beside the recipe, that define further methods or data sets.
+        seeds: each trains its own models and shuffles its own streams.
+        tiers: only these, of a data set with tiers; empty: all.
         batch_size: of the streams, for every method; None: each method has its own.
         trace: whether results have the stream over time: "batches" (or true), the figures of each batch and
             of each segment; "bins", those of bins of images, for long streams.
-        protocols: the answers that are scored.
-        temperings: the divisors of the logits; "rehearsed" is for methods with `rehearsed: true`.
         training: of the source models.
         rehearsal: of the methods with `rehearsed: true`.
         backbones: the networks by name.
@@ -54,26 +171,15 @@ class Recipe(Strict):
         stream_methods: further ones, for the recipes of streams on this data set alone.
     """
 
-    about: str
     data: str
     modules: tuple[str, ...] = ()
-    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = (0, 1, 2)
+    seeds: tuple[Seed, ...] = (0, 1, 2)
     order: ImageKindName = "shuffled"
-    order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[Positive, ...] = ()
-    domain_images: Positive | None = None
     batch_size: Positive | None = None
     trace: TraceKind | None = None
     protocols: tuple[Protocol, ...] = ("online", "after-pass")
-    temperings: tuple[RecipeTempering, ...] = (
-        "none",
-        "mean",
-        "median",
-        "sample",
-        "agreement",
-        "rehearsed",
-        "fixed",
-    )
+    temperings: tuple[RecipeTempering, ...] = get_args(RecipeTempering)
     training: Training
     rehearsal: RehearsalRecipe = RehearsalRecipe()
     backbones: dict[str, BackboneRecipe] = Field(min_length=1)
@@ -84,13 +190,6 @@ class Recipe(Strict):
     @classmethod
     def _yes_is_batches(cls, trace: Any) -> Any:
         return {True: "batches", False: None}.get(trace, trace) if isinstance(trace, bool) else trace
-
-    @field_validator("seeds", "protocols", "temperings")
-    @classmethod
-    def _each_once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not values:
-            raise ValueError("expected at least one")
-        return tuple(dict.fromkeys(values))
 
     def check_methods(self) -> None:
         """Raise RecipeError for an unknown method or option; the recipe's modules must be loaded before."""
@@ -141,40 +240,28 @@ class Recipe(Strict):
             changes["training"] = {**self.training.model_dump(), "epochs": epochs}
         if domain_images is not None:
             changes["domain_images"] = domain_images
-        return _validated(
-            Recipe, {**{name: getattr(self, name) for name in type(self).model_fields}, **changes}, ""
-        )
+        return _validated(Recipe, {**dict(self), **changes}, "")
 
 
-class StreamRecipe(Strict):
+class StreamRecipe(ScoredStreams):
     """A kind of stream, to run on the data set of another recipe: training, networks and methods are its own.
 
     The domains of the stream are the corruptions of each target, where the data set has a version with these.
     Methods are rehearsed unless they say `rehearsed: false`, so that each has an estimate of its accuracy.
 
     Attributes:
-        about: one line for `equipoise recipes`.
         on: the recipe of the data set; a file is looked for beside this one.
-        order: the kind of the stream.
-        order_options: of that kind.
         tiers: of the corruptions that the stream consists of; each is a stream.
-        domain_images: the most images of each domain, so of each corruption.
         batch_size: of the stream, for every method: a deployed stream has one, whichever method meets it.
         seeds: as in `Recipe`; None: those of the other recipe.
         rehearsal: its size.
         trace: the stream over time.
-        protocols: the answers that are scored.
-        temperings: the divisors of the logits.
     """
 
-    about: str
     on: str
-    order: ImageKindName
-    order_options: dict[str, JsonValue] = Field(default_factory=dict)
     tiers: tuple[Positive, ...] = (5,)
-    domain_images: Positive | None = None
     batch_size: Positive = 64
-    seeds: tuple[int, ...] | None = None
+    seeds: tuple[Seed, ...] | None = None
     rehearsal: RehearsalRecipe = RehearsalRecipe(images=500, shifts=16)
     trace: TraceKind = "bins"
     protocols: tuple[Protocol, ...] = ("online",)
@@ -183,7 +270,7 @@ class StreamRecipe(Strict):
     def applied(self, base: Recipe) -> Recipe:
         """The experiment on the data set of a recipe."""
         methods = {**base.methods, **base.stream_methods}
-        own = {name: getattr(self, name) for name in type(self).model_fields if name not in ("on", "seeds")}
+        own = {name: value for name, value in self if name not in ("on", "seeds")}
         rehearsed = {
             label: entry.model_copy(update={"rehearsed": entry.rehearsed is not False})
             for label, entry in methods.items()
@@ -203,7 +290,8 @@ def _corrupted(data: str) -> str:
 
 def list_recipes() -> list[str]:
     """Names of the recipes that come with equipoise."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in _shipped() if entry.name.endswith(".yaml"))
+    shipped = (entry.name for entry in files(_SHIPPED).iterdir())
+    return sorted(name.removesuffix(".yaml") for name in shipped if name.endswith(".yaml"))
 
 
 def recipe_text(name: str) -> str:
@@ -218,7 +306,7 @@ def recipe_text(name: str) -> str:
         raise RecipeError(
             f"no recipe {name!r}; there are {', '.join(list_recipes())}, or give the path of a .yaml file"
         )
-    return files("equipoise.research.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    return files(_SHIPPED).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def load_recipe(name: str, on: str | None = None) -> Recipe:
@@ -253,10 +341,6 @@ def _content(name: str) -> dict[str, Any]:
         raise RecipeError(f"{name}: expected a mapping with data, training, …, got {type(content).__name__}")
     # YAML 1.1 reads the key `on` as true.
     return {"on" if key is True else key: value for key, value in content.items()}
-
-
-def _shipped() -> list[Any]:
-    return list(files("equipoise.research.recipes").iterdir())
 
 
 def _picked(kind: str, names: Sequence[str], known: dict[str, _Entry]) -> dict[str, _Entry]:

@@ -12,8 +12,8 @@ from equipoise.errors import RehearsalError, StateError
 from equipoise.factory import make_method
 from equipoise.rehearsal.labelled import FEWEST_SAMPLES
 from equipoise.rehearsal.rehearse import rehearse
-from equipoise.research.experiment.keys import content_key
 from equipoise.research.experiment.plan import ModelPlan, RunPlan
+from equipoise.research.experiment.provenance import content_key
 from equipoise.research.experiment.repeatable import seeded
 from equipoise.research.experiment.schema import Cell
 from equipoise.research.experiment.trained_model import (

@@ -20,8 +20,8 @@ class RehearsalSize(TypedDict):
     shifts: int | None
 
 
-class Cell(TypedDict):
-    """One experiment: all inputs of its result; a hash of them is its key.
+class ModelOnStream(TypedDict):
+    """The model, the stream and the images that a result is of.
 
     Attributes:
         data: the data set's name.
@@ -29,6 +29,33 @@ class Cell(TypedDict):
         target: the unseen domain.
         tier: the strength of the shift, where the data set has several strengths.
         seed: of the training and of the order of the stream.
+        limit: the most images of each part of the data set, or None.
+        epochs: of the source training.
+        input_size: the side that images are resized to inside the model, or None for that of the data set.
+        order: the kind of the stream, as "shuffled" or "continual".
+        order_options: of that kind of stream, defaults included, where it has any.
+        domain_images: the most images of each domain of the stream, where that is not `limit`.
+        origin: of the images: "official", or "made" here (corruptions, with a procedural frost).
+    """
+
+    data: str
+    backbone: str
+    target: str
+    tier: int | None
+    seed: int
+    limit: int | None
+    epochs: int
+    input_size: int | None
+    order: str
+    order_options: NotRequired[dict[str, Any]]
+    domain_images: NotRequired[int]
+    origin: str
+
+
+class Cell(ModelOnStream):
+    """One experiment: all inputs of its result; a hash of them is its key.
+
+    Attributes:
         label: the recipe's name for the method with these options ("dec", "dec-released").
         method: the method's name in the registry.
         code: a hash of the source files that the method's answers depend on.
@@ -38,23 +65,11 @@ class Cell(TypedDict):
             temperature that is best on the source.
         protocol: the answers that are scored.
         batch_size: of the stream.
-        order: the kind of the stream, as "shuffled" or "continual".
-        origin: of the images: "official", or "made" here (corruptions, with a procedural frost).
-        limit: the most images of each part of the data set, or None.
-        epochs: of the source training.
-        input_size: the side that images are resized to inside the model, or None for that of the data set.
         model: the key of the trained model: a hash of its recipe, its weights before training and its data.
         stream: a hash of the images of the stream.
         rehearsal: the size of the rehearsal, where the tempering is "rehearsed".
-        order_options: of that kind of stream, defaults included, where it has any.
-        domain_images: the most images of each domain of the stream, where that is not `limit`.
     """
 
-    data: str
-    backbone: str
-    target: str
-    tier: int | None
-    seed: int
     label: str
     method: str
     code: str
@@ -62,16 +77,9 @@ class Cell(TypedDict):
     tempering: str
     protocol: Protocol
     batch_size: int
-    order: str
-    origin: str
-    limit: int | None
-    epochs: int
-    input_size: int | None
     model: str
     stream: str
     rehearsal: NotRequired[RehearsalSize]
-    order_options: NotRequired[dict[str, Any]]
-    domain_images: NotRequired[int]
 
 
 class CellScores(TypedDict):
@@ -215,7 +223,7 @@ class CellResult(TypedDict):
     made: Provenance
 
 
-class StreamSummary(TypedDict):
+class StreamSummary(ModelOnStream):
     """Logit norms and temperatures of the source model on a stream, before any adaptation.
 
     `norms` and `taus` are quantiles of ‖z‖₂ and of tau at `levels`; `tau_counts` a histogram of tau between
@@ -224,18 +232,6 @@ class StreamSummary(TypedDict):
     """
 
     key: str
-    data: str
-    backbone: str
-    target: str
-    tier: int | None
-    seed: int
-    limit: int | None
-    epochs: int
-    input_size: int | None
-    order: str
-    order_options: NotRequired[dict[str, Any]]
-    domain_images: NotRequired[int]
-    origin: str
     t_min: float
     t_max: float
     h0: float

@@ -10,10 +10,11 @@ from typing import Any
 
 from equipoise.errors import StateError
 from equipoise.files import whole_file
-from equipoise.research.experiment.keys import content_key
+from equipoise.research.experiment.provenance import content_key
 from equipoise.research.experiment.schema import Cell, CellResult, StreamSummary
 
-RESULTS, STREAMS = "results.jsonl", "streams.jsonl"
+RESULTS, STREAMS, MODELS, CACHE = "results.jsonl", "streams.jsonl", "models", "cache"
+"""The files and folders of a run."""
 
 
 class Store:

@@ -1,27 +1,27 @@
 """Run a recipe: read the data, train the models, adapt them by every method, and store each cell once."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from equipoise.errors import DataError, RecipeError
 from equipoise.research.data import Cache, DataSet, Reader, Shift, Stored, open_data_set
 from equipoise.research.experiment.adapting import failed, run_cells
 from equipoise.research.experiment.modules import load_modules
-from equipoise.research.experiment.plan import ModelPlan, RunPlan, make_plan
+from equipoise.research.experiment.plan import ModelPlan, RunPlan, joined_shifts, make_plan
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.recipe import Recipe
 from equipoise.research.experiment.rehearsals import rehearsal_path, store_rehearsal
-from equipoise.research.experiment.schema import REHEARSED, CellResult, StreamSummary
-from equipoise.research.experiment.store import Store
-from equipoise.research.experiment.stream_plan import joined_shifts
+from equipoise.research.experiment.schema import CellResult, StreamSummary
+from equipoise.research.experiment.store import CACHE, MODELS, Store
 from equipoise.research.experiment.training import train_source_model
 from equipoise.research.experiment.workers import Workers, no_memory_kept
 from equipoise.research.models.backbones import SMALL_CNN, InitialWeights, check_backbone
 
-MODELS, CACHE = "models", "cache"
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def run_recipe(
         store.forget_failures(total)
         progress.cells(len(before), len(total))
         missing = [run for run in (run.without(before) for run in runs) if run.cells]
-        failures = _work(missing, store, workers, out / MODELS, recipe.modules, progress)
+        failures = _Sweep(store, workers, recipe.modules, progress).work(missing)
     return SweepSummary(len(total), len(before), failures, of_other_code)
 
 
@@ -163,97 +163,88 @@ def _read_parts(
     return stored
 
 
-def _work(
-    runs: Sequence[RunPlan],
-    store: Store,
-    workers: Workers,
-    models: Path,
-    modules: Sequence[str],
-    progress: RunProgress,
-) -> int:
-    """Train as many models as there are workers, rehearse, do their runs, and go on with the next models."""
-    by_model: dict[ModelPlan, list[RunPlan]] = {}
-    for run in runs:
-        by_model.setdefault(run.model, []).append(run)
-    failures = 0
-    for group in _groups(list(by_model), workers.count):
-        untrained = _train(group, workers, models, progress)
-        for model, error in untrained.items():
-            for run in by_model[model]:
-                failures += _keep(store, progress, None, failed(run, error))
-        trained = [run for model in group if model not in untrained for run in by_model[model]]
-        _rehearse(trained, group, workers, models, modules, progress)
-        tasks = _with_summaries(trained, store.streams)
-        progress.stage(f"adapting {_named(group)}", len(tasks))
-        finished = workers.run(partial(_adapt_task, tuple(modules), models), tasks)
-        for done, ((run, _), result) in enumerate(finished, 1):
-            progress.step(done, len(tasks))
+@dataclass(frozen=True)
+class _Sweep:
+    """A sweep at work: the folder of its results, its workers, and what each of its tasks needs."""
+
+    store: Store
+    workers: Workers
+    modules: tuple[str, ...]
+    progress: RunProgress
+
+    @property
+    def models(self) -> Path:
+        return self.store.folder / MODELS
+
+    def work(self, runs: Iterable[RunPlan]) -> int:
+        """Train as many models as there are workers, rehearse, do their runs, go on with the next models.
+
+        Returns the number of failed cells.
+        """
+        by_model: dict[ModelPlan, list[RunPlan]] = {}
+        for run in runs:
+            by_model.setdefault(run.model, []).append(run)
+        failures, models, size = 0, list(by_model), self.workers.count
+        for group in (models[at : at + size] for at in range(0, len(models), size)):
+            named = "; ".join(model.name for model in group) if len(group) <= 2 else f"{len(group)} models"
+            untrained = self._train(group, named)
+            for model, error in untrained.items():
+                for run in by_model[model]:
+                    failures += self._keep(None, failed(run, error))
+            trained = [run for model in group if model not in untrained for run in by_model[model]]
+            self._rehearse(trained, named)
+            tasks = _with_summaries(trained, self.store.streams)
+            task = partial(_adapt_task, self.modules, self.models)
+            for (run, _), result in self._each(f"adapting {named}", task, tasks):
+                stored = (None, failed(run, result)) if isinstance(result, Exception) else result
+                failures += self._keep(*stored)
+        return failures
+
+    def _each(
+        self, stage: str, function: Callable[[_Task], _Result], tasks: Sequence[_Task]
+    ) -> Iterator[tuple[_Task, _Result | Exception]]:
+        """Each task with its result, as workers finish them."""
+        self.progress.stage(stage, len(tasks))
+        for done, finished in enumerate(self.workers.run(function, tasks), 1):
+            self.progress.step(done, len(tasks))
+            yield finished
+
+    def _train(self, models: Sequence[ModelPlan], named: str) -> Mapping[ModelPlan, Exception]:
+        """Train the models that have no file yet; returns the errors of those that failed."""
+        wrong: dict[ModelPlan, Exception] = {}
+        for model, result in self._each(f"training {named}", partial(_train_task, self.models), models):
             if isinstance(result, Exception):
-                failures += _keep(store, progress, None, failed(run, result))
-                continue
-            failures += _keep(store, progress, *result)
-    return failures
+                wrong[model] = result
+            elif result:
+                self.progress.say(result)
+        return wrong
 
+    def _rehearse(self, runs: Iterable[RunPlan], named: str) -> None:
+        """Make each rehearsal that these runs ask for once, before several runs would make the same.
 
-def _keep(
-    store: Store, progress: RunProgress, stream: StreamSummary | None, results: Sequence[CellResult]
-) -> int:
-    """Store the results of a run, print the first failure, and count the failures."""
-    store.add(stream, results)
-    progress.made(len(results))
-    wrong = [result for result in results if result["status"] == "failed"]
-    if wrong:
-        cell = wrong[0]["cell"]
-        place = "/".join(str(cell[k]) for k in ("backbone", "target", "tier", "label") if cell[k] is not None)
-        progress.say(f"failed: {place}, seed {cell['seed']}: {wrong[0]['error']}")
-    return len(wrong)
+        A rehearsal that fails here fails again in its runs, which then have the error in their results.
+        """
+        asking: dict[Path, RunPlan] = {}
+        for run in (each.rehearsed() for each in runs):
+            if run.cells:
+                asking.setdefault(rehearsal_path(self.models, run.any_cell), run)
+        if asking:
+            task = partial(_rehearse_task, self.modules, self.models)
+            for _, remark in self._each(f"rehearsing {named}", task, list(asking.values())):
+                if remark and not isinstance(remark, Exception):
+                    self.progress.say(remark)
 
-
-def _train(
-    models: Sequence[ModelPlan], workers: Workers, folder: Path, progress: RunProgress
-) -> Mapping[ModelPlan, Exception]:
-    """Train the models that have no file yet; returns the errors of those that failed."""
-    progress.stage(f"training {_named(models)}", len(models))
-    wrong: dict[ModelPlan, Exception] = {}
-    for done, (model, result) in enumerate(workers.run(partial(_train_task, folder), models), 1):
-        if isinstance(result, Exception):
-            wrong[model] = result
-        else:
-            _say(progress, result)
-        progress.step(done, len(models))
-    return wrong
-
-
-def _rehearse(
-    runs: Sequence[RunPlan],
-    group: Sequence[ModelPlan],
-    workers: Workers,
-    models: Path,
-    modules: Sequence[str],
-    progress: RunProgress,
-) -> None:
-    """Make each rehearsal that these runs ask for once, before several runs would make the same.
-
-    A rehearsal that fails here fails again in its runs, which then have the error in their results.
-    """
-    asking: dict[Path, RunPlan] = {}
-    for run in runs:
-        rehearsed = run.without(key for key, cell in run.cells.items() if cell["tempering"] != REHEARSED)
-        if rehearsed.cells:
-            asking.setdefault(rehearsal_path(models, rehearsed.any_cell), rehearsed)
-    if not asking:
-        return
-    progress.stage(f"rehearsing {_named(group)}", len(asking))
-    finished = workers.run(partial(_rehearse_task, tuple(modules), models), list(asking.values()))
-    for done, (_, remark) in enumerate(finished, 1):
-        if not isinstance(remark, Exception):
-            _say(progress, remark)
-        progress.step(done, len(asking))
-
-
-def _say(progress: RunProgress, remark: str) -> None:
-    if remark:
-        progress.say(remark)
+    def _keep(self, stream: StreamSummary | None, results: Sequence[CellResult]) -> int:
+        """Store the results of a run, print the first failure, and count the failures."""
+        self.store.add(stream, results)
+        self.progress.made(len(results))
+        wrong = [result for result in results if result["status"] == "failed"]
+        if wrong:
+            cell = wrong[0]["cell"]
+            place = (cell["backbone"], cell["target"], cell["tier"], cell["label"])
+            path = "/".join(str(each) for each in place if each is not None)
+            self.progress.say(f"failed: {path}, seed {cell['seed']}: {wrong[0]['error']}")
+        return len(wrong)
 
 
 def _train_task(folder: Path, plan: ModelPlan) -> str:
@@ -283,11 +274,3 @@ def _with_summaries(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple
         tasks.append((run, first))
         seen.update([run.stream_key] * first)
     return tasks
-
-
-def _named(models: Sequence[ModelPlan]) -> str:
-    return "; ".join(model.name for model in models) if len(models) <= 2 else f"{len(models)} models"
-
-
-def _groups(models: Sequence[ModelPlan], size: int) -> list[Sequence[ModelPlan]]:
-    return [models[at : at + size] for at in range(0, len(models), size)]

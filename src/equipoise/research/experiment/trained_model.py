@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
@@ -19,15 +20,21 @@ from equipoise.network.modules import fingerprint
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.research.data.cache import read_stored
 from equipoise.research.data.images import Images
-from equipoise.research.experiment.held_out import split
 from equipoise.research.experiment.plan import ModelPlan
 from equipoise.research.experiment.repeatable import seeded
-from equipoise.research.experiment.step import on_device
+from equipoise.research.experiment.store import MODELS
 from equipoise.research.models import create_backbone
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _KIND, _VERSION = "equipoise source model", 2
 _MODEL = "model."
+COLUMNS = ("file", "backbone", "data", "trained_on", "targets", "seed", "epochs")
+"""Of `models_table`."""
 MEASURE_BATCH = 200
+ONE_IN = 10
+"""One image in so many is held out."""
 FISHER_IMAGES, FISHER_BATCH = 2000, 64
 """As EATA's authors measure it."""
 FIXED_IMAGES = 10_000
@@ -95,6 +102,50 @@ def model_path(folder: Path, key: str) -> Path:
 def pick_device() -> torch.device:
     """The first GPU that this process may use, or the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def layout(device: torch.device) -> torch.memory_format:
+    """The memory format of images and kernels: on a GPU convolutions are faster with channels last."""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+
+def on_device(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model there, with the weights of its convolutions in the order that is fastest there."""
+    model.to(device)
+    for parameter in model.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=layout(device))
+    return model
+
+
+class Split(NamedTuple):
+    """Rows of the source images, each in ascending order.
+
+    Attributes:
+        trained: the rows for training.
+        held_out: the rows that the model is not trained on.
+    """
+
+    trained: Tensor
+    held_out: Tensor
+
+
+def split(labels: Tensor, seed: int) -> Split:
+    """Hold one image in ten out, by class: of n images of a class n/10, rounded up or down.
+
+    The images are shuffled, sorted by class, and every tenth of them is taken, from a random one of the first
+    ten on, so that the number in all is right however small the classes are. A class of one image keeps it
+    for training. The seed alone decides.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    mixed = torch.randperm(len(labels), generator=draw)
+    by_class = mixed[labels[mixed].argsort(stable=True)]
+    taken = by_class[int(torch.randint(ONE_IN, (), generator=draw)) :: ONE_IN]
+    aside = torch.zeros(len(labels), dtype=torch.bool)
+    if len(taken):
+        aside[taken] = labels.bincount()[labels[taken]] > 1
+    rows = torch.arange(len(labels))
+    return Split(rows[~aside], rows[aside])
 
 
 def source_images(plan: ModelPlan) -> Images:
@@ -236,3 +287,35 @@ def read_source_model(path: Path, device: torch.device) -> TrainedModel:
     trained = load_source_model(path, device)
     on_device(trained.model, device)
     return trained
+
+
+def models_table(out: str | os.PathLike[str]) -> "pd.DataFrame":
+    """A row for each trained model of a run, with the file that `load_source_model` takes.
+
+    Args:
+        out: the folder that `equipoise run --out` was given.
+    """
+    import pandas as pd  # workers, which read models too, do without
+
+    described = ((path, _described(path)) for path in (Path(out) / MODELS).glob("*.safetensors"))
+    rows = [
+        {
+            **vars(info),
+            "file": str(path),
+            "trained_on": " + ".join(info.trained_on),
+            "targets": ", ".join(info.targets),
+        }
+        for path, info in described
+        if info is not None
+    ]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    return table.sort_values(["data", "backbone", "trained_on", "seed"], ignore_index=True)
+
+
+def _described(path: Path) -> TrainedModelInfo | None:
+    """The description in a file; None for a rehearsal, an unfinished training or a damaged file."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as opened:
+            return TrainedModelInfo.from_header(dict(opened.metadata() or {}))
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return None

@@ -1,23 +1,27 @@
 """Train a source model by the paper's recipe; the same seed gives the same model, even after a kill."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from equipoise.core.graph import no_waiting
 from equipoise.errors import StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import ModelPlan
-from equipoise.research.experiment.recipe_parts import Training
+from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.repeatable import repeatable, seeded
-from equipoise.research.experiment.step import TrainingStep, on_device
 from equipoise.research.experiment.trained_model import (
+    layout,
     load_source_model,
     model_path,
     new_model,
+    on_device,
     pick_device,
     source_images,
     write_source_model,
@@ -25,6 +29,8 @@ from equipoise.research.experiment.trained_model import (
 
 _KIND, _VERSION = "equipoise unfinished training", 1
 _MODEL, _OPTIMIZER = "model.", "optimizer."
+WARM_UP = 3
+"""Steps before a capture, in which the libraries set themselves up; they are undone."""
 
 
 def train_source_model(plan: ModelPlan, folder: Path) -> str:
@@ -121,3 +127,80 @@ def _resume(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path | Non
         state.setdefault(int(index), {})[entry] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return int(text["epochs"])
+
+
+class TrainingStep:
+    """The mean cross-entropy of a batch, its gradient and the optimiser's step, on images that it holds.
+
+    On a GPU the step is in bfloat16, and full batches replay a CUDA graph of it: the same kernels and bits
+    without the time between kernels, which is most of it at these sizes (docs/experiments.md has the ratio).
+    A model that waits for the GPU inside its forward cannot be captured and is trained without.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, images: Images, batch_size: int
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.device = next(model.parameters()).device
+        self.pixels, self.labels = images.pixels.to(self.device), images.labels.to(self.device)
+        self._rows = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
+        self._graph = self._capture() if self.device.type == "cuda" else None
+
+    @property
+    def captured(self) -> bool:
+        """Whether full batches replay a graph."""
+        return self._graph is not None
+
+    def __call__(self, rows: Tensor) -> None:
+        """Learn from the images of these rows, which are on the model's device."""
+        if self._graph is None or len(rows) != len(self._rows):
+            self._plain(rows)
+        else:
+            self._rows.copy_(rows)
+            self._graph.replay()
+
+    def _plain(self, rows: Tensor) -> None:
+        with torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext():
+            pixels = self.pixels[rows].float().contiguous(memory_format=layout(self.device))
+            loss: Tensor = cross_entropy(self.model(pixels), self.labels[rows])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def _capture(self) -> torch.cuda.CUDAGraph | None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with seeded("warm-up"), undone(self.model, self.optimizer):
+            try:
+                with no_waiting(), torch.cuda.stream(side):
+                    for _ in range(WARM_UP):
+                        self._plain(self._rows)
+            except RuntimeError:
+                return (
+                    None  # it waits for the GPU; any other error comes up again in training without a graph
+                )
+            finally:
+                torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._plain(self._rows)
+        return graph
+
+
+@contextmanager
+def undone(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Afterwards both are as before, in the same memory; new state of the optimiser is zero."""
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    states = {
+        (parameter, name): value.clone()
+        for parameter, state in optimizer.state.items()
+        for name, value in state.items()
+    }
+    try:
+        yield
+    finally:
+        model.load_state_dict(tensors)
+        with torch.no_grad():
+            for parameter, state in optimizer.state.items():
+                for name, value in state.items():
+                    value.copy_(states.get((parameter, name), torch.zeros_like(value)))
