@@ -22,6 +22,7 @@ import torch
 
 import equipoise as eq
 from benchmarks.results.models import SEED, arguments, plans, some_images, trained_model
+from equipoise.json_form import from_json
 from equipoise.production.guard.decider import Options, Watch, decide
 from equipoise.production.guard.observation import Observation, answer_pairs
 from equipoise.research.data.images import Images
@@ -114,9 +115,9 @@ def largest(log: Path) -> dict[str, float]:
     watch, found = None, dict.fromkeys(names, 0.0)
     for line in map(json.loads, log.read_text().splitlines()):
         if watch is None:
-            options, watch = Options(**line["options"]), Watch.from_json(line["state"])
+            options, watch = from_json(Options, line["options"]), from_json(Watch, line["state"])
             continue
-        watch, decision = decide(options, watch, Observation.from_json(line["observation"]))
+        watch, decision = decide(options, watch, from_json(Observation, line["observation"]))
         if decision.action != "none":
             break
         runs, tests = watch.runaway, watch.processes

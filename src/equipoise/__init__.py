@@ -20,9 +20,9 @@ from equipoise.tempered import Tempered
 from equipoise.version import __version__
 
 if TYPE_CHECKING:
-    from equipoise.production.guard.events import Event
+    from equipoise.production.guard.decider import Event
     from equipoise.production.guard.guarded import Guarded
-    from equipoise.production.guard.replay import replay
+    from equipoise.production.guard.log import replay
     from equipoise.production.monitor import Monitor
     from equipoise.research import models
 
@@ -60,11 +60,11 @@ __all__ = [
 
 # Public names of the wings, by their module: a wing is imported when one of its names is first used.
 _IN_WINGS = {
-    "Event": "equipoise.production.guard.events",
+    "Event": "equipoise.production.guard.decider",
     "Guarded": "equipoise.production.guard.guarded",
     "Monitor": "equipoise.production.monitor",
     "models": "equipoise.research",
-    "replay": "equipoise.production.guard.replay",
+    "replay": "equipoise.production.guard.log",
 }
 
 # Hidden from type checkers, which would take any misspelled name for one it answers to.

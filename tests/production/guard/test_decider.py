@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.errors import StateError
+from equipoise.json_form import from_json, to_json
 from equipoise.production.guard.decider import (
     REMEMBERED,
     Decision,
@@ -108,7 +108,7 @@ def test_answers_that_differ_far_more_than_rehearsed_lead_to_an_action_within_tw
     assert 30 < batch <= 50
     assert 30 <= decision.calm <= 34
     assert watch.disagreement.limit == 0.3
-    assert Watch.from_json(json.loads(json.dumps(watch.to_json()))) == watch
+    assert from_json(Watch, json.loads(json.dumps(to_json(watch)))) == watch
 
 
 def test_without_a_rehearsed_disagreement_there_is_no_action() -> None:
@@ -131,7 +131,7 @@ def test_weights_beyond_the_rehearsed_reach_are_an_alarm_after_which_the_limit_i
     assert found[0] == (11, "rollback", "runaway")
     assert found[-1] == (33, "reset", "runaway")
     assert watch.runaway.farthest == pytest.approx(0.4)
-    assert Watch.from_json(json.loads(json.dumps(watch.to_json()))) == watch
+    assert from_json(Watch, json.loads(json.dumps(to_json(watch)))) == watch
     assert watch.tests_as(options)
     for other in (None, 0.0, 0.11):
         assert not watch.tests_as(replace(OPTIONS, reach=other))
@@ -194,13 +194,13 @@ def test_the_tests_share_delta() -> None:
 def test_a_watch_survives_json() -> None:
     stream = [Observation(50, 3, ((0, 0, 30), (0, 1, 20)), True, (0.6, 0.5, 0.7), (0.8, 0.7, 0.9))] * 3
     watch, _ = run(Watch.fresh(OPTIONS), [*stream, BROKEN, FINE])
-    assert Watch.from_json(json.loads(json.dumps(watch.to_json()))) == watch
+    assert from_json(Watch, json.loads(json.dumps(to_json(watch)))) == watch
 
 
 @pytest.mark.parametrize("broken", [{}, {"estimates": 3}, {"batch": 1}])
 def test_another_state_is_refused(broken: dict[str, Any]) -> None:
-    with pytest.raises(StateError, match="state of a guard"):
-        Watch.from_json(broken)
+    with pytest.raises(TypeError, match="Watch"):
+        from_json(Watch, broken)
 
 
 def test_labels_of_answers_from_before_the_last_action_do_not_count() -> None:

@@ -6,13 +6,11 @@ the third resets it and holds it until a person releases it. An alarm is the fir
 cool-downs have gone by without another. Time is counted in batches: a clock plays no part.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from equipoise.errors import StateError
 from equipoise.production.guard.eprocess import EProcess
-from equipoise.production.guard.events import REQUEST, Action
 from equipoise.production.guard.observation import Observation
 from equipoise.production.guard.triggers import (
     MOVED_ANSWERS,
@@ -25,6 +23,41 @@ from equipoise.production.guard.triggers import (
     Runaway,
     paired_process,
 )
+
+Action = Literal["hold", "release", "rollback", "reset", "snapshot"]
+"""An action on an adapter.
+
+"hold": answer and learn nothing. "release": learn again. "rollback": go back to a snapshot. "reset": go back
+to the source model. "snapshot": one was taken because a person asked for it.
+"""
+
+REQUEST = "request"
+"""The trigger of an action that a person asked for."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An action on an adapter, and its cause.
+
+    Attributes:
+        time: seconds since 1970, for the reader alone: no decision depends on a clock.
+        batch: the number of the batch after which it happened; 0 before the first.
+        action: "hold", "release", "rollback", "reset" or "snapshot".
+        trigger: "estimates", "labels", "collapse", "disagreement", "below source" or "runaway";
+            "cool-down" where a hold ends; "request" where a person asked for it.
+        reason: the cause in words.
+    """
+
+    time: float
+    batch: int
+    action: Action
+    trigger: str
+    reason: str
+
+    def __str__(self) -> str:
+        """The event in a line."""
+        return f"batch {self.batch}: {self.action} ({self.trigger}): {self.reason}"
+
 
 REMEMBERED = 10
 """Cool-downs after which an alarm is forgotten."""
@@ -89,6 +122,18 @@ class Decision:
     def to_json(self) -> dict[str, Any] | None:
         """A dict of plain numbers and text; None where nothing is done."""
         return None if self.action == "none" else asdict(self)
+
+    def event(self, batch: int, *, time: float, action: Action, note: str) -> Event:
+        """The event of the decision once it is carried out.
+
+        Args:
+            batch: the batch after which it was made.
+            time: of the action.
+            action: the action in the end: "reset" where there was no snapshot for a "rollback".
+            note: the particulars, in words.
+        """
+        reason = "; ".join(filter(None, (self.reason, note)))
+        return Event(time, batch, action, self.trigger, reason)
 
 
 NOTHING = Decision()
@@ -158,46 +203,18 @@ class Watch:
 
     def tests_as(self, options: Options) -> bool:
         """Whether its triggers are those of some options."""
-        fresh = Watch.fresh(options)
-        mine, theirs = (
-            [
-                watch.below.tolerance,
-                watch.disagreement.limit,
-                watch.disagreement.familiar,
-                watch.runaway.farthest,
-                *((p.epsilon, p.delta, p.half_life) for p in watch.processes.values()),
-            ]
-            for watch in (self, fresh)
-        )
-        return mine == theirs
+        return self._tested == Watch.fresh(options)._tested
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain numbers."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Watch":
-        """The inverse of `to_json`; StateError where something is missing or of another kind."""
-        try:
-            made = dict(values)
-            estimates, labels, collapse, disagreement = (
-                EProcess(**made[name]["process"])
-                for name in ("estimates", "labels", "collapse", "disagreement")
-            )
-            window = tuple((int(a), int(b), float(n)) for a, b, n in made["collapse"]["window"])
-            made |= {
-                "estimates": Estimates(estimates),
-                "labels": Labels(labels),
-                "collapse": Collapse(collapse, window),
-                "disagreement": Disagreement(
-                    disagreement, made["disagreement"]["limit"], made["disagreement"].get("familiar")
-                ),
-                "below": BelowSource(**made["below"]),
-                "runaway": Runaway(**made["runaway"]),
-            }
-            return cls(**made)
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"expected the state of a guard, got another: {error!r}") from error
+    @property
+    def _tested(self) -> list[Any]:
+        """The parameters of its triggers."""
+        return [
+            self.below.tolerance,
+            self.disagreement.limit,
+            self.disagreement.familiar,
+            self.runaway.farthest,
+            *((process.epsilon, process.delta, process.half_life) for process in self.processes.values()),
+        ]
 
 
 def decide(options: Options, watch: Watch, seen: Observation) -> tuple[Watch, Decision]:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,14 +17,21 @@ from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
 from equipoise.errors import BatchError, OptionError, StateError
 from equipoise.functional import entropy
+from equipoise.json_form import from_json, to_json
 from equipoise.options import integer, number
-from equipoise.production.guard.decider import Decision, Options, Watch, decide, request, take_labels
-from equipoise.production.guard.events import Action, Event
+from equipoise.production.guard.decider import (
+    Action,
+    Decision,
+    Event,
+    Options,
+    Watch,
+    decide,
+    request,
+    take_labels,
+)
 from equipoise.production.guard.log import Log
 from equipoise.production.guard.observation import label_counts, observe
-from equipoise.production.guard.replay import event_of
 from equipoise.production.guard.snapshots import Snapshots
-from equipoise.production.guard.status import status_text
 
 EVENTS = 1000
 """The events that are remembered; the log has all."""
@@ -108,7 +115,7 @@ class Guarded:
         seen = observe(self._adapter, logits.detach(), theirs, step, learned=learns)
         self._watch, decision = decide(self._options, self._watch, seen)
         self._last = replace(step, source_logits=theirs)
-        self._do(decision, {"observation": seen.to_json()})
+        self._do(decision, {"observation": to_json(seen)})
         if decision.action in ("rollback", "reset"):
             logits = self._adapter.predict(*args, **kwargs)
             self._last = replace(
@@ -231,7 +238,7 @@ class Guarded:
         if decision.action != "none":
             action, note = (decision.action, note) if note is not None else self._carried_out(decision)
             done: dict[str, Any] = {"time": time.time(), "action": action, "note": note}
-            self._events.append(event_of(decision, self._watch.batch, **done))
+            self._events.append(decision.event(self._watch.batch, **done))
             values["done"] = done
         if self._log is not None:
             self._log.write(values)
@@ -299,8 +306,24 @@ class Guarded:
     @one_at_a_time
     def status(self) -> str:
         """The state of the guard in a few lines of text."""
-        troubles = [self._snapshots.trouble, "" if self._log is None else self._log.trouble]
-        return status_text(self._watch, self.snapshots, self._events, troubles)
+        watch, names = self._watch, self.snapshots
+        if not watch.held:
+            mode = "learning"
+        elif watch.until is None:
+            mode = f"held until `release`: {watch.held}"
+        else:
+            mode = f"held until batch {watch.until}: {watch.held}"
+        evidence = ", ".join(f"{name} {max(p.evidence, 0.0):.0%}" for name, p in watch.processes.items())
+        lines = [
+            f"batch {watch.batch}: {mode}",
+            f"evidence against the adapted model, of what an alarm takes: {evidence}",
+            f"{len(names)} snapshot{'' if len(names) == 1 else 's'}"
+            + (f", the newest {names[-1]}" if names else ""),
+            f"last action: {self._events[-1]}" if self._events else "",
+            self._snapshots.trouble,
+            "" if self._log is None else self._log.trouble,
+        ]
+        return "\n".join(filter(None, lines))
 
     # ------------------------------------------------------------------ state
 
@@ -308,8 +331,8 @@ class Guarded:
     def state(self) -> dict[str, Any]:
         """The guard's own state, for JSON; that of the adapter is `adapter.state_dict()`."""
         return {
-            "watch": self._watch.to_json(),
-            "events": [asdict(event) for event in self._events],
+            "watch": to_json(self._watch),
+            "events": to_json(list(self._events)),
             "snapshots": list(self._snapshots.own),
         }
 
@@ -321,11 +344,11 @@ class Guarded:
         Snapshots taken after a later batch than that of the state are dropped: a rollback goes back only.
         """
         try:
-            watch, events = state["watch"], [Event(**event) for event in state["events"]]
+            loaded = from_json(Watch, state["watch"])
+            events = [from_json(Event, event) for event in state["events"]]
             names = [str(name) for name in state["snapshots"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"expected the state of a guard, got another: {error!r}") from error
-        loaded = Watch.from_json(watch)
         if not loaded.tests_as(self._options):
             own = f"tolerance {self._options.tolerance:g} and delta {self._options.delta:g}"
             raise StateError(
@@ -349,4 +372,4 @@ class Guarded:
 
     def _begin_log(self) -> None:
         if self._log is not None:
-            self._log.begin(asdict(self._options), self._watch.to_json())
+            self._log.begin(to_json(self._options), to_json(self._watch))

@@ -1,4 +1,4 @@
-"""The log of a guarded stream: JSON lines, one a batch, each bound to the one before by a hash."""
+"""The log of a guarded stream, JSON lines bound to each other by hashes, and its decisions again."""
 
 import hashlib
 import json
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import OptionError, StateError
+from equipoise.json_form import from_json
+from equipoise.production.guard.decider import Decision, Event, Options, Watch, decide, request, take_labels
+from equipoise.production.guard.observation import Observation
 from equipoise.version import __version__
 
 _KIND, _VERSION = "equipoise guard log", 3
@@ -101,3 +104,56 @@ def read_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             raise StateError(f"line {number}: expected version {_VERSION} of a log, got {values['version']}")
         last = str(check)
         yield values
+
+
+def replay(log: str | os.PathLike[str] | Iterable[str]) -> list[Event]:
+    """The events of a guarded stream, decided again from the numbers in its log.
+
+    Args:
+        log: the path of a log that `Guarded` wrote, or its lines.
+
+    Returns:
+        The events, as `Guarded.events` had them.
+
+    Raises:
+        StateError: a line is damaged, was changed or is missing before another one, or a decision is not the
+            one that was made. That lines are missing at the end cannot be known.
+    """
+    if isinstance(log, str | os.PathLike):
+        try:
+            with Path(log).open(encoding="utf-8", newline="\n") as lines:
+                return _replayed(lines)
+        except UnicodeDecodeError as error:
+            raise StateError(f"{log}: expected a log of a guard, got a file that is no text") from error
+    return _replayed(log)
+
+
+def _replayed(lines: Iterable[str]) -> list[Event]:
+    options, watch, events = Options(), Watch.fresh(Options()), list[Event]()
+    for values in read_lines(lines):
+        try:
+            if "options" in values:
+                options = from_json(Options, values["options"])
+                watch = from_json(Watch, values["state"])
+                continue
+            watch, decision = _decided(options, watch, values)
+            events += _events(values, watch.batch, decision)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"the log has a line that cannot be replayed: {error!r}") from error
+    return events
+
+
+def _decided(options: Options, watch: Watch, values: Mapping[str, Any]) -> tuple[Watch, Decision]:
+    if "observation" in values:
+        return decide(options, watch, from_json(Observation, values["observation"]))
+    if "labels" in values:
+        return take_labels(options, watch, values["labels"], values["batch"])
+    return request(options, watch, values["request"], values["reason"], values["weights"])
+
+
+def _events(values: Mapping[str, Any], batch: int, decision: Decision) -> list[Event]:
+    """The event of a line, if it has one; StateError if another decision was made."""
+    made, again = values.get("decision"), decision.to_json()
+    if made != again:
+        raise StateError(f"batch {batch}: expected the decision {again}, the log has {made}")
+    return [decision.event(batch, **values["done"])] if again else []

@@ -1,9 +1,7 @@
 """The numbers that the triggers are fed with, one record a batch: everything that decisions depend on."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,19 +42,6 @@ class Observation:
     finite: bool = True
     weights: float = 0.0
     statistics: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict of plain numbers."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Observation":
-        """The inverse of `to_json`; TypeError where the names are others."""
-        made = dict(values)
-        made["pairs"] = tuple((int(a), int(b), int(n)) for a, b, n in made["pairs"])
-        for name in ("accuracy", "source_accuracy"):
-            made[name] = None if made[name] is None else tuple(made[name])
-        return cls(**made)
 
 
 def observe(

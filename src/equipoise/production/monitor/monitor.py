@@ -3,7 +3,8 @@
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -12,23 +13,57 @@ from torch import Tensor
 from equipoise.adapter import Adapter
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
-from equipoise.errors import ForgottenRequestError, OptionError
-from equipoise.production.monitor.drift import total_variation
-from equipoise.production.monitor.events import Acted, events_after
-from equipoise.production.monitor.frame import samples_frame
-from equipoise.production.monitor.history import History
-from equipoise.production.monitor.labels import Requests, checked_labels, votes
-from equipoise.production.monitor.samples import UNKNOWN, RecentSamples, Rows, row_type, rows_of
-from equipoise.production.monitor.state import loaded, saved
-from equipoise.production.monitor.sums import Sums, gauges_of, summed
-from equipoise.production.monitor.truth import labelled, nothing, truth_gauges, truth_of
-from equipoise.production.monitor.writers.protocol import Writer, Writers
+from equipoise.errors import ForgottenRequestError, OptionError, StateError
+from equipoise.production.monitor.gauges import (
+    ROW_COLUMNS,
+    History,
+    Sums,
+    Truth,
+    gauges_of,
+    labelled,
+    nothing,
+    summed,
+    total_variation,
+    truth_gauges,
+    truth_of,
+)
+from equipoise.production.monitor.samples import (
+    UNKNOWN,
+    RecentSamples,
+    Requests,
+    Rows,
+    checked_labels,
+    row_type,
+    rows_of,
+    samples_frame,
+    votes,
+)
+from equipoise.production.monitor.writers import Writer, Writers
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_VERSION = 1
+_TRUTH = ("truth.bins", "truth.surprise", "truth.estimate")
+
 WRITES_A_WINDOW = 10
 """Gauges are written once for each tenth of a window: two in a row share nine tenths of their samples."""
+
+
+class Acted(Protocol):
+    """An event of a guard, as far as a monitor reads it."""
+
+    @property
+    def action(self) -> str:
+        """The name of the action."""
+
+
+_Event = TypeVar("_Event")
+
+
+def events_after(events: Sequence[_Event], last: _Event | None) -> list[_Event]:
+    """The events that follow the `last` one, oldest first; all of them where it is not among them."""
+    return list(takewhile(lambda event: event != last, reversed(events)))[::-1]
 
 
 class Monitor:
@@ -334,14 +369,87 @@ class Monitor:
     @one_at_a_time
     def state(self) -> dict[str, Any]:
         """Everything the monitor knows: {"numbers": plain JSON, "tensors": tensors by name}."""
-        return saved(self)
+        recent, late = self._recent, self._labelled_late
+        numbers = {
+            **self._options,
+            "classes": len(self._totals.histogram),
+            "first": 0 if recent is None else recent.first,
+            "requests": self._requests.listed(),
+            "totals": self._totals.to_json(),
+            "reference": self._reference.to_json(),
+            "events": dict(self._events),
+            "recent_events": list(self._recent_events),
+            "statistics_shift": self._statistics_shift,
+            "batches": self._batches,
+            "written": self._written,
+        }
+        tensors = {name: getattr(self._forgotten_truth, name.removeprefix("truth.")) for name in _TRUTH}
+        if recent is not None:
+            tensors |= _columns("rows.", recent.rows)
+            tensors["history"] = torch.from_numpy(self._history.table())
+        if late is not None:
+            tensors |= _columns("late.", late.rows)
+        return {"numbers": numbers, "tensors": tensors}
+
+    @property
+    def _options(self) -> dict[str, int]:
+        """The numbers that a state must share with the monitor that loads it."""
+        return {"version": _VERSION, "window": self.window, "keep": self.keep}
 
     @one_at_a_time
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over a `state`; StateError, and nothing has changed, where it is not one of such a monitor."""
-        loaded(self, state)
+        try:
+            numbers, tensors = state["numbers"], state["tensors"]
+            options = {name: numbers[name] for name in self._options}
+            if options != self._options:
+                raise StateError(f"expected the state of a monitor with {self._options}, got {options}")
+            recent, late, history = None, None, History()
+            if classes := numbers["classes"]:
+                recent = RecentSamples(self.keep, _table("rows.", tensors, classes), int(numbers["first"]))
+                table = tensors["history"].numpy().reshape(-1, len(ROW_COLUMNS) + classes)
+                history = History(table.copy())
+            if "late.logits" in tensors:
+                classes = tensors["late.logits"].shape[1]
+                late = RecentSamples(self.window, _table("late.", tensors, classes))
+            requests = Requests([(name, first, count) for name, first, count in numbers["requests"]])
+            totals, reference = (Sums.from_json(numbers[name]) for name in ("totals", "reference"))
+            truth, events = _truth(tensors), Counter[str](numbers["events"])
+            recent_events = deque((int(at), action) for at, action in numbers["recent_events"])
+            shift = numbers["statistics_shift"]
+            batches, written = int(numbers["batches"]), int(numbers["written"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, StateError):
+                raise
+            raise StateError(f"not the state of a monitor: {error!r}") from error
+        self._recent, self._labelled_late, self._history, self._requests = recent, late, history, requests
+        self._totals, self._reference, self._forgotten_truth = totals, reference, truth
+        self._events, self._recent_events, self._statistics_shift = events, recent_events, shift
+        self._batches, self._written = batches, written
         self._fresh_events()
 
     def close(self) -> None:
         """Close the writers."""
         self._writers.close()
+
+
+def _columns(prefix: str, rows: Rows) -> dict[str, Tensor]:
+    """The fields of rows as tensors, copied."""
+    return {f"{prefix}{name}": torch.from_numpy(rows[name].copy()) for name in rows.dtype.names or ()}
+
+
+def _table(prefix: str, tensors: Mapping[str, Tensor], classes: int) -> Rows:
+    """The inverse of `_columns`."""
+    kind = row_type(classes)
+    rows = np.zeros(len(tensors[f"{prefix}time"]), kind)
+    for name in kind.names or ():
+        rows[name] = tensors[f"{prefix}{name}"].numpy()
+    return rows
+
+
+def _truth(tensors: Mapping[str, Tensor]) -> Truth:
+    truth = Truth(*(tensors[name].clone() for name in _TRUTH))
+    for name, like in vars(nothing()).items():
+        if getattr(truth, name).shape != like.shape:
+            raise ValueError(f"truth.{name}: expected the shape {tuple(like.shape)}")
+    return truth

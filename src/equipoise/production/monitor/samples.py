@@ -1,6 +1,7 @@
-"""The last samples of a stream: one row each in a structured array, bounded in number."""
+"""The last samples of a stream, one row each in a structured array, and the labels that come late."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.core.record import Step
-from equipoise.errors import BatchError, BatchTypeError
+from equipoise.errors import BatchError, BatchTypeError, MissingExtraError, OptionError
 
 Rows = NDArray[Any]
 """A structured array of `row_type`."""
@@ -140,3 +141,102 @@ class RecentSamples:
             self._block = np.zeros(size, held.dtype)
         self._block[: len(held)] = held
         self._start, self._end = 0, len(held)
+
+
+class Requests:
+    """The rows of each request that labels may still come for."""
+
+    def __init__(self, ranges: Sequence[tuple[str, int, int]] = ()) -> None:
+        self._ranges = {name: (first, rows) for name, first, rows in ranges}
+
+    def add(self, name: str, first: int, rows: int) -> None:
+        """Remember a request by the number of its first row; one of the same name is forgotten."""
+        self._ranges.pop(name, None)
+        self._ranges[name] = (first, rows)
+
+    def forget_before(self, first: int) -> None:
+        """Forget the requests that have a row before `first`."""
+        while self._ranges and next(iter(self._ranges.values()))[0] < first:
+            self._ranges.pop(next(iter(self._ranges)))
+
+    def get(self, name: str) -> tuple[int, int] | None:
+        """The number of the first row of a request, and how many there are."""
+        return self._ranges.get(name)
+
+    def listed(self) -> list[tuple[str, int, int]]:
+        """All of them, oldest first."""
+        return [(name, first, rows) for name, (first, rows) in self._ranges.items()]
+
+
+def checked_labels(labels: Any, count: int, classes: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Labels as an array; OptionError unless they are `count` whole numbers below `classes`."""
+    try:
+        target = torch.as_tensor(labels).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"expected labels as whole numbers, got {labels!r}") from error
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise OptionError(f"expected labels as whole numbers, got {target.dtype}")
+    if target.shape != (count,):
+        raise OptionError(f"expected {count} labels, one for each row, got {tuple(target.shape)}")
+    if count and not 0 <= int(target.min()) <= int(target.max()) < classes:
+        raise OptionError(
+            f"expected labels in 0..{classes - 1}, got {int(target.min())}..{int(target.max())}"
+        )
+    return target.numpy().astype(np.int64)
+
+
+def votes(rows: Rows) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Logits that choose the classes of the source model, which alone are remembered; NaN where unknown."""
+    chosen = np.zeros_like(rows["logits"])
+    chosen[np.arange(len(rows)), rows["source"]] = 1
+    chosen[rows["source"] == UNKNOWN] = np.nan
+    return chosen
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def samples_frame(
+    rows: Rows | None, requests: Sequence[tuple[str, int, int]], first: int, stream: str
+) -> "pd.DataFrame":
+    """A frame with a row for each sample; see `Monitor.frame`.
+
+    Args:
+        rows: the samples; None before the first.
+        requests: id, number of the first row and number of rows of each request.
+        first: the number of the first of `rows`.
+        stream: the name of the stream.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingExtraError("frame() needs pandas: pip install 'equipoise[bench]'") from error
+    rows = np.zeros(0, row_type(0)) if rows is None else rows
+    ids = np.full(len(rows), None, dtype=object)
+    for name, start, count in requests:
+        ids[start - first : start - first + count] = name
+
+    shifted = rows["logits"] - rows["logits"].max(1, keepdims=True, initial=-np.inf)
+    weights = np.exp(shifted)
+    probabilities = weights / weights.sum(1, keepdims=True)
+    return pd.DataFrame(
+        {
+            "timestamp": pd.to_datetime(rows["time"], unit="s", utc=True),
+            "stream": stream,
+            "request": ids,
+            "prediction": _nullable(pd, rows["predicted"]),
+            "confidence": rows["confidence"],
+            "entropy": rows["entropy"],
+            "source_prediction": _nullable(pd, rows["source"]),
+            "target": _nullable(pd, rows["label"]),
+            "estimated_accuracy": rows["accuracy"],
+            "temperature": rows["temperature"],
+            **{f"probability_{index}": column for index, column in enumerate(probabilities.T)},
+        }
+    )
+
+
+def _nullable(pd: Any, values: Rows) -> Any:
+    """Classes as whole numbers that may be missing."""
+    return pd.arrays.IntegerArray(values.astype(np.int64), values == UNKNOWN)

@@ -11,7 +11,7 @@ from equipoise.calibration.rehearsal import Estimate
 from equipoise.core.state import Snapshot
 from equipoise.production.guard.guarded import Guarded
 from equipoise.production.monitor import Monitor
-from equipoise.production.monitor.events import events_after
+from equipoise.production.monitor.monitor import events_after
 from equipoise.production.server.interface import GuardEvent, Mode, StreamStatus
 from equipoise.production.server.journal import Journal
 from equipoise.production.server.store import StreamFolder
