@@ -13,9 +13,8 @@ import torch
 import equipoise as eq
 from benchmarks.serving.bare_service import BareService
 from benchmarks.serving.pattern_stream import CLASSES, prepared_model, prepared_source
-from equipoise.production.server.app import create_app
+from equipoise.production.server.app import bound_socket, create_app, serve, url_of
 from equipoise.production.server.interface import ServiceLike
-from equipoise.production.server.server import bound_socket, serve, url_of
 from equipoise.production.server.service import Service
 
 

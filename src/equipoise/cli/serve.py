@@ -123,8 +123,7 @@ def serve_command(
     """
     with plain_errors("Stopped before the server was ready.", extra="serve"):
         from equipoise.cli.serving import Access, Served, serve_model
-        from equipoise.production.server.limits import Limits
-        from equipoise.production.server.routes.limits import DoorLimits
+        from equipoise.production.server.limits import DoorLimits, Limits
 
         serve_model(
             Served(

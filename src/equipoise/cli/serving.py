@@ -6,14 +6,11 @@ from pathlib import Path
 
 from equipoise.cli.rehearse import unit_floats
 from equipoise.errors import OptionError
-from equipoise.production.server.app import create_app
+from equipoise.production.server.app import bound_socket, create_app, is_local, serve, url_of
 from equipoise.production.server.interface import ServiceLike
-from equipoise.production.server.limits import Limits
-from equipoise.production.server.model_factory import Transform, load_factory
-from equipoise.production.server.recipe import ServiceFromFactory
-from equipoise.production.server.routes.limits import DoorLimits
-from equipoise.production.server.routes.tokens import HOW_TO_MAKE, Tokens
-from equipoise.production.server.server import bound_socket, is_local, serve, url_of
+from equipoise.production.server.limits import DoorLimits, Limits
+from equipoise.production.server.model_factory import ServiceFromFactory, Transform, load_factory
+from equipoise.production.server.routes.access import HOW_TO_MAKE, Tokens
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from equipoise.production.server.errors import InputError, StorageError, UnknownStreamError
-from equipoise.production.server.folder_lock import FolderLock
 from equipoise.production.server.interface import LabelsTaken, Mode, Prediction, StreamStatus
+from equipoise.production.server.store import FolderLock
 
 
 class CountingService:

@@ -52,6 +52,13 @@ def same(one: Prediction, other: Prediction) -> bool:
     return equal and all(getattr(one, name) == getattr(other, name) for name in facts)
 
 
+def judged(own: Service) -> float:
+    """The weight of the labels in the guard's test of the stream "a"."""
+    state = own._with("a", lambda _, live: live.guard.state() if live.guard else {})
+    weight: float = state["watch"]["labels"]["process"]["weight"]
+    return weight
+
+
 def probabilities(logits: torch.Tensor) -> np.ndarray[Any, Any]:
     found: np.ndarray[Any, Any] = logits.softmax(1).numpy()
     return found

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from equipoise.production.server.busy_share import SPAN, BusyShare
+from equipoise.production.server.learner import SPAN, BusyShare
 
 
 def test_the_share_is_an_exponential_average_of_work_over_time() -> None:

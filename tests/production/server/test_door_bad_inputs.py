@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from equipoise.production.server.app import create_app
-from equipoise.production.server.routes.limits import DoorLimits
+from equipoise.production.server.limits import DoorLimits
 from tests.production.server.door_client import JSON, NPY, client_of, npy, picture
 from tests.production.server.fake_door_service import FakeService
 

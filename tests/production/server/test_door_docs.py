@@ -9,11 +9,9 @@ from pathlib import Path
 import typer
 
 from equipoise.cli.app import app as cli
-from equipoise.production.server.app import create_app
-from equipoise.production.server.limits import Limits
-from equipoise.production.server.routes.limits import CONTROL_BYTES, DoorLimits
-from equipoise.production.server.routes.predict import DECODED_AT_ONCE
-from equipoise.production.server.server import CONNECTIONS
+from equipoise.production.server.app import CONNECTIONS, create_app
+from equipoise.production.server.limits import CONTROL_BYTES, DoorLimits, Limits
+from equipoise.production.server.routes.endpoints import DECODED_AT_ONCE
 from equipoise.production.server.stream_cache import WINDOW
 from tests.production.server.door_client import client_of
 from tests.production.server.fake_door_service import FakeService

@@ -12,8 +12,8 @@ from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig,
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from equipoise.production.server.app import create_app
-from equipoise.production.server.routes.limits import DoorLimits
-from equipoise.production.server.routes.tokens import Tokens
+from equipoise.production.server.limits import DoorLimits
+from equipoise.production.server.routes.access import Tokens
 from tests.production.server.door_client import LOCAL, npy
 from tests.production.server.fake_door_service import FakeService
 

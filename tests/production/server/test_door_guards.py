@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import OptionError
-from equipoise.production.server.routes.tokens import Tokens
+from equipoise.production.server.routes.access import Tokens
 from tests.production.server.door_client import LOCAL, client_of
 from tests.production.server.fake_door_service import FakeService
 

@@ -18,7 +18,7 @@ from equipoise.production.server.errors import (
     StorageError,
     TooManyStreamsError,
 )
-from equipoise.production.server.routes.limits import DoorLimits
+from equipoise.production.server.limits import DoorLimits
 from tests.production.server.door_client import JSON, LOCAL, NPY, client_of, npy
 from tests.production.server.fake_door_service import FakeService
 

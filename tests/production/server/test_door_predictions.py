@@ -35,7 +35,7 @@ def test_json_rows_are_answered_in_their_order(service: FakeService) -> None:
         "learned": True,
         "reason": "",
     }
-    PredictionResponse.model_validate(response.json(), strict=True)
+    PredictionResponse.model_validate_json(response.text, strict=True)
 
 
 def test_a_row_of_nan_comes_back_as_null(service: FakeService) -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from equipoise.errors import StateError
 from equipoise.production.server.errors import StorageError
-from equipoise.production.server.folder_lock import FolderLock
-from equipoise.production.server.ray.folders import replica_folder, spread_streams
-from equipoise.production.server.ray.placement import owner
+from equipoise.production.server.ray.folders import owner, replica_folder, spread_streams
+from equipoise.production.server.store import FolderLock
 
 NAMES = [f"camera {number}" for number in range(4000)]
 
@@ -122,7 +121,7 @@ def test_nothing_moves_while_a_replica_still_runs(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from equipoise.production.server.folder_lock import FolderLock
+from equipoise.production.server.store import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

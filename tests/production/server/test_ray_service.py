@@ -21,11 +21,8 @@ from equipoise.production.server.errors import (
     UnknownStreamError,
 )
 from equipoise.production.server.ray import service as ray_service
-from equipoise.production.server.ray.errors import as_service_error
-from equipoise.production.server.ray.folders import replica_folder
-from equipoise.production.server.ray.modules import import_ray
-from equipoise.production.server.ray.placement import owner
-from equipoise.production.server.ray.replica import Replica
+from equipoise.production.server.ray.folders import owner, replica_folder
+from equipoise.production.server.ray.replicas import Replica, as_service_error, import_ray
 from equipoise.production.server.ray.service import RayService
 
 from .counting_service import CountingService

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from equipoise.production.server.ray.placement import owner
+from equipoise.production.server.ray.folders import owner
 
 from .support import batch, rehearsed
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from equipoise.production.server.server import bound_socket
+from equipoise.production.server.app import bound_socket
 
 
 def test_responses_are_sent_at_once_and_do_not_wait_for_acknowledgements() -> None:

@@ -267,7 +267,7 @@ def test_the_learner_goes_on_after_an_error_of_an_eviction(
 
     with service(tmp_path, idle_seconds=1) as own:
         ask(own, "a", batch(0))
-        live = own._residents.streams["a"].live
+        live = own._cache.streams["a"].live
         assert live is not None
         with monkeypatch.context() as patch:
             patch.setattr(live.monitor, "state", fail)

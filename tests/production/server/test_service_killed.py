@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from equipoise.production.server.journal import Journal
+from equipoise.production.server.answers import Journal
 from tests.production.server.killed import ROWS
 from tests.production.server.support import adapter, ask, batch, labels, service
 

@@ -10,13 +10,18 @@ import torch
 
 from equipoise.production.guard.guarded import Guarded
 from equipoise.production.monitor import Monitor
-from equipoise.production.server.answers import Answered, AnswerLog, labels_hash, new_token
+from equipoise.production.server.answers import (
+    Answered,
+    AnswerLog,
+    Journal,
+    LabelEntry,
+    labels_hash,
+    new_token,
+)
 from equipoise.production.server.errors import InputError, UnknownRequestError, UnknownStreamError
-from equipoise.production.server.fallback import LateAnswers
-from equipoise.production.server.journal import Journal, LabelEntry
-from equipoise.production.server.served_stream import Live, Stream
-from equipoise.production.server.service import Service
-from tests.production.server.support import adapter, ask, batch, labels, service
+from equipoise.production.server.learner import LateAnswers
+from equipoise.production.server.served_stream import Live, ServedStream
+from tests.production.server.support import adapter, ask, batch, judged, labels, service
 
 
 def test_labels_are_compared_with_the_answers_that_were_given(tmp_path: Path) -> None:
@@ -181,14 +186,14 @@ def test_labels_of_a_late_answer_count_whoever_is_first_to_finish(
     ask(own, "a", batch(0))
     own._do(lambda: None)  # the learner has finished
     claimed, learned = threading.Event(), threading.Event()
-    reply, bring, observe = LateAnswers._reply, own._residents.bring, Monitor.observe
+    reply, bring, observe = LateAnswers._reply, own._cache.bring, Monitor.observe
 
     def late_reply(*args: Any) -> None:
         claimed.set()
         assert learned.wait(10)
         reply(*args)
 
-    def late_bring(stream: Stream) -> Live:
+    def late_bring(stream: ServedStream) -> Live:
         assert claimed.wait(10)
         return bring(stream)
 
@@ -198,7 +203,7 @@ def test_labels_of_a_late_answer_count_whoever_is_first_to_finish(
 
     with monkeypatch.context() as patch:
         patch.setattr(LateAnswers, "_reply", late_reply)
-        patch.setattr(own._residents, "bring", late_bring)
+        patch.setattr(own._cache, "bring", late_bring)
         patch.setattr(Monitor, "observe", seen)
         answer = ask(own, "a", batch(1))
     assert answer.answered_by == "source"
@@ -245,11 +250,6 @@ def test_a_reader_between_a_batch_and_its_monitor_keeps_no_old_gauges(
 
 
 def test_labels_of_answers_from_before_a_reset_do_not_judge_the_model_after_it(tmp_path: Path) -> None:
-    def weight(own: Service) -> float:
-        state = own._with("a", lambda _, live: live.guard.state())
-        found: float = state["watch"]["labels"]["process"]["weight"]
-        return found
-
     with service(tmp_path) as own:
         before = [ask(own, "a", batch(seed)) for seed in range(3)]
         own.reset("a")
@@ -257,7 +257,7 @@ def test_labels_of_answers_from_before_a_reset_do_not_judge_the_model_after_it(t
         assert [own._answers.find(answer.request)[0].batch for answer in (*before, after)] == [1, 2, 3, 4]
         for seed, answer in enumerate(before):
             own.label("a", answer.request, labels(seed))
-        assert weight(own) == 0
+        assert judged(own) == 0
         assert own.status("a").gauges["labels"] == 24
         own.label("a", after.request, labels(3))
-        assert weight(own) > 0
+        assert judged(own) > 0

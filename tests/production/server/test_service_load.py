@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.production.server.batching import Request, RequestQueue
 from equipoise.production.server.errors import BusyError, InputError
 from equipoise.production.server.interface import Prediction
 from equipoise.production.server.limits import Limits
+from equipoise.production.server.request_queue import Request, RequestQueue
 from tests.production.server.support import PATIENT, adapter, ask, batch, labels, probabilities, service
 from tests.support.rehearsals import trained
 
@@ -180,7 +180,7 @@ def test_the_source_model_answers_at_the_temperature_that_was_last_known(tmp_pat
         answer = ask(own, "a", batch(20))
         gate.set()
         assert answer.answered_by == "source"
-        assert answer.temperature == own._residents.streams["a"].source_temperature
+        assert answer.temperature == own._cache.streams["a"].source_temperature
         assert answer.temperature is not None
         assert answer.accuracy is not None
 
@@ -305,7 +305,7 @@ def test_the_monitor_is_shown_the_answers_that_clients_got(tmp_path: Path, guard
         assert gauges["labels"] == 128
         assert gauges["true_accuracy"] == sum(right) / 128
         assert right[3] > max(right[:3]), "else this test shows nothing"
-        live = own._residents.streams["a"].live
+        live = own._cache.streams["a"].live
         assert live is not None
         assert live.monitor._recent is not None
         for answer in answers:

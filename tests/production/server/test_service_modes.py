@@ -19,7 +19,7 @@ from tests.support.rehearsals import trained
 
 
 def live_of(own: Service, name: str) -> Live:
-    live = own._residents.streams[name].live
+    live = own._cache.streams[name].live
     assert live is not None
     return live
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.production.server.errors import InputError
-from equipoise.production.server.service import Service
-from tests.production.server.support import ask, batch, labels, same, service
+from tests.production.server.support import ask, batch, judged, labels, same, service
 
 
 def killed(folder: Path, batches: int, **options: object) -> Path:
@@ -29,13 +28,6 @@ def labelled_and_killed(folder: Path) -> Path:
         own.label("a", answers[0].request, labels(0))
         own._do(lambda: shutil.copytree(folder, left))
     return left
-
-
-def judged(own: Service) -> float:
-    """The weight of the labels in the guard's test."""
-    state = own._with("a", lambda _, live: live.guard.state())
-    weight: float = state["watch"]["labels"]["process"]["weight"]
-    return weight
 
 
 def states(folder: Path) -> list[Path]:
@@ -132,14 +124,14 @@ def test_labels_sent_again_after_a_kill_before_their_mark_count_once(
         own._do(lambda: shutil.copytree(tmp_path / "one", left))
     with service(left) as again:
         assert again.label("a", answer.request, labels(0)).rows == 8
-        assert len(list(again._residents.streams["a"].journal.entries())) == 1
+        assert len(list(again._cache.streams["a"].journal.entries())) == 1
         assert again.status("a").gauges["labels"] == 8
 
 
 def test_partial_files_of_killed_writes_are_removed(tmp_path: Path) -> None:
     with service(tmp_path) as own:
         ask(own, "a", batch(0))
-        folder = own._residents.streams["a"].folder.path
+        folder = own._cache.streams["a"].folder.path
     (tmp_path / ".service.json.1.ab.partial").write_bytes(b"x")
     (folder / ".state-2.safetensors.1.ab.partial").write_bytes(b"x")
     with service(tmp_path) as again:
@@ -162,7 +154,7 @@ def test_a_stream_goes_on_although_the_file_with_its_name_is_lost(
     path.unlink() if content is None else path.write_bytes(content)
     with service(tmp_path) as again:
         with monkeypatch.context() as patch:
-            patch.setattr(again._residents, "bring", fail)
+            patch.setattr(again._cache, "bring", fail)
             with pytest.raises(InputError, match="out of memory"):  # nothing of the stream is deleted for it
                 ask(again, "a", batch(9))
         ask(again, "a", batch(3))
@@ -187,6 +179,6 @@ def test_the_folder_of_the_first_label_is_forced_to_disk(
         answer = ask(own, "a", batch(0))
         monkeypatch.setattr(os, "fsync", note)
         own.label("a", answer.request, labels(0))
-        folder = own._residents.streams["a"].folder.path
+        folder = own._cache.streams["a"].folder.path
     for path in (folder / "labels.jsonl", folder, folder.parent):
         assert path.stat().st_ino in flushed

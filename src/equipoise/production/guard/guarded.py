@@ -37,6 +37,26 @@ EVENTS = 1000
 """The events that are remembered; the log has all."""
 
 
+def unlearned_step(adapter: Adapter, logits: Tensor, reason: str) -> Step:
+    """The record of a batch that an adapter has answered with some logits and not learned from."""
+    bits = entropy(logits.detach())
+    bits = bits[bits.isfinite()]
+    return Step(
+        samples=len(logits),
+        used=0,
+        set_aside=int((~logits.isfinite().all(1)).sum()),
+        updated=False,
+        reason=reason,
+        loss=None,
+        entropy=float(bits.mean()) if len(bits) else None,
+        temperature=adapter.temperature,
+        tau_quantiles=None,
+        accuracy=adapter.accuracy,
+        source_accuracy=adapter.source_accuracy,
+        answered_by=adapter.answered_by,
+    )
+
+
 class Guarded:
     """An adapter that is watched over a stream: `guarded(x)` in place of `adapter(x)`.
 
@@ -108,7 +128,7 @@ class Guarded:
         """Calibrated logits of a batch, as the adapter's; it learns from it unless it is held."""
         learns = not self._watch.held
         logits = self._adapter(*args, **kwargs) if learns else self._adapter.predict(*args, **kwargs)
-        step = (self._adapter.last if learns else None) or self._held_step(logits)
+        step = (self._adapter.last if learns else None) or self._unlearned(logits)
         theirs = step.source_logits
         if theirs is None:
             theirs = self._adapter.source_logits(*args, **kwargs)
@@ -118,11 +138,8 @@ class Guarded:
         self._do(decision, {"observation": to_json(seen)})
         if decision.action in ("rollback", "reset"):
             logits = self._adapter.predict(*args, **kwargs)
-            self._last = replace(
-                self._held_step(logits),
-                reason=f"undone by the guard: {decision.reason}",
-                source_logits=theirs,
-            )
+            undone = f"undone by the guard: {decision.reason}"
+            self._last = replace(self._unlearned(logits), reason=undone, source_logits=theirs)
         elif learns and self._watch.batch % self._every == 0:
             self._snapshots.take(self._adapter, self._watch.batch)
         return logits
@@ -132,24 +149,8 @@ class Guarded:
         """Calibrated logits of a batch with the adapter as it is; nothing is learned or watched."""
         return self._adapter.predict(*args, **kwargs)
 
-    def _held_step(self, logits: Tensor) -> Step:
-        """The record of a batch that was answered and not learned from."""
-        bits = entropy(logits.detach())
-        bits = bits[bits.isfinite()]
-        return Step(
-            samples=len(logits),
-            used=0,
-            set_aside=int((~logits.isfinite().all(1)).sum()),
-            updated=False,
-            reason=f"held: {self._watch.held}",
-            loss=None,
-            entropy=float(bits.mean()) if len(bits) else None,
-            temperature=self._adapter.temperature,
-            tau_quantiles=None,
-            accuracy=self._adapter.accuracy,
-            source_accuracy=self._adapter.source_accuracy,
-            answered_by=self._adapter.answered_by,
-        )
+    def _unlearned(self, logits: Tensor) -> Step:
+        return unlearned_step(self._adapter, logits, f"held: {self._watch.held}")
 
     # ------------------------------------------------------------------ labels
 

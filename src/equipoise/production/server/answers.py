@@ -1,4 +1,4 @@
-"""The answers of recent requests, on disk, so that labels can come later: a label finds its answer by id."""
+"""The answers of recent requests and the labels that came for them, on disk."""
 
 import base64
 import hashlib
@@ -7,13 +7,15 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from equipoise.files import flush_folder
 from equipoise.production.server.errors import UnknownRequestError
 
 _SEGMENTS = 4
@@ -40,6 +42,27 @@ class Answered:
     adapted: Tensor | None
     source: Tensor | None
     batch: int | None = None
+
+    def rows(self, chosen: Tensor | slice) -> "Answered":
+        """The answer to some rows of the batch: those where `chosen`, (N,), is true."""
+        given, source = self.given[chosen], None if self.source is None else self.source[chosen]
+        if self.adapted is self.given:
+            return replace(self, given=given, adapted=given, source=source)
+        adapted = None if self.adapted is None else self.adapted[chosen]
+        return replace(self, given=given, adapted=adapted, source=source)
+
+    def split(self, sizes: Sequence[int]) -> "list[Answered]":
+        """The answers to the requests of the batch, by their numbers of rows."""
+        return [self.rows(slice(end - size, end)) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+    def by_source(self, source: Tensor, temperature: float | None) -> "Answered":
+        """The same batch, answered by the source model."""
+        return replace(self, given=source if temperature is None else source / temperature, source=source)
+
+    @property
+    def unserved(self) -> Tensor | None:
+        """The logits of the model that did not answer."""
+        return self.source if self.adapted is self.given else self.adapted
 
     def to_json(self) -> dict[str, object]:
         """Text and numbers, exactly."""
@@ -202,3 +225,88 @@ class AnswerLog:
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
+
+
+_LARGEST = 2**22
+"""Bytes after which a journal whose labels are all in the saved state is set aside."""
+
+
+@dataclass(frozen=True)
+class LabelEntry:
+    """Labels of a request, with the answer that they are compared with.
+
+    Attributes:
+        number: counts the labels of the stream, from 1.
+        request: the id of the request.
+        labels: a class for each row.
+        answered: the answer.
+    """
+
+    number: int
+    request: str
+    labels: list[int]
+    answered: Answered
+
+
+class Journal:
+    """Lines of JSON, one for each request that was labelled; a last line that was torn is left out.
+
+    Args:
+        path: of the file; another of the same name with ".old" holds earlier lines.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._old = path, path.with_name(f"{path.name}.old")
+
+    def append(self, entry: LabelEntry) -> None:
+        """Write an entry to disk; OSError, and no entry, if that fails."""
+        values = {"number": entry.number, "request": entry.request, "labels": entry.labels}
+        line = json.dumps({**values, "answered": entry.answered.to_json()}).encode() + b"\n"
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            end = self._whole_lines(handle)
+            try:
+                if os.pwrite(handle, line, end) != len(line):
+                    raise OSError(28, "no space left for the whole line")
+                os.fsync(handle)
+                if not end:  # a new file, and perhaps a new folder: without its name it would be lost
+                    flush_folder(self._path.parent)
+                    flush_folder(self._path.parent.parent)
+            except OSError:
+                os.ftruncate(handle, end)
+                raise
+        finally:
+            os.close(handle)
+
+    @staticmethod
+    def _whole_lines(handle: int) -> int:
+        """The end of the last whole line."""
+        end = os.fstat(handle).st_size
+        if not end or os.pread(handle, 1, end - 1) == b"\n":
+            return end
+        return os.pread(handle, end, 0).rfind(b"\n") + 1
+
+    def entries(self, after: int = 0) -> Iterator[LabelEntry]:
+        """The entries with numbers above `after`, oldest first; damaged lines are left out."""
+        for path in (self._old, self._path):
+            if path.exists():
+                for line in path.read_bytes().splitlines():
+                    entry = _read(line)
+                    if entry is not None and entry.number > after:
+                        after = entry.number
+                        yield entry
+
+    def set_aside(self) -> None:
+        """Begin a new file if this one is large; all of its labels must be in a saved state."""
+        if self._path.exists() and self._path.stat().st_size > _LARGEST:
+            self._path.replace(self._old)
+
+
+def _read(line: bytes) -> LabelEntry | None:
+    try:
+        values = json.loads(line)
+        labels = [int(label) for label in values["labels"]]
+        answered = Answered.from_json(values["answered"])
+        return LabelEntry(int(values["number"]), str(values["request"]), labels, answered)
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        return None

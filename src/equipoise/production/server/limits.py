@@ -1,8 +1,9 @@
-"""The limits of a service: on requests, waiting, streams, memory and disk."""
+"""The limits of a service: on requests, waiting, streams, memory and disk; and of its HTTP door."""
 
 from dataclasses import dataclass, fields
 
 from equipoise.errors import OptionError
+from equipoise.options import integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +42,26 @@ class Limits:
             value, low = getattr(self, field.name), 0 if field.name == "unlearned" else 1
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= low:
                 raise OptionError(f"expected {field.name} of at least {low}, got {value!r}")
+
+
+CONTROL_BYTES = 2**20
+"""The largest body of a request that has no inputs in it."""
+
+
+@dataclass(frozen=True)
+class DoorLimits:
+    """The largest requests that the HTTP door takes; a larger one is refused before it is decoded.
+
+    Attributes:
+        request_bytes: of a body with inputs.
+        image_pixels: width × height of an image.
+        rows: of a batch.
+    """
+
+    request_bytes: int = 32 * 2**20
+    image_pixels: int = 4096 * 4096
+    rows: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("request_bytes", "image_pixels", "rows"):
+            integer(name, getattr(self, name), low=1)

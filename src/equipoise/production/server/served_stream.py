@@ -3,39 +3,22 @@
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import NoneType
-from typing import Any, TypeAlias, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from equipoise.calibration.rehearsal import Estimate
 from equipoise.core.state import Snapshot
+from equipoise.json_form import from_json, to_json
+from equipoise.production.guard.decider import Event
 from equipoise.production.guard.guarded import Guarded
 from equipoise.production.monitor import Monitor
 from equipoise.production.monitor.monitor import events_after
+from equipoise.production.server.answers import Journal
 from equipoise.production.server.interface import GuardEvent, Mode, StreamStatus
-from equipoise.production.server.journal import Journal
 from equipoise.production.server.store import StreamFolder
-from equipoise.production.server.unguarded import Unguarded
 
 _EVENTS = 100
 """The last events of the service that a stream keeps, and of all that its status has."""
-
-
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "shape": (list,),
-    "mode": (str,),
-    "batches": (int,),
-    "samples": (int,),
-    "last_seen": (float, int),
-    "labels": (int,),
-    "source_temperature": (float, int, NoneType),
-    "source_accuracy": (list, NoneType),
-    "unlearned": (int,),
-}
-"""The types of a stream's numbers on disk."""
-
-Guard: TypeAlias = Guarded | Unguarded
-"""The guard of a stream, around the adapter that all streams share."""
 
 
 @dataclass
@@ -43,7 +26,7 @@ class Live:
     """The part of a stream that is only in memory while it is resident.
 
     Attributes:
-        guard: of the stream, around the adapter that all streams share.
+        guard: of the stream, around the adapter that all streams share; None in a service without one.
         monitor: of the stream.
         events: those that the service itself has to report.
         parked: the adapter's state; None while it is in the adapter.
@@ -53,19 +36,29 @@ class Live:
         gauges: the monitor's, with the number of changes that they were computed after.
     """
 
-    guard: Guard
+    guard: Guarded | None
     monitor: Monitor
     events: deque[GuardEvent] = field(default_factory=lambda: deque(maxlen=_EVENTS))
     parked: Snapshot | None = None
-    reported: Any = None
+    reported: Event | None = None
     saved: str = ""
     changes: int = 0
     gauges: tuple[int, dict[str, float]] = (-1, {})
 
     @property
+    def snapshots(self) -> tuple[str, ...]:
+        """The names of the guard's snapshots, oldest first."""
+        return self.guard.snapshots if self.guard else ()
+
+    @property
     def newest(self) -> str:
-        """The name of the guard's newest snapshot; empty where there is none."""
-        return next(reversed(self.guard.snapshots), "")
+        """The name of the newest snapshot; empty where there is none."""
+        return next(reversed(self.snapshots), "")
+
+    @property
+    def guard_events(self) -> tuple[Event, ...]:
+        """The guard's events, oldest first."""
+        return self.guard.events if self.guard else ()
 
     def current_gauges(self) -> dict[str, float]:
         """The monitor's gauges; computed again only after a change."""
@@ -75,37 +68,30 @@ class Live:
             self.gauges = (now, gauges)
         return gauges
 
-    def fresh_events(self) -> list[Any]:
+    def fresh_events(self) -> list[Event]:
         """The guard's events that the monitor has not counted; from now on it has."""
-        fresh = events_after(self.guard.events, self.reported)
+        fresh = events_after(self.guard_events, self.reported)
         self.reported = fresh[-1] if fresh else self.reported
         return fresh
 
 
-@dataclass
-class Stream:
-    """A stream: a few numbers that are always in memory.
+@dataclass(kw_only=True)
+class StreamFacts:
+    """The numbers of a stream that are on disk with its state.
 
     Attributes:
-        name: of the stream.
-        folder: of its files.
-        shape: of a sample.
+        shape: of a sample; empty before the first.
         mode: who answers, and whether it is learned from.
         batches: batches answered.
         samples: samples answered.
         last_seen: time of the last request, seconds since 1970.
         labels: the number of requests that labels have come for.
         source_temperature: the divisor of the source model's logits, as it was last known.
-        source_accuracy: that of the source model, likewise.
-        unsaved: batches since the state was last written.
+        source_accuracy: the accuracy of the source model, as it was last known.
         unlearned: batches since one was learned from.
-        used: when it was last in the adapter; of `time.monotonic`.
-        live: the rest, while it is in memory.
     """
 
-    name: str
-    folder: StreamFolder
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
     mode: Mode = "adapted"
     batches: int = 0
     samples: int = 0
@@ -113,8 +99,24 @@ class Stream:
     labels: int = 0
     source_temperature: float | None = None
     source_accuracy: Estimate | None = None
-    unsaved: int = 0
     unlearned: int = 0
+
+
+@dataclass(kw_only=True)
+class ServedStream(StreamFacts):
+    """A stream of a service: a few numbers that are always in memory.
+
+    Attributes:
+        name: of the stream.
+        folder: of its files.
+        unsaved: batches since the state was last written.
+        used: when it was last in the adapter; of `time.monotonic`.
+        live: the rest, while it is in memory.
+    """
+
+    name: str
+    folder: StreamFolder
+    unsaved: int = 0
     used: float = field(default_factory=time.monotonic)
     live: Live | None = field(default=None, repr=False)
 
@@ -124,27 +126,19 @@ class Stream:
         return Journal(self.folder.labels)
 
     def facts(self) -> dict[str, Any]:
-        """The numbers that are written to disk."""
-        accuracy = self.source_accuracy
-        return {
-            "shape": list(self.shape),
-            "mode": self.mode,
-            "batches": self.batches,
-            "samples": self.samples,
-            "last_seen": self.last_seen,
-            "labels": self.labels,
-            "source_temperature": self.source_temperature,
-            "source_accuracy": None if accuracy is None else list(vars(accuracy).values()),
-            "unlearned": self.unlearned,
-        }
+        """The numbers that are written to disk; an estimate is a list of its values."""
+        own = {each.name: to_json(getattr(self, each.name)) for each in fields(StreamFacts)}
+        if (estimate := own["source_accuracy"]) is not None:
+            own["source_accuracy"] = list(estimate.values())
+        return own
 
-    @classmethod
-    def from_facts(cls, folder: StreamFolder, facts: Mapping[str, Any]) -> "Stream":
-        """A stream that is on disk, from the numbers that were written; TypeError for others."""
-        own = {name: _checked(name, facts[name]) for name in _KINDS if name in facts}
-        shape, accuracy = tuple(own.pop("shape", ())), own.pop("source_accuracy", None)
-        estimate = None if accuracy is None else Estimate(*accuracy)
-        return cls(folder.name, folder, shape, source_accuracy=estimate, **own)
+    def take(self, facts: Mapping[str, Any]) -> None:
+        """Take over the numbers that were written; TypeError, and nothing has changed, for others."""
+        values = dict(facts)
+        if (estimate := values.get("source_accuracy")) is not None:
+            names = [each.name for each in fields(Estimate)]
+            values["source_accuracy"] = dict(zip(names, estimate, strict=True))
+        vars(self).update(vars(from_json(StreamFacts, values)))
 
     def event(self, action: str, trigger: str, reason: str) -> None:
         """Report an event of the service, if the last one was not the same."""
@@ -164,25 +158,21 @@ class Stream:
             batches=self.batches,
             samples=self.samples,
             last_seen=self.last_seen,
-            guard="on disk until its next request" if live is None else live.guard.status(),
+            guard=_guard_text(live),
             gauges={} if live is None else live.current_gauges(),
             events=() if live is None else _merged(live),
-            snapshots=() if live is None else tuple(live.guard.snapshots),
+            snapshots=() if live is None else live.snapshots,
         )
 
 
-def _checked(name: str, value: Any) -> Any:
-    """A number of a stream as it was written, if it is of the kind that it should be."""
-    whole = name != "shape" or (isinstance(value, list) and all(isinstance(side, int) for side in value))
-    if not isinstance(value, _KINDS[name]) or not whole or (name == "mode" and value not in get_args(Mode)):
-        raise TypeError(f"expected another {name}, got {value!r}")
-    return value
+def _guard_text(live: Live | None) -> str:
+    """The state of the guard of a stream in words."""
+    if live is None:
+        return "on disk until its next request"
+    return live.guard.status() if live.guard else "unguarded: nothing is watched"
 
 
 def _merged(live: Live) -> tuple[GuardEvent, ...]:
     """The last events of guard and service, oldest first; their numbers of batches count differently."""
-    own = [
-        GuardEvent(event.time, event.batch, event.action, event.trigger, event.reason)
-        for event in live.guard.events
-    ]
+    own = [GuardEvent(**vars(event)) for event in live.guard_events]
     return tuple(sorted([*own, *live.events], key=lambda event: event.time)[-_EVENTS:])

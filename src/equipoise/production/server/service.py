@@ -13,8 +13,7 @@ import torch
 
 from equipoise.adapter import Adapter
 from equipoise.errors import OptionError, StateError
-from equipoise.production.server.answers import AnswerLog, labels_hash
-from equipoise.production.server.batching import Request, RequestQueue
+from equipoise.production.server.answers import AnswerLog, LabelEntry, labels_hash
 from equipoise.production.server.errors import (
     ClosedError,
     InputError,
@@ -24,7 +23,6 @@ from equipoise.production.server.errors import (
     UnknownSnapshotError,
     UnknownStreamError,
 )
-from equipoise.production.server.fallback import LateAnswers
 from equipoise.production.server.inputs import (
     check_labels,
     check_name,
@@ -33,12 +31,12 @@ from equipoise.production.server.inputs import (
     takes_indices,
 )
 from equipoise.production.server.interface import LabelsTaken, Mode, Prediction, StreamStatus
-from equipoise.production.server.journal import LabelEntry
-from equipoise.production.server.learner import Learner
+from equipoise.production.server.learner import LateAnswers, Learner
 from equipoise.production.server.limits import Limits
-from equipoise.production.server.served_stream import Live, Stream
+from equipoise.production.server.request_queue import Request, RequestQueue
+from equipoise.production.server.served_stream import Live, ServedStream
 from equipoise.production.server.store import StateFolder
-from equipoise.production.server.stream_cache import Residents
+from equipoise.production.server.stream_cache import StreamCache
 
 DEFAULT_LIMITS = Limits()
 _MODES = ("adapted", "shadow", "hold")
@@ -74,7 +72,7 @@ class Service:
         self._folder = StateFolder(state_folder, adapter)
         try:
             self._answers = AnswerLog(self._folder.path / "answers", limits.remembered_bytes)
-            self._residents = Residents(adapter, self._folder, self._answers, limits, guarded=guarded)
+            self._cache = StreamCache(adapter, self._folder, self._answers, limits, guarded=guarded)
         except OSError as error:
             self._folder.close()
             raise StorageError(f"{self._folder.path}: the state folder cannot be used: {error}") from error
@@ -83,8 +81,8 @@ class Service:
             raise
         self._queue = RequestQueue(limits.waiting, limits.rows, limits.waiting_bytes)
         source = adapter.source_model()
-        self._learner = Learner(adapter, self._residents, self._queue, self._answers, source, limits)
-        late = LateAnswers(self._queue, source, self._answers, self._residents.streams)
+        self._learner = Learner(adapter, self._cache, self._queue, self._answers, source, limits)
+        late = LateAnswers(self._queue, source, self._answers, self._cache.streams)
         runs = {"learner": self._learner.run, "late answers": late.run}
         self._threads = [threading.Thread(target=run, name=name, daemon=True) for name, run in runs.items()]
         self._closing = threading.Lock()
@@ -113,8 +111,8 @@ class Service:
         """
         name = check_name(stream)
         checked = checked_inputs(inputs, self._limits.rows, indices=self._indices)
-        known = self._residents.streams.get(name)
-        if known is None and len(self._residents.streams) >= self._limits.streams:
+        known = self._cache.streams.get(name)
+        if known is None and len(self._cache.streams) >= self._limits.streams:
             raise TooManyStreamsError(f"there are {self._limits.streams} streams, and no more are taken")
         if known is not None and known.live is not None and known.shape:  # else not read with its checksum
             check_sample(checked, known.shape, name)
@@ -129,7 +127,7 @@ class Service:
         """
         return self._with(stream, lambda own, _: self._label(own, request, labels))
 
-    def _label(self, stream: Stream, request: str, labels: Sequence[int]) -> LabelsTaken:
+    def _label(self, stream: ServedStream, request: str, labels: Sequence[int]) -> LabelsTaken:
         answered, before = self._answers.find(request)
         if answered.stream != stream.name:
             raise UnknownRequestError(f"the request {request} is not one of the stream {stream.name!r}")
@@ -143,7 +141,7 @@ class Service:
             except OSError as error:
                 raise StorageError(f"the labels were not written, send them again: {error}") from error
             self._answers.mark(request, checked)
-            self._residents.learn_labels(stream, entry)
+            self._cache.learn_labels(stream, entry)
         elif before != labels_hash(checked):
             raise InputError(f"other labels have come for the request {request} before")
         given = torch.where(answered.given.isfinite().all(1), answered.given.argmax(1), -1)
@@ -154,8 +152,8 @@ class Service:
     def reset(self, stream: str) -> None:
         """Go back to the source model."""
 
-        def change(own: Stream, live: Live) -> None:
-            live.guard.reset("asked for")
+        def change(own: ServedStream, live: Live) -> None:
+            (live.guard or self._adapter).reset()
             own.source_temperature = self._adapter.source_temperature
             own.source_accuracy = self._adapter.source_accuracy
             self._changed(own)
@@ -165,15 +163,10 @@ class Service:
     def rollback(self, stream: str, steps: int = 1) -> str:
         """Go back by a number of snapshots; returns the name of the one gone back to."""
 
-        def change(own: Stream, live: Live) -> str:
-            if (
-                isinstance(steps, bool)
-                or not isinstance(steps, int)
-                or not 1 <= steps <= len(live.guard.snapshots)
-            ):
-                raise UnknownSnapshotError(
-                    f"expected to go back by 1 to {len(live.guard.snapshots)} snapshots, got {steps!r}"
-                )
+        def change(own: ServedStream, live: Live) -> str:
+            kept, whole = len(live.snapshots), isinstance(steps, int) and not isinstance(steps, bool)
+            if live.guard is None or not (whole and 1 <= steps <= kept):
+                raise UnknownSnapshotError(f"expected to go back by 1 to {kept} snapshots, got {steps!r}")
             try:
                 name = live.guard.rollback(steps)
             except StateError as error:
@@ -186,8 +179,8 @@ class Service:
     def release(self, stream: str) -> None:
         """Let a stream that its guard holds learn again; the mode of the stream stays."""
 
-        def change(own: Stream, live: Live) -> None:
-            if live.guard.holding:
+        def change(own: ServedStream, live: Live) -> None:
+            if live.guard and live.guard.holding:
                 live.guard.release()
                 self._changed(own)
 
@@ -196,14 +189,18 @@ class Service:
     def snapshot(self, stream: str) -> str:
         """Write a snapshot now; returns its name, on disk when it returns."""
 
-        def change(own: Stream, live: Live) -> str:
+        def change(own: ServedStream, live: Live) -> str:
+            if live.guard is None:
+                raise UnknownSnapshotError(
+                    "expected a guarded service, got one without a guard: it takes no snapshots"
+                )
             name = live.guard.snapshot()
             own.unsaved += 1
             if not (own.folder.snapshots / f"{name}.safetensors").exists():
                 raise StorageError(
                     f"the snapshot {name} was not written: a rollback can go to it until the process ends"
                 )
-            self._residents.save(own)
+            self._cache.save(own)
             return name
 
         return self._with(stream, change)
@@ -213,7 +210,7 @@ class Service:
         if mode not in _MODES:
             raise InputError(f"expected a mode of {', '.join(_MODES)}, got {mode!r}")
 
-        def change(own: Stream, _: Live) -> None:
+        def change(own: ServedStream, _: Live) -> None:
             if own.mode != mode:
                 own.event("mode", "request", f"from {own.mode} to {mode}")
                 own.mode = mode
@@ -221,17 +218,17 @@ class Service:
 
         self._with(stream, change)
 
-    def _changed(self, stream: Stream) -> None:
+    def _changed(self, stream: ServedStream) -> None:
         """Write a change that a person asked for; it stands in memory even if that fails."""
         stream.unsaved += 1
-        self._residents.try_save(stream)
+        self._cache.try_save(stream)
 
     # ------------------------------------------------------------------ reading
 
     def streams(self) -> list[StreamStatus]:
         """All streams, by name; without gauges and events for those on disk."""
         self._check_open()
-        return [stream.status() for _, stream in sorted(self._residents.streams.copy().items())]
+        return [stream.status() for _, stream in sorted(self._cache.streams.copy().items())]
 
     def status(self, stream: str) -> StreamStatus:
         """One stream; it is read if it is on disk, and stays there."""
@@ -248,8 +245,8 @@ class Service:
             return live.monitor.rows(since)
         return self._look(own, lambda _, live: live.monitor.rows(since))
 
-    def _look(self, stream: Stream, call: Callable[[Stream, Live], _Result]) -> _Result:
-        return self._do(lambda: self._residents.look(stream, call))
+    def _look(self, stream: ServedStream, call: Callable[[ServedStream, Live], _Result]) -> _Result:
+        return self._do(lambda: self._cache.look(stream, call))
 
     def _check_open(self) -> None:
         if not self.ready:
@@ -257,17 +254,17 @@ class Service:
                 "the service is stopping, or has stopped by an error, and takes no more requests"
             )
 
-    def _known(self, name: str) -> Stream:
+    def _known(self, name: str) -> ServedStream:
         self._check_open()
-        stream = self._residents.streams.get(check_name(name))
+        stream = self._cache.streams.get(check_name(name))
         if stream is None:
             raise UnknownStreamError(f"there is no stream {name!r}: it is made by its first request")
         return stream
 
-    def _with(self, name: str, call: Callable[[Stream, Live], _Result]) -> _Result:
+    def _with(self, name: str, call: Callable[[ServedStream, Live], _Result]) -> _Result:
         """Call a function in the thread of the learner, with a stream whose state is in the adapter."""
         stream = self._known(name)
-        return self._do(lambda: call(stream, self._residents.bring(stream)))
+        return self._do(lambda: call(stream, self._cache.bring(stream)))
 
     def _do(self, call: Callable[[], _Result]) -> _Result:
         result: _Result = self._queue.run(call).result()
@@ -289,7 +286,7 @@ class Service:
                 thread.join()
                 self._queue.wake()
             try:
-                self._residents.save_all()
+                self._cache.save_all()
             finally:
                 self._answers.close()
                 self._folder.close()

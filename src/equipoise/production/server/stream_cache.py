@@ -3,6 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
@@ -14,14 +15,12 @@ from equipoise.errors import EquipoiseError, StateError
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.production.guard.guarded import Guarded
 from equipoise.production.monitor import Monitor
-from equipoise.production.server.answers import AnswerLog, token_of
+from equipoise.production.server.answers import AnswerLog, LabelEntry, token_of
 from equipoise.production.server.errors import StorageError, TooManyStreamsError
 from equipoise.production.server.interface import GuardEvent
-from equipoise.production.server.journal import LabelEntry
 from equipoise.production.server.limits import Limits
-from equipoise.production.server.served_stream import Guard, Live, Stream
+from equipoise.production.server.served_stream import Live, ServedStream
 from equipoise.production.server.store import StateFolder, StoredState, StreamFolder
-from equipoise.production.server.unguarded import Unguarded
 
 WINDOW = 500
 """The samples that a stream's gauges are of, and that its monitor keeps."""
@@ -30,7 +29,7 @@ WINDOW = 500
 _Result = TypeVar("_Result")
 
 
-class Residents:
+class StreamCache:
     """All streams of a service; one thread uses it at a time.
 
     The state of one stream is in the adapter, and is taken out when another comes. The streams that were used
@@ -48,13 +47,13 @@ class Residents:
         adapter.reset()
         self._fresh = adapter.snapshot()
         self._heat, self._accuracy = adapter.source_temperature, adapter.source_accuracy
-        self._live: OrderedDict[str, Stream] = OrderedDict()
-        self._current: Stream | None = None
-        self.streams: dict[str, Stream] = {each.name: _listed(each) for each in folder.streams()}
+        self._live: OrderedDict[str, ServedStream] = OrderedDict()
+        self._current: ServedStream | None = None
+        self.streams: dict[str, ServedStream] = {each.name: _listed(each) for each in folder.streams()}
 
     # ------------------------------------------------------------------ memory
 
-    def bring(self, stream: Stream) -> Live:
+    def bring(self, stream: ServedStream) -> Live:
         """Bring the state of a stream into the adapter."""
         live = stream.live or self._load(stream)
         if self._current is not stream:
@@ -67,7 +66,7 @@ class Residents:
         self._evict_surplus()
         return live
 
-    def look(self, stream: Stream, call: Callable[[Stream, Live], _Result]) -> _Result:
+    def look(self, stream: ServedStream, call: Callable[[ServedStream, Live], _Result]) -> _Result:
         """Call a function with a stream; one on disk is read for it, and does not take another's memory."""
         if stream.live is not None:
             return call(stream, stream.live)
@@ -85,7 +84,7 @@ class Residents:
             self._current.live.parked = self._adapter.snapshot()
         self._current = None
 
-    def create(self, name: str, shape: tuple[int, ...]) -> Stream:
+    def create(self, name: str, shape: tuple[int, ...]) -> ServedStream:
         """Make a stream that starts from the source model; one whose name was lost on disk goes on."""
         if len(self.streams) >= self._limits.streams:
             raise TooManyStreamsError(f"there are {len(self.streams)} streams, and no more are taken")
@@ -94,7 +93,7 @@ class Residents:
             folder.make()
             self.streams[name] = _listed(folder)
             return self.streams[name]
-        stream = Stream(name, folder, shape)
+        stream = ServedStream(name=name, folder=folder, shape=shape)
         stream.source_temperature, stream.source_accuracy = self._heat, self._accuracy
         self._park()
         self._adapter.restore(self._fresh)
@@ -102,7 +101,7 @@ class Residents:
         self.streams[name] = stream
         return stream
 
-    def discard(self, stream: Stream) -> None:
+    def discard(self, stream: ServedStream) -> None:
         """Delete a stream that has answered nothing, unless its folder holds earlier states or labels."""
         if stream.folder.used:
             return
@@ -112,14 +111,10 @@ class Residents:
         del self.streams[stream.name]
         stream.folder.remove()
 
-    def _new(self, stream: Stream) -> Live:
+    def _new(self, stream: ServedStream) -> Live:
         """Guard and monitor of a stream whose state is in the adapter."""
         stream.folder.make()
-        guard: Guard = (
-            Guarded(self._adapter, folder=stream.folder.snapshots)
-            if self._guarded
-            else Unguarded(self._adapter)
-        )
+        guard = Guarded(self._adapter, folder=stream.folder.snapshots) if self._guarded else None
         return Live(guard, Monitor(self._adapter, window=WINDOW, stream=stream.name, keep=WINDOW))
 
     def _evict_surplus(self) -> None:
@@ -134,7 +129,7 @@ class Residents:
             if time.monotonic() - oldest.used < self._limits.idle_seconds or not self.evict(oldest):
                 return
 
-    def evict(self, stream: Stream) -> bool:
+    def evict(self, stream: ServedStream) -> bool:
         """Write a stream to disk and free its memory; it stays, and False is returned, if that fails."""
         if stream.unsaved and not self.try_save(stream):
             return False
@@ -146,7 +141,7 @@ class Residents:
 
     # ------------------------------------------------------------------ disk
 
-    def save(self, stream: Stream) -> None:
+    def save(self, stream: ServedStream) -> None:
         """Write the state of a stream that is in memory; StorageError if that fails."""
         live = stream.live
         if live is None:
@@ -159,7 +154,7 @@ class Residents:
         }
         facts = {
             "stream": stream.facts(),
-            "guard": live.guard.state(),
+            "guard": live.guard.state() if live.guard else {},
             "monitor": monitor["numbers"],
             "events": [vars(event) for event in live.events],
         }
@@ -170,7 +165,7 @@ class Residents:
             raise StorageError(f"the state of {stream.name!r} was not written: {error}") from error
         stream.unsaved, live.saved = 0, live.newest
 
-    def try_save(self, stream: Stream) -> bool:
+    def try_save(self, stream: ServedStream) -> bool:
         """Write the state of a stream; an event says so if that fails, for lack of memory too."""
         try:
             self.save(stream)
@@ -188,7 +183,7 @@ class Residents:
         if failed:
             raise StorageError(f"not written: {', '.join(failed[:5])} ({len(failed)} streams)")
 
-    def _load(self, stream: Stream) -> Live:
+    def _load(self, stream: ServedStream) -> Live:
         """Guard, monitor and state of a stream from disk: the newest that can be read, or a reset."""
         self._park()
         damage: list[str] = []
@@ -206,7 +201,7 @@ class Residents:
         self._replay(stream, judges=judges)
         return live
 
-    def _newest(self, stream: Stream, damage: list[str]) -> Live | None:
+    def _newest(self, stream: ServedStream, damage: list[str]) -> Live | None:
         """A stream as the newest state on disk that can be read has it; `damage` gets the others' errors."""
         for state in stream.folder.read():
             found = state if isinstance(state, StateError) else self._fitting(stream, state)
@@ -215,34 +210,33 @@ class Residents:
             damage.append(str(found))
         return None
 
-    def _fitting(self, stream: Stream, state: StoredState) -> Live | EquipoiseError:
+    def _fitting(self, stream: ServedStream, state: StoredState) -> Live | EquipoiseError:
         """A stream as a stored state has it, with the adapter in that state; or why it does not fit."""
         try:
             return self._loaded(stream, state)
         except EquipoiseError as error:
             return error
 
-    def _loaded(self, stream: Stream, state: StoredState) -> Live:
+    def _loaded(self, stream: ServedStream, state: StoredState) -> Live:
         self._adapter.restore(self._fresh)
         self._adapter.load_state_dict(part(state.tensors, "adapter."))
         live = self._new(stream)
         try:
             facts = state.facts
-            light = facts["stream"]
-            if facts["guard"]:  # else the state of a service without a guard: this guard begins with it
+            if (
+                live.guard and facts["guard"]
+            ):  # else the state of a service without a guard: this guard begins with it
                 live.guard.load(facts["guard"])
             live.monitor.load({"numbers": facts["monitor"], "tensors": part(state.tensors, "monitor.")})
             live.events.extend(GuardEvent(**event) for event in facts["events"])
             live.saved = live.newest
-            live.reported = live.guard.events[-1] if live.guard.events else None
-            read = Stream.from_facts(stream.folder, light)
+            live.reported = next(reversed(live.guard_events), None)
+            stream.take(facts["stream"])
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"not the state of a stream: {error!r}") from error
-        for name in read.facts():
-            setattr(stream, name, getattr(read, name))
         return live
 
-    def _replay(self, stream: Stream, *, judges: bool) -> None:
+    def _replay(self, stream: ServedStream, *, judges: bool) -> None:
         """Take the labels that were acknowledged after the state was written, or all where there is none.
 
         Args:
@@ -253,26 +247,26 @@ class Residents:
             self._answers.mark(entry.request, entry.labels)  # they may come again: never acknowledged
             self.learn_labels(stream, entry, judges=judges)
 
-    def learn_labels(self, stream: Stream, entry: LabelEntry, *, judges: bool = True) -> None:
+    def learn_labels(self, stream: ServedStream, entry: LabelEntry, *, judges: bool = True) -> None:
         """Give labels that are in the journal to the monitor and, where it judges by them, to the guard."""
         stream.labels = entry.number
         stream.unsaved += 1
         live, answered = stream.live, entry.answered
         if live is None:
             return
-        if judges and answered.adapted is not None and answered.source is not None:
+        if judges and live.guard and answered.adapted is not None and answered.source is not None:
             both = {"logits": answered.adapted, "source_logits": answered.source}
             live.guard.label(torch.tensor(entry.labels), **both, batch=answered.batch)
         live.monitor.label(token_of(entry.request), entry.labels, logits=answered.given)
         live.changes += 1
 
 
-def _listed(folder: StreamFolder) -> Stream:
+def _listed(folder: StreamFolder) -> ServedStream:
     """A stream on disk, with the numbers in the header of its newest state; the checksum is not read."""
-    try:
-        return Stream.from_facts(folder, folder.facts())
-    except TypeError:
-        return Stream.from_facts(folder, {})  # it is reported when the stream is read
+    stream = ServedStream(name=folder.name, folder=folder)
+    with suppress(TypeError, ValueError):  # it is reported when the stream is read
+        stream.take(folder.facts())
+    return stream
 
 
 def named(method: str, snapshot: Snapshot) -> dict[str, Tensor]:

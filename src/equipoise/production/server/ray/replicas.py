@@ -1,15 +1,150 @@
-"""Processes on Ray Serve, one deployment each, that are made anew when they die."""
+"""Processes on Ray Serve: one deployment each, with a service and the lock that makes it the only one."""
 
+import asyncio
 import logging
 import math
+import os
+import socket
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from equipoise.errors import OptionError
+import numpy as np
+
+from equipoise.errors import EquipoiseError, OptionError
+from equipoise.production.server.errors import BusyError, ClosedError, ReplicaLostError
+from equipoise.production.server.interface import Prediction, ServiceLike
 from equipoise.production.server.ray.folders import replica_folder, spread_streams
-from equipoise.production.server.ray.modules import import_ray
-from equipoise.production.server.ray.replica import Replica, ServiceRecipe
+from equipoise.production.server.store import FolderLock
+
+
+def import_ray() -> tuple[Any, Any]:
+    """The modules `ray` and `ray.serve`; OptionError says what to install where there are none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray Serve uses what pydantic deprecates
+            import ray
+            from ray import serve
+    except ModuleNotFoundError as missing:
+        raise OptionError("--engine ray needs Ray Serve: pip install 'equipoise[ray]'") from missing
+    return ray, serve
+
+
+def as_service_error(error: Exception, replica: int) -> Exception:
+    """The error of a service that an error of a call to a replica stands for; unknown ones stay as they are.
+
+    An error that the service itself raised in its process comes wrapped by Ray, and is unwrapped.
+    """
+    ray, serve = import_ray()
+    lost = (
+        ray.exceptions.RayActorError,
+        serve.exceptions.DeploymentUnavailableError,
+        serve.exceptions.ReplicaUnavailableError,
+        serve.exceptions.RequestCancelledError,
+    )
+    cause = getattr(error, "cause", None)
+    if isinstance(error, ray.exceptions.RayTaskError) and isinstance(cause, (EquipoiseError, *lost)):
+        error = cause
+    if isinstance(error, serve.exceptions.BackPressureError):
+        return BusyError(f"too many requests wait for replica {replica}: try again later")
+    if isinstance(error, lost):
+        return ReplicaLostError(
+            f"the process of replica {replica} has stopped and is being replaced; its streams go on from "
+            "their last save: try again"
+        )
+    return error
+
+
+ServiceRecipe = Callable[[Path], ServiceLike]
+"""Makes the service of a replica, in the replica's process, with the folder for its state."""
+
+ServiceCall = Literal[
+    "label", "reset", "release", "rollback", "snapshot", "set_mode", "streams", "status", "history"
+]
+"""A call of a service that returns when it is done."""
+
+
+@dataclass(frozen=True)
+class ReplicaFacts:
+    """A replica that answers.
+
+    Attributes:
+        index: of the replica, from 0.
+        node: the name of its machine.
+        process: the id of its process there.
+        method: the name of the adapting method.
+    """
+
+    index: int
+    node: str
+    process: int
+    method: str
+
+
+class Replica:
+    """A service in a process of its own; Ray Serve makes it, and makes it anew when the process dies.
+
+    A replica that Serve gave up on may still be saving its streams while its successor starts. The successor
+    waits until the lock of their folder is free before it reads any state: two processes never own a stream.
+
+    Args:
+        recipe: makes the service, which locks its folder.
+        index: of the replica.
+        folder: its state folder, which no other replica uses.
+        patience: seconds to wait for a predecessor to end.
+    """
+
+    _service: ServiceLike | None = None
+
+    def __init__(self, recipe: ServiceRecipe, index: int, folder: Path, patience: float) -> None:
+        self._index = index
+        FolderLock(folder / "lock", wait=patience).release()
+        self._service = recipe(folder)
+
+    @property
+    def _open_service(self) -> ServiceLike:
+        if self._service is None:
+            raise ClosedError(f"replica {self._index} has saved its streams and takes no more requests")
+        return self._service
+
+    async def facts(self) -> ReplicaFacts:
+        """The process of the replica, and its method."""
+        service = self._open_service
+        return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method)
+
+    async def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Prediction:
+        """The answer to a batch; a caller that gives up does not cancel a batch that is queued."""
+        future = self._open_service.submit(stream, inputs)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    async def call(self, action: ServiceCall, *args: Any) -> Any:
+        """Call the service, in a thread: other requests go on meanwhile."""
+        return await asyncio.to_thread(getattr(self._open_service, action), *args)
+
+    def check_health(self) -> None:
+        """Raise ClosedError, upon which Serve replaces the replica, if the service takes no more requests.
+
+        A replica that was closed on purpose is healthy: nothing is to be replaced.
+        """
+        if self._service is not None and not self._service.ready:
+            raise ClosedError(f"the service of replica {self._index} has stopped by itself")
+
+    async def close(self) -> None:
+        """Save every stream and take no more requests."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            service.close()
+
+    def __del__(self) -> None:
+        """Close when Serve takes the replica down in good order, as before its node is taken away."""
+        self._close()
+
 
 _AT_ONCE = 10_000
 """Requests that a replica takes at once: its service has a queue with a limit of its own."""

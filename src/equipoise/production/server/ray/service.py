@@ -11,12 +11,16 @@ import numpy as np
 
 from equipoise.errors import OptionError
 from equipoise.production.server.errors import ClosedError, ReplicaLostError
-from equipoise.production.server.folder_lock import FolderLock
 from equipoise.production.server.interface import LabelsTaken, Mode, Prediction, StreamStatus
-from equipoise.production.server.ray.errors import as_service_error
-from equipoise.production.server.ray.placement import owner
-from equipoise.production.server.ray.replica import ReplicaFacts, ServiceCall, ServiceRecipe
-from equipoise.production.server.ray.replicas import RayReplicas
+from equipoise.production.server.ray.folders import owner
+from equipoise.production.server.ray.replicas import (
+    RayReplicas,
+    ReplicaFacts,
+    ServiceCall,
+    ServiceRecipe,
+    as_service_error,
+)
+from equipoise.production.server.store import FolderLock
 
 _Result = TypeVar("_Result")
 
@@ -24,7 +28,7 @@ _Result = TypeVar("_Result")
 class RayService:
     """A `ServiceLike` whose streams are spread over replicas, each a process with a service of its own.
 
-    A stream goes to the replica that the rendezvous hash of its name picks (`placement.owner`), and to no
+    A stream goes to the replica that the rendezvous hash of its name picks (`folders.owner`), and to no
     other. Each replica is a Ray Serve deployment of one process: Serve checks its health and makes it anew
     when it dies. `@serve.multiplexed` is not used, although it sends a model id to a replica that has it
     already: it gives affinity, not ownership, and under load two replicas may hold one id. Of a model that is
@@ -32,7 +36,7 @@ class RayService:
 
     The state folder has a folder for each replica, locked by its process, and must be under the same path on
     every node. A start with another number of replicas first moves the streams to their new owners
-    (`spreading.spread_streams`). When a process dies, requests that it was answering get `ReplicaLostError`;
+    (`folders.spread_streams`). When a process dies, requests that it was answering get `ReplicaLostError`;
     requests that come later wait for its successor, which goes on from the states on disk. Batches since a
     stream was last saved are lost.
 

@@ -7,8 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from equipoise.calibration.rehearsal import Estimate
 from equipoise.production.server.inputs import NAME_PATTERN
-from equipoise.production.server.interface import Mode, Prediction, StreamStatus
+from equipoise.production.server.interface import GuardEvent, Mode, Prediction
 
 LARGEST_INTEGER = 2**53 - 1
 """The largest whole number that every JSON reader keeps exact."""
@@ -51,18 +52,6 @@ class ModeBody(_Body):
     ]
 
 
-class AccuracyResponse(BaseModel):
-    """The accuracy of the answers, estimated without labels, with a 90 % interval."""
-
-    value: float
-    low: float
-    high: float
-    inside: Annotated[
-        bool,
-        Field(description="Whether the stream is as near to rehearsed streams as they are to each other."),
-    ]
-
-
 class PredictionResponse(BaseModel):
     """The answer to a batch."""
 
@@ -73,19 +62,11 @@ class PredictionResponse(BaseModel):
         list[list[float | None]], Field(description="Calibrated; null where the row is not finite.")
     ]
     temperature: float | None
-    estimated_accuracy: AccuracyResponse | None
+    estimated_accuracy: Estimate | None
     answered_by: Literal["student", "source"]
     mode: Mode
     learned: bool
     reason: Annotated[str, Field(description="Why nothing was learned, or rows were set aside.")]
-
-
-class LabelsResponse(BaseModel):
-    """Labels that are on disk."""
-
-    request: str
-    rows: int
-    right: Annotated[int, Field(description="How many of the answers were right.")]
 
 
 class SnapshotResponse(BaseModel):
@@ -102,16 +83,6 @@ class ChangeResponse(BaseModel):
     done: Literal["reset", "release", "adapted", "shadow", "hold"]
 
 
-class EventResponse(BaseModel):
-    """An action of the guard, or of a person, on a stream."""
-
-    time: float
-    batch: int
-    action: str
-    trigger: str
-    reason: str
-
-
 class StreamResponse(BaseModel):
     """A stream as it is now."""
 
@@ -123,7 +94,7 @@ class StreamResponse(BaseModel):
     last_seen: float
     guard: str
     gauges: dict[str, float | None]
-    events: list[EventResponse]
+    events: list[GuardEvent]
     snapshots: list[str]
 
 
@@ -161,33 +132,13 @@ class RefusalResponse(BaseModel):
 
 def prediction_fields(answer: Prediction) -> dict[str, Any]:
     """The fields of `PredictionResponse`."""
-    estimate = answer.accuracy
-    return {
-        "request": answer.request,
-        "stream": answer.stream,
-        "classes": [int(place) for place in answer.classes],
-        "probabilities": answer.probabilities.tolist(),
-        "temperature": answer.temperature,
-        "estimated_accuracy": None if estimate is None else vars(estimate),
-        "answered_by": answer.answered_by,
-        "mode": answer.mode,
-        "learned": answer.learned,
-        "reason": answer.reason,
-    }
-
-
-def stream_fields(status: StreamStatus) -> dict[str, Any]:
-    """The fields of `StreamResponse`."""
-    return {
-        **vars(status),
-        "gauges": dict(status.gauges),
-        "events": [vars(event) for event in status.events],
-        "snapshots": list(status.snapshots),
-    }
+    names = {"accuracy": "estimated_accuracy"}
+    fields = {names.get(name, name): value for name, value in vars(answer).items()}
+    return fields | {"probabilities": answer.probabilities.tolist()}
 
 
 def json_response(content: Any, status: int = 200) -> Response:
-    """A response in JSON, which has no NaN: null stands for it."""
+    """A response in JSON, dataclasses as objects; it has no NaN: null stands for it."""
     return Response(to_json(content, inf_nan_mode="null"), status, media_type="application/json")
 
 

@@ -1,0 +1,191 @@
+"""The routes: predictions, changes of a stream, and what is only read."""
+
+import asyncio
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Query, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from equipoise.production.server.interface import LabelsTaken, ServiceLike
+from equipoise.production.server.limits import DoorLimits
+from equipoise.production.server.model_factory import Transform
+from equipoise.production.server.routes.access import WITH_INPUTS, Tokens, for_changing, for_reading
+from equipoise.production.server.routes.metrics import DoorMetrics
+from equipoise.production.server.routes.payloads import FORMATS, NPY, read_inputs
+from equipoise.production.server.routes.refusals import JSON
+from equipoise.production.server.routes.schemas import (
+    DEFAULT_STREAM,
+    LARGEST_INTEGER,
+    ChangeResponse,
+    HealthResponse,
+    HistoryRow,
+    LabelsBody,
+    ModeBody,
+    PredictionResponse,
+    RollbackBody,
+    SnapshotResponse,
+    StreamInPath,
+    StreamName,
+    StreamResponse,
+    json_response,
+    prediction_fields,
+    refusals,
+)
+
+DECODED_AT_ONCE = 4
+"""Bodies that are decoded at the same time: more only take memory from each other."""
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": {
+                    "type": "object",
+                    "required": ["inputs"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "inputs": {
+                            "type": "array",
+                            "minItems": 1,
+                            "items": {},
+                            "description": "Rows: nested lists of numbers, all of one shape.",
+                        }
+                    },
+                },
+                "example": {"inputs": [[0.5, 1.5], [0.25, 2.0]]},
+            },
+            NPY: _BINARY,
+            **dict.fromkeys(FORMATS, _BINARY),
+        },
+    }
+}
+
+
+def predict_routes(
+    service: ServiceLike, limits: DoorLimits, tokens: Tokens | None, transform: Transform | None
+) -> APIRouter:
+    """The route of predictions."""
+    router = APIRouter(tags=["predict"])
+    decoders = CapacityLimiter(DECODED_AT_ONCE)
+
+    @router.post(
+        WITH_INPUTS,
+        dependencies=for_changing(tokens),
+        openapi_extra=_BODY,
+        response_model=PredictionResponse,
+        responses=refusals(400, 401, 403, 413, 415, 422, 429, 503, 507),
+    )
+    async def predict(request: Request, stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Answer a batch; in mode adapted and shadow the stream is learned from.
+
+        The batch comes as JSON, as an npy file, or as one image. A stream is created by its first batch.
+        """
+        body = await request.body()
+        read = partial(read_inputs, body, request.headers.get("content-type", ""), limits, transform)
+        inputs = await to_thread.run_sync(read, limiter=decoders)
+        # A request that has come is answered even if its client has gone: the stream has learned from it.
+        answer = await asyncio.shield(asyncio.wrap_future(service.submit(stream, inputs)))
+        return json_response(prediction_fields(answer))
+
+    return router
+
+
+def change_routes(service: ServiceLike, tokens: Tokens | None) -> APIRouter:
+    """The routes; each returns when the change is made, and on disk where it says so."""
+    router = APIRouter(
+        tags=["change"],
+        dependencies=for_changing(tokens),
+        responses=refusals(400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 507),
+    )
+
+    @router.post("/v1/labels", response_model=LabelsTaken)
+    def labels(body: LabelsBody, stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Take the labels of an earlier request; they are on disk when this is answered."""
+        return json_response(service.label(stream, body.request, body.labels))
+
+    @router.post("/v1/reset", response_model=ChangeResponse)
+    def reset(stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Go back to the source model."""
+        service.reset(stream)
+        return json_response({"stream": stream, "done": "reset"})
+
+    @router.post("/v1/release", response_model=ChangeResponse)
+    def release(stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Let a stream that its guard holds learn again; one that is not held stays as it is."""
+        service.release(stream)
+        return json_response({"stream": stream, "done": "release"})
+
+    @router.post("/v1/rollback", response_model=SnapshotResponse)
+    def rollback(body: RollbackBody | None = None, stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Go back by a number of snapshots, 1 without a body."""
+        name = service.rollback(stream, body.steps if body else 1)
+        return json_response({"stream": stream, "snapshot": name})
+
+    @router.post("/v1/snapshot", response_model=SnapshotResponse)
+    def snapshot(stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Write a snapshot; it is on disk when this is answered."""
+        return json_response({"stream": stream, "snapshot": service.snapshot(stream)})
+
+    @router.post("/v1/mode", response_model=ChangeResponse)
+    def mode(body: ModeBody, stream: StreamName = DEFAULT_STREAM) -> Response:
+        """Change who answers, and whether the stream is learned from."""
+        service.set_mode(stream, body.mode)
+        return json_response({"stream": stream, "done": body.mode})
+
+    return router
+
+
+Since = Annotated[int, Query(ge=0, le=LARGEST_INTEGER, description="Only rows with a larger index.")]
+
+
+def health_routes(service: ServiceLike) -> APIRouter:
+    """The routes for load balancers; open to everyone, and without anything to hide."""
+    router = APIRouter(tags=["health"])
+
+    @router.head("/healthz", include_in_schema=False)
+    @router.get("/healthz", response_model=HealthResponse)
+    async def alive() -> Response:
+        """Whether the process answers at all."""
+        return json_response({"status": "ok"})
+
+    @router.head("/readyz", include_in_schema=False)
+    @router.get("/readyz", response_model=HealthResponse, responses={503: {"model": HealthResponse}})
+    async def ready() -> Response:
+        """Whether requests are taken."""
+        if service.ready:
+            return json_response({"status": "ready"})
+        return json_response({"status": "not ready"}, 503)
+
+    return router
+
+
+def read_routes(service: ServiceLike, tokens: Tokens | None, metrics: DoorMetrics) -> APIRouter:
+    """The routes of streams and metrics."""
+    router = APIRouter(tags=["read"], dependencies=for_reading(tokens), responses=refusals(401, 403))
+
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    def exposed() -> Response:
+        """Metrics in Prometheus' text format."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/v1/streams", response_model=list[StreamResponse])
+    def streams() -> Response:
+        """All streams."""
+        return json_response(service.streams())
+
+    @router.get("/v1/streams/{name}", response_model=StreamResponse, responses=refusals(404, 422))
+    def status(name: StreamInPath) -> Response:
+        """One stream."""
+        return json_response(service.status(name))
+
+    @router.get("/v1/streams/{name}/history", response_model=list[HistoryRow], responses=refusals(404, 422))
+    def history(name: StreamInPath, since: Since = 0) -> Response:
+        """Rows of the stream's curves, oldest first."""
+        return json_response(service.history(name, since))
+
+    return router
