@@ -116,7 +116,7 @@ def test_a_fault_after_learning_does_not_learn_again(tmp_path: Path, monkeypatch
     with service(tmp_path / "one") as own, service(tmp_path / "two") as other:
         ask(own, "a", batch(0))
         ask(other, "a", batch(0))
-        monkeypatch.setattr(own._learner, "_count", _broken)
+        monkeypatch.setattr(own._learner, "_observe", _broken)
         assert ask(own, "a", batch(1)).learned
         monkeypatch.undo()
         ask(other, "a", batch(1))
