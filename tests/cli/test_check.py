@@ -37,7 +37,7 @@ class Mine(GradientMethod):
 
     name = "NAME"
 
-    def loss(self, logits, context):
+    def loss(self, logits, targets, context):
         return Loss(entropy(logits).mean(), used=len(logits))
 '''
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.core.gradient import GradientMethod, Loss
+from equipoise.core.gradient import GradientMethod, Loss, Targets
 from equipoise.core.method import Context, Method, Update
 from equipoise.core.record import Step
 from equipoise.functional import nats
@@ -295,7 +295,7 @@ class InParts(GradientMethod):
 
     name = "in_parts"
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         return Loss(nats(logits).mean(), used=len(logits))
 
     def step(self, context: Context) -> Update:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.adapter import STATE_KIND, STATE_VERSION
 from equipoise.core.checkpoint import check_state
-from equipoise.core.method import Context, Method, Update
+from equipoise.core.method import Context, Method, Shapes, Update
 from equipoise.core.state import NewMemoryError, State
 from equipoise.errors import StateError
 from equipoise.files import read_tensors, write_tensors
@@ -156,7 +156,7 @@ class LastBatch(Method):
     """Keeps the last batch as it came: a view of the caller's tensor."""
 
     name = "last_batch"
-    arrives: ClassVar[tuple[str, ...]] = ("samples.*",)
+    arrives: ClassVar[Shapes] = {"samples.*": (...,)}
 
     def step(self, context: Context) -> Update:
         samples = {f"samples.{name}": tensor for name, tensor in context.batch.samples().items()}
@@ -274,7 +274,11 @@ WEIGHT, MEMORY = "sotta.model.1.weight", "sotta.memory.optimizer.mean.1.weight"
         ("sotta.memory.samples.0", lambda t: t * torch.nan, "samples.0: expected finite values"),
         (WEIGHT, lambda t: t.tolist(), f"{WEIGHT}: expected a tensor, got list"),
         ("sotta.counts.waiting", lambda t: t + 4, "expected fewer than every=4 samples waiting, got"),
-        ("sotta.memory.samples.0", lambda t: t[:3], r"expected a memory of 4 samples, got \[3\]"),
+        (
+            "sotta.memory.samples.0",
+            lambda t: t[:3],
+            r"samples.0: expected a tensor of \(capacity=4, ...\), got \(3, ",
+        ),
         ("sotta.memory.classes", lambda t: t + 9, "classes that the model does not have"),
         ("sotta.random", lambda t: t[:-1], "the random state is damaged"),
         ("sotta.random", lambda t: t.float(), "the random state is damaged"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.methods._category_memory import Offer, free_categories, join_memory, timeliness
+from equipoise.methods.parts.robust_teaching import Offer, free_categories, join_memory, timeliness
 from equipoise.network.verdict import no_free_reads
 from tests.support.category_memory import ListedCategories
 

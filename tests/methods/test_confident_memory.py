@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.state import HostRandom
-from equipoise.methods._confident_memory import (
+from equipoise.methods.sotta import (
     offer,
     replaced_slots,
     taken_slots,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.errors import BatchError
-from equipoise.methods._views import TILE, WEAK_DRAWS, weak_views
+from equipoise.methods.parts.views import TILE, WEAK_DRAWS, weak_views
 from tests.support.byhand import (
     CLASSES,
     Adam,

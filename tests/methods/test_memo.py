@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.errors import BatchError
-from equipoise.methods._views import AUGMIX_DRAWS, augmix_views
+from equipoise.methods.parts.views import AUGMIX_DRAWS, augmix_views
 from tests.support.byhand import ByHand, close, conv_model, softmax, stream
 from tests.support.models import Counting, drifted, make, same, snapshot
 

@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.core.gradient import GradientMethod
 from equipoise.core.method import Context
 from equipoise.factory import make_method
-from equipoise.methods._objectives import mean_over, objective
+from equipoise.methods.parts.objectives import mean_over, objective
 from tests.support.byhand import (
     CLASSES,
     Adam,
@@ -123,7 +123,7 @@ def test_a_row_that_is_left_out_has_no_part_in_the_gradient(method: str, bad: fl
     z[2], clean[2] = bad, 0.0
     gradients: list[Tensor] = []
     for answers in (z.requires_grad_(), clean.requires_grad_()):
-        loss = learner.loss(answers, context)
+        loss = learner.loss(answers, {}, context)
         assert 0 < int(loss.used) < 6
         gradients += torch.autograd.grad(loss.value, answers)
     assert bool(gradients[0][2].eq(0).all())

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.methods._class_features import feature_divergence, first_means, followed_means, joined_sums
-from equipoise.methods._linear_head import HeadAnswers
+from equipoise.methods.parts.linear_head import HeadAnswers
+from equipoise.methods.petta import feature_divergence, first_means, followed_means, joined_sums
 from tests.support.models import Counting, drifted, images, make, measured, same, snapshot
 from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.methods._entropy_bets import betting, level_of, quantile_at
+from equipoise.methods.poem import betting, level_of, quantile_at
 from tests.support.byhand import (
     CLASSES,
     Adam,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.methods._prototypes import blend, learn
+from equipoise.methods.poise import blend, learn
 from equipoise.network.head import WatchedHead
 from equipoise.network.running_statistics import Return, following_statistics
 from tests.methods.test_rehearsed_poise import RefusesReading, as_captured

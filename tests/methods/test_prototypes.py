@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.methods._prototypes import blend, learn
+from equipoise.methods.poise import blend, learn
 from equipoise.network.head import WatchedHead
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.methods._confident_memory import default_confidence
+from equipoise.methods.sotta import default_confidence
 from tests.support.list_memory import ListMemory
 from tests.support.models import WithLogits, drifted, make, same, snapshot
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import BatchError
-from equipoise.methods._affine import flipped, leaned, moved, rotated, scaled, shifted
-from equipoise.methods._views import (
+from equipoise.methods.parts.views import (
     AUGMIX_DRAWS,
     TILE,
     WEAK_DRAWS,
@@ -17,8 +16,14 @@ from equipoise.methods._views import (
     _noise,
     _turned,
     augmix_views,
+    flipped,
+    leaned,
+    moved,
     patch_shuffle,
     repeated,
+    rotated,
+    scaled,
+    shifted,
     weak_views,
 )
 from equipoise.network.batch import Batch

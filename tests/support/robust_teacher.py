@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.methods._views import TILE, WEAK_DRAWS, weak_views
+from equipoise.methods.parts.views import TILE, WEAK_DRAWS, weak_views
 from tests.support.category_memory import ListedCategories
 
 LEARNED = ("1.weight", "1.bias")

@@ -261,7 +261,7 @@ def check_command(
         class Mine(GradientMethod):
             name = "mine"
 
-            def loss(self, logits, context):
+            def loss(self, logits, targets, context):
                 return Loss(entropy(logits).mean(), used=len(logits))
 
     run:

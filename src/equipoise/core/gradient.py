@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.network.student import Student
 from equipoise.network.verdict import Check, all_hold, host_knows
 from equipoise.options import checked_by, choice, option
+
+Targets: TypeAlias = Mapping[str, Tensor]
+"""What answers are compared with, by name, such as a teacher's logits."""
 
 OPTIMIZER = "optimizer."
 """Prefix of the names of memory that holds the optimiser's state."""
@@ -77,8 +80,11 @@ class GradientMethod(Method):
         return self.default_rates[self.optimizer]
 
     @abstractmethod
-    def loss(self, logits: Tensor, context: Context) -> Loss:
-        """The loss of the logits of a batch."""
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
+        """The loss of the logits of a batch.
+
+        `targets` are those that `descend_on` was given: none where a method learns from its own answers.
+        """
 
     def descend(
         self, logits: Tensor, loss: Loss, context: Context, checks: tuple[Check, ...]
@@ -109,14 +115,19 @@ class GradientMethod(Method):
 
     def step(self, context: Context) -> Update:
         """Run a forward on the batch's statistics and a step down the loss, `steps` times."""
-        update = self._one_step(context)
+        return self.descend_on(NO_TENSORS, context)
+
+    def descend_on(self, targets: Targets, context: Context) -> Update:
+        """Take the step of a batch with these targets of the loss, one for all its forwards."""
+        update = self._one_step(targets, context)
         for _ in range(self.steps - 1):
             if update.idle or (update.checks and host_knows(all_hold(update.checks)) is False):
                 return update
-            update = self._one_step(context._replace(memory={**context.memory, **update.memory}), update)
+            later = context._replace(memory={**context.memory, **update.memory})
+            update = self._one_step(targets, later, update)
         return update
 
-    def _one_step(self, context: Context, before: Update | None = None) -> Update:
+    def _one_step(self, targets: Targets, context: Context, before: Update | None = None) -> Update:
         """One step, after another one on the same batch if there was one.
 
         If a later step finds nothing to learn from, the steps before it are taken all the same.
@@ -126,7 +137,7 @@ class GradientMethod(Method):
         finite = student.finite_statistics()
         if host_knows(finite.holds) is False:
             return Update(logits, checks=(*earlier, finite))
-        loss = self.loss(logits, context)
+        loss = self.loss(logits, targets, context)
         if isinstance(loss.used, Tensor) and not loss.checks:
             loss = loss._replace(checks=(Check(loss.used > 0, "no sample to learn from", on_failure="skip"),))
         value = loss.value.detach()

@@ -8,7 +8,8 @@ another device, CUDA graphs and several processes are the business of `core` and
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
+from fnmatch import fnmatchcase
+from types import EllipsisType, MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Tempering
+from equipoise.errors import StateError
 from equipoise.network.batch import Batch, images_among, not_one_image
 from equipoise.network.parameters import Parameters
 from equipoise.network.source_copy import Residence
@@ -28,6 +30,14 @@ Memory: TypeAlias = Mapping[str, Tensor]
 
 Counts: TypeAlias = Mapping[str, int]
 """Integers that the host counts from batch to batch, by name."""
+
+Size: TypeAlias = int | str | EllipsisType | None
+Shapes: TypeAlias = Mapping[str, tuple[Size, ...]]
+"""The shapes of tensors by patterns of their names.
+
+A size is a number, the name of an option, "<=" and such a name, "classes" (of the model), or None for any;
+a last "..." is any further sizes. What has one name has one size in all tensors.
+"""
 
 NO_TENSORS: Memory = MappingProxyType({})
 
@@ -164,8 +174,9 @@ class Method(ABC):
         stores_samples: whether samples are kept as they came.
         uses_prototypes: whether class prototypes help the model's linear head, or replace it.
         heeds_novelty: whether statistics and prototypes move only as far as rows of a table are new.
-        counters: names of the integers that `plan` counts on the host; they start at 0.
-        arrives: name patterns of memory that `initial` lacks and a later step creates.
+        counters: names of the integers that `plan` counts on the host, from 0, each with the option that it
+            stays below, or None.
+        arrives: name patterns and shapes of memory that `initial` lacks and a later step creates.
         default_tempering: the tempering; None: "rehearsed" where the statistics hold a rehearsal, or "none".
         default_source_copy: where the source model is kept.
         measuring: the call that makes the source statistics that the method needs.
@@ -181,8 +192,8 @@ class Method(ABC):
     stores_samples: ClassVar[bool] = False
     uses_prototypes: ClassVar[bool] = False
     heeds_novelty: ClassVar[bool] = False
-    counters: ClassVar[tuple[str, ...]] = ()
-    arrives: ClassVar[tuple[str, ...]] = ()
+    counters: ClassVar[Mapping[str, str | None]] = {}
+    arrives: ClassVar[Shapes] = {}
     default_tempering: ClassVar[Tempering | None] = "none"
     default_source_copy: ClassVar[Residence] = "swapped"
     measuring: ClassVar[str] = "equipoise.SourceStatistics.measure(model, source_loader)"
@@ -224,8 +235,41 @@ class Method(ABC):
             raise not_one_image(self.name, batch.samples())
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Raise StateError if the memory or the counters of a state do not fit the options or the model."""
-        return
+        """Raise StateError if the memory or the counters of a state do not fit the options or the model.
+
+        Here by what `counters` and `arrives` declare; a method adds what they cannot tell.
+        """
+        for name, below in self.counters.items():
+            if below is not None and not 0 <= counts[name] < (most := getattr(self, below)):
+                raise StateError(f"expected fewer than {below}={most} samples {name}, got {counts[name]}")
+        sizes: dict[str, int] = {} if student.classes is None else {"classes": student.classes}
+        for pattern, shape in self.arrives.items():
+            for name in (each for each in memory if fnmatchcase(each, pattern)):
+                if not self._fits(came := tuple(memory[name].shape), shape, sizes):
+                    wanted = [self._told(size, sizes) for size in shape]
+                    raise StateError(f"{name}: expected a tensor of ({', '.join(wanted)}), got {came}")
+
+    def _fits(self, came: tuple[int, ...], shape: tuple[Size, ...], sizes: dict[str, int]) -> bool:
+        """Whether a tensor has a shape; `sizes` are those that names have in the tensors before it."""
+        firm = shape[:-1] if shape[-1:] == (...,) else shape
+        if len(came) < len(firm) or (len(came) > len(firm) and firm is shape):
+            return False
+        for size, wanted in zip(came, firm, strict=False):
+            if isinstance(wanted, str):
+                most = getattr(self, wanted.removeprefix("<="), size)
+                fits = size == most or (wanted.startswith("<=") and 0 < size < most)
+                if not fits or sizes.setdefault(wanted, size) != size:
+                    return False
+            elif wanted not in (None, size):
+                return False
+        return True
+
+    def _told(self, size: Size, sizes: Mapping[str, int]) -> str:
+        """A size of a shape in words."""
+        if not isinstance(size, str):
+            return "..." if size is ... else str(size or "any")
+        known = getattr(self, size.removeprefix("<="), sizes.get(size, ""))
+        return f"{size}={known}"
 
     @property
     def learns(self) -> Parameters | None:

@@ -193,7 +193,7 @@ class State:
             if not any(fnmatchcase(name, pattern) for pattern in arrives):
                 raise RuntimeError(
                     f"{self._method.name}: Update.memory has {name!r}, which is neither in `initial` nor in "
-                    f"`arrives`, {arrives}"
+                    f"`arrives`, {', '.join(arrives)}"
                 )
         held = {tensor.untyped_storage().data_ptr() for tensor in self._homes.values()}
         news = {name: new.detach() for name, new in memory.items() if new is not self.memory.get(name)}
@@ -293,6 +293,9 @@ class State:
         )
         memory, temperature = part(named, "memory."), part(named, "temperature.")
         counts = {name: int(count) for name, count in part(named, _COUNTS).items()}
+        for name, count in counts.items():
+            if count < 0:
+                raise StateError(f"expected a count of samples {name}, got {count}")
         self._method.check_memory(self.student, memory, counts)
         if _RANDOM in named:
             check_generator_state(named[_RANDOM])

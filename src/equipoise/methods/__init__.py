@@ -1,4 +1,4 @@
-"""One file a method, found by being there; files with a leading underscore are shared by several.
+"""One file a method, found by being there; `parts` has what several methods share.
 
 Each file defines one frozen dataclass of options that derives from `core.method.Method`, and registers it
 under its name, which is the file's.

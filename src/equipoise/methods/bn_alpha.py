@@ -7,7 +7,7 @@ import torch
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Context, Method, Update
-from equipoise.methods._batch_norm import STATISTICS_FOLLOW, check_batch_norm
+from equipoise.methods.parts.batch_norm import STATISTICS_FOLLOW, check_batch_norm
 from equipoise.network.student import Student
 from equipoise.options import option
 from equipoise.registry import register

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Context, Method, Update
-from equipoise.methods._batch_norm import STATISTICS_FOLLOW, check_batch_norm
+from equipoise.methods.parts.batch_norm import STATISTICS_FOLLOW, check_batch_norm
 from equipoise.network.student import Student
 from equipoise.options import option
 from equipoise.registry import register
@@ -20,8 +20,8 @@ class BnEma(Method):
 
         mean ← mean + a · d,  var ← (1 − a) · var + a · var_batch + a · (1 − a) · d²,  d = mean_batch − mean
 
-    (`running_statistics`). It is the statistics of `poise` without prototypes, jumps and temperature. One
-    forward a batch, no gradients; a batch of one sample is no special case.
+    (`running_statistics`). These are the statistics of `poise` without prototypes, jumps and
+    temperature. One forward a batch, no gradients; a batch of one sample is no special case.
 
     Args:
         norm_momentum: the share that 50 samples have in the statistics.

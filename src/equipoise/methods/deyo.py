@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.core.gradient import Loss
+from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
 from equipoise.functional import at_least_single, nats
-from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import kept_rows, mean_over
-from equipoise.methods._views import patch_shuffle
+from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.objectives import kept_rows, mean_over
+from equipoise.methods.parts.views import patch_shuffle
 from equipoise.network.verdict import Check, host_knows
 from equipoise.options import option
 from equipoise.registry import register
@@ -53,7 +53,7 @@ class Deyo(WindowedMethod):
     min_drop: float = option(0.2, low=-1, high=1)
     seed: int = option(0, low=0, high=2**63 - 1)
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The weighted entropy of the samples kept."""
         entropies, scale = nats(logits.detach()), math.log(logits.shape[1])
         draws = context.rand(_GRID**2)

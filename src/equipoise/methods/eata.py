@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.gradient import Loss
+from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
 from equipoise.errors import SourceError
 from equipoise.methods.eta import Eta
@@ -49,9 +49,9 @@ class Eata(Eta):
             "fisher": _vector({name: fisher[name] for name in student.learned}).to(anchor),
         }
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """ETA's loss and the penalty."""
-        loss, constants = super().loss(logits, context), context.constants
+        loss, constants = super().loss(logits, targets, context), context.constants
         apart = _vector(context.student.learned) - constants["anchor"]
         return loss._replace(value=loss.value + self.fisher_alpha * (constants["fisher"] * apart**2).sum())
 

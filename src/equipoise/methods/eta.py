@@ -2,23 +2,23 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from equipoise.core.gradient import Loss
-from equipoise.core.method import SAMPLES, Context, Counts, Memory
+from equipoise.core.gradient import Loss, Targets
+from equipoise.core.method import Context, Shapes
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single, nats
-from equipoise.methods._average_answer import AVERAGE_ANSWER, check_average
-from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import OBJECTIVES, Objective, kept_rows, mean_over, objective
-from equipoise.network.student import Student
+from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.objectives import OBJECTIVES, Objective, kept_rows, mean_over, objective
 from equipoise.network.verdict import Check
 from equipoise.options import choice, option
 from equipoise.registry import register
 
+_AVERAGE = "average"
 _INERTIA = 0.9  # of the moving average of probabilities, the authors'
 
 
@@ -38,7 +38,7 @@ class Eta(WindowedMethod):
     Args:
         margin: E₀ as a multiple of ln C.
         epsilon: the largest cosine of a new sample; by default 1.26 / √C, at least .05 (`default_epsilon`).
-        objective: what is minimised and weighted: "entropy", H, or "come" (`_objectives.opinion_entropy`);
+        objective: what is minimised and weighted: "entropy", H, or "come" (`objectives.opinion_entropy`);
             the samples are selected and their weights computed by H in any case.
         learning_rate: by default 2.5e-4 for "sgd" (the authors, on ImageNet) and 1e-3 for "adam".
 
@@ -46,18 +46,18 @@ class Eta(WindowedMethod):
     """
 
     name = "eta"
-    arrives = (f"{SAMPLES}*", AVERAGE_ANSWER)
+    arrives: ClassVar[Shapes] = {**WindowedMethod.arrives, _AVERAGE: ("classes",)}
 
     margin: float = option(0.4, low=0)
     epsilon: float | None = option(None, low=0)
     objective: Objective = choice("entropy", OBJECTIVES)
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The weighted entropy of the samples kept."""
         entropies, probabilities = nats(logits.detach()), at_least_single(logits.detach()).softmax(1)
         limit = self.margin * math.log(logits.shape[1])
         # Zeros: no average yet.
-        average = context.memory.get(AVERAGE_ANSWER, torch.zeros_like(probabilities[0])).to(probabilities)
+        average = context.memory.get(_AVERAGE, torch.zeros_like(probabilities[0])).to(probabilities)
         if len(average) != logits.shape[1]:
             raise StateError(f"expected an average of {logits.shape[1]} classes, got {len(average)}")
         first = ~average.any()
@@ -70,12 +70,7 @@ class Eta(WindowedMethod):
         each = objective(self.objective, kept_rows(kept, logits))
         loss = mean_over(kept, (limit - entropies).exp() * each)
         some = Check(count > 0, f"none of {len(logits)} samples is reliable and new", on_failure="skip")
-        return Loss(loss, count, {AVERAGE_ANSWER: torch.where(count > 0, moved, average)}, (some,))
-
-    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse a window of another size, and an average of another number of classes."""
-        super().check_memory(student, memory, counts)
-        check_average(memory, student.classes)
+        return Loss(loss, count, {_AVERAGE: torch.where(count > 0, moved, average)}, (some,))
 
 
 def default_epsilon(classes: int) -> float:

@@ -10,7 +10,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Memory, Method, Update
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
-from equipoise.methods._linear_head import head_answers, mean_offset, on_student
+from equipoise.methods.parts.linear_head import HeadAnswers, head_answers, on_student
 from equipoise.network.head import linear_layer, with_head
 from equipoise.network.student import Student
 from equipoise.network.verdict import Check
@@ -79,8 +79,9 @@ class FoaShift(Method):
 
     def answer(self, context: Context) -> Answer:
         """Answer with the mean as it is."""
-        logits, _, head, _ = head_answers(context.student, context.batch)
-        return Answer(_shifted(logits, head, context.memory[_SHIFT]), source_logits=logits)
+        seen = head_answers(context.student, context.batch)
+        shifted = _shifted(seen.logits, seen.head, context.memory[_SHIFT])
+        return Answer(shifted, source_logits=seen.logits)
 
     def export(self, student: Student, memory: Memory) -> nn.Module:
         """The network with the shift in the bias of its head."""
@@ -94,3 +95,14 @@ class FoaShift(Method):
 def _shifted(logits: Tensor, head: nn.Linear, shift: Tensor) -> Tensor:
     """Logits (or a bias) after a shift of the features, by the head's weight in single precision at least."""
     return (at_least_single(logits) + (at_least_single(head.weight.detach()) * shift).sum(1)).to(logits.dtype)
+
+
+def mean_offset(seen: HeadAnswers, centre: Tensor, reach: Tensor) -> Tensor:
+    """The mean of the features of good samples minus a centre; zero without any.
+
+    A sample further from the centre than `reach` counts as one at that distance, in its direction.
+    """
+    apart = torch.where(seen.good.unsqueeze(1), seen.features - centre, 0.0)
+    far: Tensor = torch.linalg.vector_norm(apart, dim=1, keepdim=True)
+    clipped = apart * (reach / far.clamp(min=torch.finfo(far.dtype).tiny)).clamp(max=1)
+    return clipped.sum(0) / seen.good.sum().clamp(min=1)

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from equipoise.core.method import Answer, Context, Method, Update
 from equipoise.functional import at_least_single
-from equipoise.methods._linear_head import HeadAnswers, head_answers
+from equipoise.methods.parts.linear_head import HeadAnswers, head_answers
 from equipoise.network.verdict import host_knows
 from equipoise.options import choice, option
 from equipoise.registry import register

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.core.method import Context, Method, Update
 from equipoise.functional import at_least_single, nats
-from equipoise.methods._views import AUGMIX_DRAWS, augmix_views, samples_with_views
+from equipoise.methods.parts.views import AUGMIX_DRAWS, augmix_views, samples_with_views
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import copies, copy_into
 from equipoise.network.optimizer import Optimizer
@@ -23,7 +23,7 @@ from equipoise.registry import register
 class Memo(Method):
     """Marginal entropy minimisation with one test point (Zhang, Levine and Finn, NeurIPS 2022), of images.
 
-    For each sample x with AugMix-like views x_v (`_views.augmix_views`), from the source weights
+    For each sample x with AugMix-like views x_v (`views.augmix_views`), from the source weights
 
         L = H(mean_v p(x_v)),   θ ← θ − learning_rate · ∂L/∂θ,
 

@@ -1,14 +1,20 @@
 """Batch normalisation by the statistics of the stream."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.method import SAMPLES, Context, Counts, Memory, Method, Plan, Update
-from equipoise.methods._batch_norm import STATISTICS_FOLLOW, check_batch_norm
-from equipoise.methods._lone_samples import check_window, is_lone, join_window, rows_before
+from equipoise.core.method import SAMPLES, Context, Method, Plan, Shapes, Update
+from equipoise.methods.parts.batch_norm import (
+    STATISTICS_FOLLOW,
+    check_batch_norm,
+    is_lone,
+    join_window,
+    rows_before,
+)
 from equipoise.network.student import Student
 from equipoise.options import option
 from equipoise.registry import register
@@ -33,7 +39,7 @@ class Norm(Method):
     """
 
     name = "norm"
-    arrives = (f"{SAMPLES}*",)
+    arrives: ClassVar[Shapes] = {f"{SAMPLES}*": ("<=window", ...)}
 
     prior: float = option(0.0, low=0)
     norm_momentum: float = option(0.1, low=0, high=1)
@@ -57,10 +63,6 @@ class Norm(Method):
         if self.prior or not is_lone(context):
             return Plan()
         return Plan(("lone",), captured=rows_before(context.memory, context.batch) == self.window)
-
-    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse a window of another size."""
-        check_window(memory, self.window)
 
     def check_model(self, student: Student, source: SourceStatistics | None) -> None:
         """Refuse a model without batch norm."""

@@ -1,14 +1,18 @@
 """Poise: statistics and prototypes follow the stream, without gradient steps."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from equipoise.calibration import novelty
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.method import Answer, Context, Counts, Memory, Method, Update
-from equipoise.methods._prototypes import PROTOTYPES, blend, check_prototypes, export_blended, learn
+from equipoise.core.method import Answer, Context, Counts, Memory, Method, Shapes, Update
+from equipoise.errors import StateError
+from equipoise.functional import at_least_single, entropy
+from equipoise.methods.parts.linear_head import CLASS_SUMS, head_supports, join, prototypes
+from equipoise.network.head import WatchedHead, linear_layer, with_head
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.running_statistics import Return, settled_age
 from equipoise.network.student import Student
@@ -16,6 +20,16 @@ from equipoise.network.verdict import Check
 from equipoise.options import flag, option
 from equipoise.registry import register
 
+SPREAD_TOTALS = "spread_totals"
+"""Sums over all samples: the spread over the classes of the head's logits, of the prototypes', and 1."""
+
+
+PROTOTYPES = (CLASS_SUMS, SPREAD_TOTALS)
+"""The names of the memory of prototypes."""
+
+
+HALF_WEIGHT_SAMPLES = 100
+"""The samples for each class at which prototypes have half of the weight that they can have."""
 AGE, LIMITS = "age", "norm_limits"
 NOVELTY, LIMIT, OF_SOURCE = "novelty", "novelty_limit", "source."
 
@@ -25,10 +39,10 @@ NOVELTY, LIMIT, OF_SOURCE = "novelty", "novelty_limit", "source."
 class PoiseMethod(Method):
     """Follows the stream without gradient steps: the recommended method (docs/rehearsal.md).
 
-    Normalisation statistics follow the stream, and start anew when it jumps (`running_statistics`); where the
-    model ends in a linear layer, class prototypes help it (`_prototypes.blend`, the DEC paper's combination
-    with T3A). On tables both do so only as far as rows are unlike source rows (`calibration.novelty`): rows
-    of one class or group are no change of the world. One forward a batch. With a rehearsal the answers are as
+    Normalisation statistics follow the stream, and start again when it jumps (`running_statistics`);
+    where the model ends in a linear layer, class prototypes help it (`blend`, as in the DEC paper's mix with
+    T3A). On tables both do so only as far as rows are unlike source rows (`calibration.novelty`): rows of one
+    class or group are no change of the world. One forward a batch. With a rehearsal the answers are as
     confident as they are estimated to be accurate, and the source model answers where adapting is estimated
     to be worse.
 
@@ -47,7 +61,7 @@ class PoiseMethod(Method):
     )
     uses_prototypes = True
     heeds_novelty = True
-    arrives = PROTOTYPES
+    arrives: ClassVar[Shapes] = {CLASS_SUMS: ("classes", None), SPREAD_TOTALS: (3,)}
 
     norm_momentum: float = option(0.1, low=0, high=1)
     falls_back: bool = flag(True)
@@ -103,8 +117,10 @@ class PoiseMethod(Method):
         return export_blended(student, memory, _new(memory))
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse prototypes of another number of classes."""
-        check_prototypes(memory, student.classes)
+        """Refuse prototypes of another number of classes, or without their totals."""
+        super().check_memory(student, memory, counts)
+        if (CLASS_SUMS in memory) != (SPREAD_TOTALS in memory):
+            raise StateError("expected the state's prototypes with their totals, got one without the other")
 
     @property
     def compares(self) -> bool:
@@ -115,3 +131,72 @@ class PoiseMethod(Method):
 def _new(memory: Memory) -> Tensor | None:
     """The share of the inputs that is new; None where that is not seen."""
     return novelty.share_of_new(memory[NOVELTY]) if NOVELTY in memory else None
+
+
+def learn(memory: Memory, head: WatchedHead, logits: Tensor) -> dict[str, Tensor]:
+    """The prototypes after a batch: each feature joins the class of the head's logits; none without a head.
+
+    Before the first batch the rows of the head's weight join, as in T3A (`linear_head.join`).
+    """
+    if head.layer is None or head.features is None:
+        return {}
+    features, logits = at_least_single(head.features.detach()), at_least_single(logits.detach())
+    with torch.autocast(features.device.type, enabled=False):
+        return _learned(memory, head.layer, features, logits)
+
+
+def _learned(memory: Memory, head: nn.Linear, features: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    good = features.isfinite().all(1) & logits.isfinite().all(1)
+    features = torch.where(good.unsqueeze(1), features, 0.0)
+    logits = torch.where(good.unsqueeze(1), logits, 0.0)
+    if CLASS_SUMS in memory:
+        if memory[CLASS_SUMS].shape != head.weight.shape:
+            raise StateError("the state's prototypes are not those of this model's head")
+        sums, tally = {CLASS_SUMS: memory[CLASS_SUMS]}, memory[SPREAD_TOTALS]
+    else:
+        sums = head_supports(head, None)
+        tally = sums[CLASS_SUMS].new_zeros(3, dtype=torch.float64)
+    sums = join(sums, features, logits.argmax(1), entropy(logits), good)
+    theirs = features @ prototypes(sums).T
+    spreads = [torch.where(good, scores.std(1), 0.0).double().sum() for scores in (logits, theirs)]
+    return {**sums, SPREAD_TOTALS: tally + torch.stack([*spreads, good.sum().double()])}
+
+
+def blend(memory: Memory, head: WatchedHead, logits: Tensor, new: Tensor | None = None) -> Tensor:
+    """The head's logits and the prototypes', the latter stretched to the same spread.
+
+    z = (1 − w) · (W f + b) + w · rho · f · v with v_c the unit prototype of class c,
+    w = ½ · N / (N + 100 C) for N samples and C classes, and rho = Σ std_c(W f + b) / Σ std_c(f · v), over all
+    samples since the last reset. Without a linear head or prototypes, the logits are the model's. Where
+    inputs have changed in part, w is multiplied by that share (`new`; None: 1).
+    """
+    if head.features is None or CLASS_SUMS not in memory:
+        return logits
+    share, stretched = _share(memory, new), _stretched(memory)
+    wide = at_least_single(logits)
+    theirs = (at_least_single(head.features) @ stretched.T).to(wide.dtype)  # autocast may have narrowed it
+    return torch.lerp(wide, theirs, share.to(wide.dtype)).to(logits.dtype)
+
+
+def export_blended(student: Student, memory: Memory, new: Tensor | None = None) -> nn.Module:
+    """A copy of the network whose one linear head answers as `blend` does."""
+    if CLASS_SUMS not in memory:
+        return student.export()
+    if student.head is None:
+        raise StateError("poise finds the head in a forward: answer a batch before detach()")
+    layer, share = linear_layer(student.model, student.head), _share(memory, new)
+    weight = at_least_single(layer.weight.detach())
+    weight = torch.lerp(weight, _stretched(memory), share.to(weight.dtype)).to(layer.weight.dtype)
+    bias = None if layer.bias is None else layer.bias.detach() * (1 - share).to(layer.bias.dtype)
+    return with_head(student.model, student.head, weight, bias)
+
+
+def _share(memory: Memory, new: Tensor | None) -> Tensor:
+    samples = memory[SPREAD_TOTALS][2]
+    most = samples / (samples + HALF_WEIGHT_SAMPLES * len(memory[CLASS_SUMS])) / 2
+    return most if new is None else most * new.to(most)
+
+
+def _stretched(memory: Memory) -> Tensor:
+    ours, theirs, _ = memory[SPREAD_TOTALS]
+    return prototypes(memory) * torch.where(theirs > 0, ours / theirs, 0.0).to(memory[CLASS_SUMS].dtype)

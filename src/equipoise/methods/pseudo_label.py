@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.core.gradient import Loss
+from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
-from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._pseudo_labels import pseudo_labelled
-from equipoise.network.verdict import Check
+from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.objectives import pseudo_labelled
 from equipoise.options import option
 from equipoise.registry import register
 
@@ -37,8 +36,6 @@ class PseudoLabel(WindowedMethod):
 
     confidence: float = option(0.9, low=0, high=1)
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The mean cross-entropy of the confident samples."""
-        loss, used = pseudo_labelled(logits, self.confidence)
-        words = f"none of {len(logits)} samples has a probability above {self.confidence:g}"
-        return Loss(loss, used, checks=(Check(used > 0, words, on_failure="skip"),))
+        return pseudo_labelled(logits, self.confidence)

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
-from equipoise.core.method import Context, Counts, Memory, Method, Plan, option_values
-from equipoise.errors import OptionError, StateError, UnknownOptionError
-from equipoise.methods._delegating import DelegatingMethod
-from equipoise.network.student import Student
+from equipoise.core.method import Context, Method, Plan, Update, option_values
+from equipoise.errors import OptionError, UnknownOptionError
 from equipoise.options import checked_by, option
 from equipoise.registry import method_class, register
 
@@ -23,7 +21,7 @@ def _checked_mapping(name: str, value: Any) -> dict[str, Any] | None:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Rdumb(DelegatingMethod):
+class Rdumb(Method):
     """Resets a method before it can go wrong (Press et al., NeurIPS 2023).
 
     The method `base` adapts; before a batch that follows `every` samples since the last reset, weights,
@@ -47,9 +45,10 @@ class Rdumb(DelegatingMethod):
     options: Mapping[str, Any] | None = checked_by(_checked_mapping, None)
     seed: int = option(0, low=0, high=2**63 - 1)
 
+    counters: ClassVar[Any] = property(lambda self: {**self.inner.counters, _SEEN: None})
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "counters", (*self.inner.counters, _SEEN))
         object.__setattr__(self, "options", option_values(self.inner))
 
     def __hash__(self) -> int:
@@ -68,6 +67,10 @@ class Rdumb(DelegatingMethod):
             )
         return kind(**({"seed": self.seed} if "seed" in known else {}) | given)
 
+    def step(self, context: Context) -> Update:
+        """Answer and learn as the base does."""
+        return self.inner.step(context)
+
     def plan(self, context: Context) -> Plan:
         """Start anew when it is time, else plan as the base does."""
         seen = int(context.counts[_SEEN])
@@ -76,8 +79,17 @@ class Rdumb(DelegatingMethod):
         plan = self.inner.plan(context)
         return plan._replace(counts={**plan.counts, _SEEN: seen + context.student.all_rows(context.batch)})
 
-    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse what the base refuses, and a negative count."""
-        self.inner.check_memory(student, memory, counts)
-        if counts[_SEEN] < 0:
-            raise StateError(f"expected a count of samples since the last reset, got {counts[_SEEN]}")
+
+class _OfInner:
+    """An attribute of a method that is the inner method's."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, method: Rdumb | None, _owner: type[Rdumb]) -> Any:
+        return getattr(Method if method is None else method.inner, self.name)
+
+
+for _name in vars(Method).keys() - vars(Rdumb).keys():  # what the contract has besides: facts and functions
+    if not _name.startswith("_"):
+        setattr(Rdumb, _name, _OfInner(_name))

@@ -1,19 +1,20 @@
 """ROID: certain and diverse samples, consistent under views, and weights that stay near the source's."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.gradient import Loss
-from equipoise.core.method import SAMPLES, Context, Counts, Memory, Update
-from equipoise.functional import at_least_single
-from equipoise.methods import _roid_losses as losses
-from equipoise.methods._average_answer import AVERAGE_ANSWER, check_average
-from equipoise.methods._averages import moving_average
-from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._views import WEAK_DRAWS, weak_views
+from equipoise.core.gradient import Loss, Targets
+from equipoise.core.method import Context, Shapes, Update
+from equipoise.functional import at_least_single, nats
+from equipoise.methods.parts.averages import moving_average
+from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.objectives import symmetric_cross_entropy
+from equipoise.methods.parts.views import WEAK_DRAWS, weak_views
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName
 from equipoise.network.student import Student
@@ -21,7 +22,10 @@ from equipoise.network.verdict import all_hold
 from equipoise.options import choice, flag, option
 from equipoise.registry import register
 
-SOURCE = "source."
+_TEMPERATURE = 1 / 3  # of the weights, the authors'
+_LARGEST, _EPSILON = 0.99, 1e-5  # of the soft likelihood ratio, the authors'
+
+SOURCE, _AVERAGE = "source.", "average"
 _INERTIA, _KEPT = 0.9, 0.99  # of the moving average of probabilities and of the weights, the authors'
 
 
@@ -31,7 +35,7 @@ class Roid(WindowedMethod):
     """Robust test-time adaptation (Marsden, Döbler and Yang, WACV 2024), of models on images.
 
     With p̄ a moving average of the probabilities, w the weights of samples that are certain and unlike p̄
-    (`_roid_losses.sample_weights`), z the logits and z' those of a view of each image, by a second forward:
+    (`sample_weights`), z the logits and z' those of a view of each image, by a second forward:
 
         L = Σ_i w_i · (SLR(z_i) + SCE(z_i, z'_i)) / N,   θ ← optimiser step,   θ ← .99 θ + .01 θ_source,
 
@@ -39,7 +43,7 @@ class Roid(WindowedMethod):
 
     Args:
         prior_correction: whether ln of the smoothed mean probability of the batch is added to the answers
-            (`_roid_losses.with_prior`); of a lone sample, that of its window with batch norm, else its own.
+            (`with_prior`); of a lone sample, that of its window with batch norm, else its own.
             For few classes at a time; elsewhere answers are more confident, and depend on all of a batch.
         mirrored: whether half of the views are mirrored left to right, as the authors' are; not for digits.
         seed: of the random numbers.
@@ -51,7 +55,7 @@ class Roid(WindowedMethod):
 
     name = "roid"
     needs_images = True
-    arrives = (f"{SAMPLES}*", AVERAGE_ANSWER)
+    arrives: ClassVar[Shapes] = {**WindowedMethod.arrives, _AVERAGE: ("classes",)}
 
     prior_correction: bool = flag(False)
     mirrored: bool = flag(False)
@@ -63,21 +67,21 @@ class Roid(WindowedMethod):
         values = student.source_values(student.learned)
         return prefixed(SOURCE, {n: v.to(student.learned[n].detach()) for n, v in values.items()})
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The weighted likelihood ratio and consistency of the samples kept."""
         draws = context.rand(WEAK_DRAWS)
         views = context.batch.change(lambda images: weak_views(images, draws, mirrored=self.mirrored))
         other = context.student.on_batch_statistics(views, momentum=0.0)
         mean = at_least_single(logits.detach()).softmax(1).mean(0)
-        average = context.memory.get(AVERAGE_ANSWER, torch.full_like(mean, 1 / len(mean))).to(mean)
-        weights, kept = losses.sample_weights(logits, average)
-        each = losses.soft_likelihood_ratio(logits) + losses.symmetric_cross_entropy(logits, other)
-        moved = {AVERAGE_ANSWER: torch.lerp(mean, average, _INERTIA)}
+        average = context.memory.get(_AVERAGE, torch.full_like(mean, 1 / len(mean))).to(mean)
+        weights, kept = sample_weights(logits, average)
+        each = soft_likelihood_ratio(logits) + symmetric_cross_entropy(logits, other)
+        moved = {_AVERAGE: torch.lerp(mean, average, _INERTIA)}
         return Loss((weights * each).sum() / len(logits), kept.sum(), moved)
 
-    def _one_step(self, context: Context, before: Update | None = None) -> Update:
+    def _one_step(self, targets: Targets, context: Context, before: Update | None = None) -> Update:
         """Take one step, and the filter of the weights where it was taken."""
-        update = super()._one_step(context, before)
+        update = super()._one_step(targets, context, before)
         if update.idle or update.loss is None:
             return update
         memory = self.filter_weights(context, all_hold(update.checks))
@@ -85,7 +89,7 @@ class Roid(WindowedMethod):
 
     def answers(self, logits: Tensor) -> Tensor:
         """The logits, corrected by their prior if that is wanted."""
-        return losses.with_prior(logits.detach()) if self.prior_correction else logits
+        return with_prior(logits.detach()) if self.prior_correction else logits
 
     def filter_weights(self, context: Context, taken: Tensor) -> dict[str, Tensor]:
         """Bring the weights nearer to the source's if a step was taken; the memory of it, which is none."""
@@ -93,7 +97,50 @@ class Roid(WindowedMethod):
         copy_unless(~taken, learned, moving_average(learned, part(context.constants, SOURCE), _KEPT))
         return {}
 
-    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse a window of another size, and an average of another number of classes."""
-        super().check_memory(student, memory, counts)
-        check_average(memory, student.classes)
+
+def sample_weights(logits: Tensor, average: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (N,) of samples that are certain and unlike the average, as constants; and which are kept.
+
+    w = exp(d · c / τ), τ = ⅓, with d = 1 − cos(average, p) and c = −H(p), each stretched over the batch to 0
+    to 1. Samples are kept, and have a weight other than 0, if d is not below its mean.
+
+    Args:
+        logits: of the batch, (N, C).
+        average: the moving average of the probabilities, (C,).
+    """
+    logits = logits.detach()
+    probabilities = at_least_single(logits).softmax(1)
+    diversity = _stretched(1 - cosine_similarity(average.unsqueeze(0), probabilities))
+    certainty = _stretched(-nats(logits))
+    kept = diversity >= diversity.mean()
+    return torch.where(kept, (diversity * certainty / _TEMPERATURE).exp(), 0.0), kept
+
+
+def _stretched(values: Tensor) -> Tensor:
+    """Values stretched to 0 to 1; zeros where all are the same, as of a single sample."""
+    low, high = values.amin(), values.amax()
+    return torch.where(high > low, (values - low) / torch.where(high > low, high - low, 1.0), 0.0)
+
+
+def soft_likelihood_ratio(logits: Tensor) -> Tensor:
+    """−Σ_c p_c ln(p_c / (1 − p_c) + 1e-5), p at most .99, one number a sample."""
+    p = at_least_single(logits).softmax(1).clamp(max=_LARGEST)
+    return -(p * (p / (1 - p) + _EPSILON).log()).sum(1)
+
+
+def with_prior(logits: Tensor) -> Tensor:
+    """Logits plus the logarithm of the smoothed mean of the batch's probabilities.
+
+    π = mean_i p_i, s = max(1/N, 1/C) / max_c π_c, π̃ = (π + s) / (1 + s C): the softmax of z + ln π̃ is the
+    posterior under the prior π̃, where that of the model was uniform. Rows that are not finite have no part in
+    π.
+    """
+    rows, classes = logits.shape
+    good = logits.isfinite().all(1, keepdim=True)
+    probabilities = at_least_single(torch.where(good, logits, 0.0)).softmax(1)
+    prior = torch.where(good | ~good.any(), probabilities, 0.0).sum(0) / torch.where(
+        good.any(), good.sum(), rows
+    )
+    smoothing = max(1 / rows, 1 / classes) / prior.amax()
+    smoothed = (prior + smoothing) / (1 + smoothing * classes)
+    return logits + smoothed.log().to(logits)

@@ -4,19 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.core.gradient import Loss
-from equipoise.core.method import Context, Memory, Update
-from equipoise.methods._category_memory import timeliness
-from equipoise.methods._memory_updates import keep_if_fine
-from equipoise.methods._robust_teaching import (
-    TARGETS,
-    RobustMethod,
-    learn_from_views,
-    teacher_after,
-    teacher_logits,
-)
-from equipoise.methods._teachers import against
-from equipoise.network.batch import Batch
+from equipoise.core.gradient import Loss, Targets
+from equipoise.core.method import Context
+from equipoise.methods.parts.objectives import against
+from equipoise.methods.parts.robust_teaching import TAUGHT, RobustMethod, timeliness
 from equipoise.registry import register
 
 
@@ -26,7 +17,7 @@ class Rotta(RobustMethod):
     """Robust test-time adaptation (Yuan, Xie and Li, CVPR 2023), of models on images: for correlated streams.
 
     A batch is answered by the teacher in eval mode. Its samples, in order, are offered to a memory that is
-    balanced over the classes predicted and prefers recent and certain ones (`_category_memory.join_memory`).
+    balanced over the classes predicted and prefers recent and certain ones (`robust_teaching.join_memory`).
     After every `every` samples, in the middle of a batch too, the memory is learned from:
 
         L = mean_i w_i · CE(softmax(z'_i), softmax(z_i)),   w_i = 1 / (1 + exp(age_i / capacity)),
@@ -36,7 +27,7 @@ class Rotta(RobustMethod):
     Statistics of batch norm are robust: the memory has a share of `norm_momentum` in them before the teacher
     labels it. A forward a batch; two and a backward of the memory at every update.
 
-    Args: those of `_robust_teaching.RobustMethod`.
+    Args: those of `robust_teaching.RobustMethod`.
 
     Deviations: teacher and student have one set of statistics, which the memory moves once an update as it
     moves those of the authors' teacher; their student has others, of the views. The variance is that of old
@@ -45,16 +36,7 @@ class Rotta(RobustMethod):
 
     name = "rotta"
 
-    def learn(self, context: Context, stored: Batch, logits: Tensor) -> Update:
-        """Take a step towards the teacher's answers to the memory, and let the teacher follow."""
-
-        def targets() -> Memory:
-            return {TARGETS: teacher_logits(self, context, stored)}
-
-        update = learn_from_views(self, context, stored, logits, targets)
-        return keep_if_fine(update, context.memory, teacher_after(context, self.decay))
-
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The cross-entropy against the teacher's answers, weighted by timeliness."""
         weights = timeliness(context.memory, whole=not context.host_looks)
-        return Loss((weights * against(logits, context.constants[TARGETS])).mean(), used=len(logits))
+        return Loss((weights * against(logits, targets[TAUGHT])).mean(), used=len(logits))

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.gradient import OPTIMIZER, Loss
+from equipoise.core.gradient import OPTIMIZER, Loss, Targets
 from equipoise.core.method import Context
 from equipoise.functional import at_least_single, nats
-from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import OBJECTIVES, Objective, mean_objective, mean_over
+from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.objectives import OBJECTIVES, Objective, kept_rows, mean_over, objective
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.network.optimizer import climbed
 from equipoise.network.student import Student
@@ -40,7 +40,7 @@ class Sar(WindowedMethod):
         margin: E₀ as a multiple of ln C.
         rho: the length of the step uphill.
         reset_below: the average entropy of a collapse in nats, for 1000 classes; 0: no resets.
-        objective: what is minimised: "entropy", H, or "come" (`_objectives`); S₁, S₂ and m are always of H.
+        objective: what is minimised: "entropy", H, or "come" (as for `tent`); S₁, S₂ and m are always of H.
         learning_rate: by default 2.5e-4 for "sgd" and 1e-3 for "adam". For batches of n samples the authors
             have 2.5e-4, or 2.5e-4 · n / 32 where n < 32; for ViT 1e-3 · n / 64; twice that where n = 1.
 
@@ -65,13 +65,15 @@ class Sar(WindowedMethod):
         """The source's weights, to go back to."""
         return {n: v.to(student.learned[n].device) for n, v in student.source_values(student.learned).items()}
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The objective of the reliable samples."""
         return self._over(nats(logits.detach()) < self.margin * math.log(logits.shape[1]), logits)
 
     def _over(self, kept: Tensor, logits: Tensor) -> Loss:
         some = Check(kept.any(), f"none of {len(kept)} samples is reliable", on_failure="skip")
-        return Loss(mean_objective(self.objective, kept, logits), kept.sum(), checks=(some,))
+        return Loss(
+            mean_over(kept, objective(self.objective, kept_rows(kept, logits))), kept.sum(), checks=(some,)
+        )
 
     def descend(
         self, logits: Tensor, loss: Loss, context: Context, checks: tuple[Check, ...]

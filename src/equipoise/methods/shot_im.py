@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.core.gradient import Loss
+from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context, Update
 from equipoise.errors import ModelError, callers_level
 from equipoise.functional import at_least_single, nats
-from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._pseudo_labels import pseudo_labelled
+from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.objectives import pseudo_labelled
 from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.network.student import Student
 from equipoise.network.verdict import Check
@@ -71,7 +71,7 @@ class ShotIm(WindowedMethod):
             )
         return update
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The mean entropy less the entropy of the mean, and the loss of the pseudo-labels."""
         rows, classes = logits.shape
         if 1 < rows < classes:
@@ -81,7 +81,7 @@ class ShotIm(WindowedMethod):
         diversity = nats(log_p.clamp(min=torch.finfo(log_p.dtype).min).logsumexp(0))
         loss = nats(logits).mean() - diversity
         if self.pseudo_weight:
-            loss = loss + self.pseudo_weight * pseudo_labelled(logits, self.confidence).loss
+            loss = loss + self.pseudo_weight * pseudo_labelled(logits, self.confidence).value
         several = torch.full((), rows > 1, device=logits.device)
         return Loss(
             loss, rows, checks=(Check(several, "a single sample has no diversity", on_failure="skip"),)

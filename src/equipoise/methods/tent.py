@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.core.gradient import Loss
+from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
-from equipoise.methods._lone_samples import WindowedMethod
-from equipoise.methods._objectives import OBJECTIVES, Objective, objective
+from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.objectives import OBJECTIVES, Objective, objective
 from equipoise.network.optimizer import OPTIMIZERS, OptimizerName
 from equipoise.options import choice
 from equipoise.registry import register
@@ -28,7 +28,7 @@ class Tent(WindowedMethod):
         learning_rate: by default 1e-3 for "adam" and 2.5e-4 for "sgd", the authors' values.
         momentum: .9 by default: of "sgd" (never Nesterov), or Adam's β₁.
         steps: steps a batch; with more than one the last forward's logits are the answer.
-        objective: H, or "come", an entropy that lets answers stay undecided (`_objectives.opinion_entropy`).
+        objective: H, or "come", an entropy that lets answers stay undecided (`objectives.opinion_entropy`).
         parameters: "norm" (all normalisation layers), "all", or a list of name patterns.
         norm_momentum: how fast the running statistics, which only `predict` uses, follow the stream, at each
             forward.
@@ -45,6 +45,6 @@ class Tent(WindowedMethod):
     optimizer: OptimizerName = choice("adam", OPTIMIZERS)
     objective: Objective = choice("entropy", OBJECTIVES)
 
-    def loss(self, logits: Tensor, context: Context) -> Loss:
+    def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The mean of the objective."""
         return Loss(objective(self.objective, logits).mean(), used=len(logits))

@@ -65,7 +65,7 @@ class Mine(GradientMethod):
     pause: float = option(0.0, low=0)
     parameters: str = "all"
 
-    def loss(self, logits, context):
+    def loss(self, logits, targets, context):
         if self.weight == 13:
             raise RuntimeError("thirteen is unlucky")
         time.sleep(self.pause)

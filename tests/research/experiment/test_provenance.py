@@ -16,7 +16,13 @@ from equipoise.research.experiment.provenance import code_digest
 from .own import METHOD
 
 METHODS = ("tent", "eta", "eata", "source")
-SHARED = ["adapter", "methods/__init__", "calibration/temper", "metrics/__init__", "rehearsal/rehearse"]
+SHARED = [
+    "adapter",
+    "methods/parts/batch_norm",
+    "calibration/temper",
+    "metrics/__init__",
+    "rehearsal/rehearse",
+]
 SHARED += [f"research/experiment/{part}" for part in ("adapting", "rehearsals", "repeatable")]
 EDITS = {
     "methods/tent.py": ["tent"],

@@ -1,5 +1,9 @@
-"""Samples that come one by one to batch norm: each is normalised with the last few that came alone."""
+"""What batch norm asks of a method: a model that has it, and more than one sample at a time.
 
+A sample that comes alone is normalised with the last few that came alone.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,13 +11,27 @@ import torch
 from torch import Tensor
 
 from equipoise.core.gradient import GradientMethod
-from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Update
-from equipoise.errors import StateError
+from equipoise.core.method import SAMPLES, Context, Memory, Plan, Shapes, Update
+from equipoise.errors import ModelError
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.normalisation import batch_norm_layers
 from equipoise.network.student import Student
 from equipoise.options import option
+
+STATISTICS_FOLLOW = "only the statistics follow"
+"""The reason why no sample was learned from."""
+
+
+def check_batch_norm(method: str, student: Student) -> None:
+    """Raise ModelError unless the model has batch norm with running statistics."""
+    if not batch_norm_layers(student.model):
+        raise ModelError(
+            f"{method} needs batch-normalisation layers with running statistics, and the model has none; "
+            "tent adapts other normalisation layers, t3a needs but a linear head, and poise works on any "
+            "model"
+        )
+
 
 WAITING = "waiting"
 """The count of samples that came alone since the last step."""
@@ -49,13 +67,6 @@ def _fits(stored: Memory, samples: Memory) -> bool:
     )
 
 
-def check_window(memory: Memory, size: int) -> None:
-    """Raise StateError unless the samples of a state are those of a window of this size."""
-    sizes = {tensor.shape[:1] for tensor in part(memory, SAMPLES).values()}
-    if len(sizes) > 1 or any(not 0 < sum(rows) <= size for rows in sizes):
-        raise StateError(f"expected a window of 1 to {size} samples, got {sorted(map(tuple, sizes))}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class WindowedMethod(GradientMethod):
     """A gradient method for batches of one sample, too, on models with batch norm.
@@ -66,8 +77,8 @@ class WindowedMethod(GradientMethod):
             learned from alone.
     """
 
-    counters = (WAITING,)
-    arrives: ClassVar[tuple[str, ...]] = (f"{SAMPLES}*",)
+    counters: ClassVar[Mapping[str, str | None]] = {WAITING: "window"}
+    arrives: ClassVar[Shapes] = {f"{SAMPLES}*": ("<=window", ...)}
 
     window: int = option(16, low=1)
 
@@ -97,11 +108,3 @@ class WindowedMethod(GradientMethod):
     def answers(self, logits: Tensor) -> Tensor:
         """The answers by the logits of a batch, or of the window of a lone sample."""
         return logits
-
-    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse a window of another size, and a count of a step long due."""
-        check_window(memory, self.window)
-        if not 0 <= counts[WAITING] < self.window:
-            raise StateError(
-                f"expected fewer than window={self.window} samples waiting, got {counts[WAITING]}"
-            )

@@ -1,15 +1,19 @@
-"""Samples in the slots of a memory, as they came: what the memories of all methods share."""
+"""A memory of samples, one in each slot, and updates from it: an update that goes wrong empties it."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan
+from equipoise.core.gradient import OPTIMIZER
+from equipoise.core.method import SAMPLES, Context, Memory, Plan, Shapes, Update
 from equipoise.errors import BatchError, StateError
 from equipoise.network.batch import Batch
-from equipoise.network.named_tensors import part
+from equipoise.network.named_tensors import part, prefixed
+from equipoise.network.optimizer import Optimizer, Slope
+from equipoise.network.verdict import Check, all_hold
 
 SLOT_CLASSES = "classes"
 """The memory of the class in each slot, -1 where it is free."""
@@ -19,8 +23,11 @@ MOST = 2**20
 
 _WAITING, _FULL = "waiting", "full"
 
-STORING_COUNTERS = (_WAITING, _FULL)
+STORING_COUNTERS: Mapping[str, str | None] = {_WAITING: "every", _FULL: None}
 """The counters of a method with a memory: samples since the last update, and whether every slot is taken."""
+
+STORED: Shapes = {f"{SAMPLES}*": ("capacity", ...)}
+"""The memory that comes with the first samples."""
 
 
 def free(capacity: int, device: torch.device) -> dict[str, Tensor]:
@@ -84,15 +91,13 @@ def remembered(stored: Memory, like: Batch, *, whole: bool) -> Batch | None:
     return like.with_samples({name: t[filled.to(t.device)] for name, t in stores.items()})
 
 
-def check_stored(stored: Memory, counts: Counts, capacity: int, every: int, num_classes: int | None) -> None:
-    """Raise StateError for a memory of another size or other classes, or where an update is long due."""
-    if not 0 <= (waiting := counts[_WAITING]) < every:
-        raise StateError(f"expected fewer than every={every} samples waiting, got {waiting}")
-    sizes = {len(tensor) for tensor in part(stored, SAMPLES).values()}
-    if sizes - {capacity} or (bool((stored[SLOT_CLASSES] >= 0).any()) and not sizes):
-        raise StateError(f"expected a memory of {capacity} samples, got {sorted(sizes)}")
-    if int(stored[SLOT_CLASSES].min()) < -1 or int(stored[SLOT_CLASSES].max()) >= (num_classes or math.inf):
+def check_classes(stored: Memory, num_classes: int | None) -> None:
+    """Raise StateError for slots with a class that the model does not have, or without a sample."""
+    classes = stored[SLOT_CLASSES]
+    if int(classes.min()) < -1 or int(classes.max()) >= (num_classes or math.inf):
         raise StateError("the memory has samples of classes that the model does not have")
+    if int(classes.max()) >= 0 and not part(stored, SAMPLES):
+        raise StateError(f"expected a memory of {len(classes)} samples, got none")
 
 
 def plan_updates(context: Context, every: int) -> Plan:
@@ -110,3 +115,76 @@ def windows(context: Context, rows: int, every: int) -> Iterator[tuple[Tensor, b
     places = waiting + torch.arange(rows, device=waiting.device)
     for window, due in enumerate(context.plan.course):
         yield places // every == window, due
+
+
+def memory_step(
+    context: Context,
+    logits: Tensor,
+    every: int,
+    join: Callable[[Memory, Tensor], dict[str, Tensor]],
+    learn: Callable[[Context, Batch, Tensor], Update],
+) -> Update:
+    """Let the samples of a batch join a memory, and learn from it after each `every` samples.
+
+    Args:
+        context: the step's.
+        logits: the answers to the batch.
+        every: samples between updates.
+        join: the memory after the samples that a mask chooses were offered to it.
+        learn: an update, given the context with the memory as it is then, the samples in it, and `logits`.
+    """
+    memory, update = dict(context.memory), Update(logits)
+    for inside, due in windows(context, len(logits), every):
+        memory |= join(memory, inside)
+        if due:
+            stored = remembered(memory, context.batch, whole=not context.host_looks)
+            if stored is None:
+                update = Update(logits, idle="the memory is empty: no sample has entered it")
+            else:
+                update = learn(context._replace(memory=memory), stored, logits)
+            memory |= update.memory
+    return update._replace(memory=memory)
+
+
+def learn_from_memory(
+    context: Context,
+    stored: Batch,
+    logits: Tensor,
+    slope_of: Callable[[], tuple[Tensor, Slope]],
+    descent: Optimizer,
+    steps: int,
+) -> Update:
+    """Take steps on the samples in the memory; if that goes wrong, undo them and empty the memory.
+
+    Args:
+        context: the step's, with the memory as it is now.
+        stored: the samples in the memory.
+        logits: the answers to the batch, for the `Update`.
+        slope_of: the loss of the samples in the memory, and its gradient.
+        descent: the optimiser.
+        steps: how many.
+    """
+    student, memory, old = context.student, context.memory, part(context.memory, OPTIMIZER)
+    guard = Check(full(memory) | context.host_looks, "the memory is not full")
+    loss, state, checks = logits.new_zeros(()), old, tuple[Check, ...]((guard,))
+    with student.replicated(), student.undo_unless() as settle:
+        for _ in range(steps):
+            loss, found = slope_of()
+            finite = student.finite_statistics()
+            state, checks = student.descend(
+                partial(Slope, *found), descent, state, *checks, finite, allowed=context.allowed
+            )
+        fine = all_hold(checks)
+        settle(fine)
+    news = prefixed(OPTIMIZER, {n: torch.where(fine, new, old[n]) for n, new in state.items()})
+    news |= emptied(memory, guard.holds & ~fine)
+    fatal = [c._replace(otherwise=f"{c.otherwise}: the memory was emptied") for c in checks[1:]]
+    reported = tuple(check._replace(on_failure="alarm") for check in (guard, *fatal))
+    return Update(logits, news, used=stored.rows, loss=loss.detach(), checks=reported)
+
+
+def keep_if_fine(update: Update, old: Memory, news: Memory) -> Update:
+    """An update with more new memory, which stays as it was where the update went wrong."""
+    fine = all_hold(update.checks)
+    kept = {name: torch.where(fine, new, old[name]) for name, new in news.items()}
+    return update._replace(memory={**update.memory, **kept})

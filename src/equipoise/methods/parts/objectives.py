@@ -1,4 +1,4 @@
-"""Objectives of entropy minimisation: the quantity of an answer that a method makes small."""
+"""Losses of answers: entropies, pseudo-labels, and distances from other answers."""
 
 import math
 from typing import Literal, TypeAlias, get_args
@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from equipoise.functional import at_least_single, nats
+from equipoise.core.gradient import Loss
+from equipoise.functional import at_least_single, nats, soft_cross_entropy
+from equipoise.network.verdict import Check
 
 Objective: TypeAlias = Literal["entropy", "come"]
 """Names of objectives: Shannon's entropy, or the entropy of an opinion that may be undecided."""
@@ -48,11 +50,6 @@ def opinion_entropy(logits: Tensor) -> Tensor:
     return nats(torch.cat([frozen, undecided], dim=-1))
 
 
-def mean_objective(name: Objective, kept: Tensor, logits: Tensor) -> Tensor:
-    """The mean of an objective over the samples kept; 0 where none is."""
-    return mean_over(kept, objective(name, kept_rows(kept, logits)))
-
-
 def kept_rows(kept: Tensor, logits: Tensor) -> Tensor:
     """Logits with zeros in the rows that are not kept: a NaN there would reach the gradient, as 0 · NaN."""
     return torch.where(kept.unsqueeze(1), logits, 0.0)
@@ -64,3 +61,27 @@ def mean_over(kept: Tensor, values: Tensor) -> Tensor:
     The others may be infinite or NaN. For a gradient their logits must not be: `kept_rows`.
     """
     return torch.where(kept, values, 0.0).sum() / kept.sum().clamp(min=1)
+
+
+def pseudo_labelled(logits: Tensor, confidence: float) -> Loss:
+    """The mean cross-entropy of the samples whose largest probability is above `confidence`, 0 without any.
+
+    L = mean over {i: max_c p_ic > confidence} of −ln p_ik, k = argmax_c p_ic, p = softmax(z).
+    """
+    sure = at_least_single(logits.detach()).softmax(1).amax(1) > confidence
+    log_p = at_least_single(kept_rows(sure, logits)).log_softmax(1).amax(1)
+    words = f"none of {len(logits)} samples has a probability above {confidence:g}"
+    some = Check(sure.any(), words, on_failure="skip")
+    return Loss(mean_over(sure, -log_p), sure.sum(), checks=(some,))
+
+
+def against(logits: Tensor, teacher: Tensor) -> Tensor:
+    """The cross-entropy of each answer against a teacher's, both as logits."""
+    return soft_cross_entropy(logits, at_least_single(teacher).softmax(1))
+
+
+def symmetric_cross_entropy(one: Tensor, other: Tensor) -> Tensor:
+    """½ CE(p, q) + ½ CE(q, p) of the probabilities p, q of two logits, one number a sample."""
+    there = soft_cross_entropy(one, at_least_single(other).softmax(1))
+    back = soft_cross_entropy(other, at_least_single(one).softmax(1))
+    return (there + back) / 2
