@@ -19,8 +19,7 @@ import torch
 
 from benchmarks.recommendation.rules import RULES
 from equipoise.recommendation.candidates import Candidate, candidates
-from equipoise.recommendation.choice import Form, most_honest
-from equipoise.recommendation.scoring import ShiftSums
+from equipoise.recommendation.choice import Form, ShiftSums, most_honest
 
 RUN = ["data", "backbone", "target", "seed", "stream"]
 RUN_AND_TIER = [*RUN, "tier"]

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise.recommendation.candidates import DEFAULT
-from equipoise.recommendation.choice import Form, chosen_form, joint_level
-from equipoise.recommendation.scoring import CLEAR_LEVEL
+from equipoise.recommendation.choice import CLEAR_LEVEL, Form, chosen_form, joint_level
 
 Rule: TypeAlias = Callable[[Sequence[Form]], Form]
 

@@ -5,7 +5,7 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 
 from equipoise.estimators import CBPE, mean_confidence
-from equipoise.estimators.cbpe import Isotonic, isotonic
+from equipoise.estimators.confidence import Isotonic, isotonic
 from tests.estimators import reference
 
 

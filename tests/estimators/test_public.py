@@ -34,7 +34,7 @@ ESTIMATES: dict[str, Callable[..., Tensor]] = {
     "sicl": lambda *, logits: estimators.sicl(logits=logits, style_logits=logits.flip(1)[None]),
 }
 LOGITS_ALONE = [name for name in ESTIMATES if name not in ("aetta", "sicl")]
-MODULES = ["cbpe", "confidence", "consistency", "forwards", "nuclear_norm", "transport"]
+MODULES = ["confidence", "further_answers", "probability_matrix"]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -5,7 +5,7 @@ from scipy.optimize import linear_sum_assignment
 
 from equipoise.errors import OptionError
 from equipoise.estimators import COT, mean_confidence
-from equipoise.estimators.transport import matched, whole_numbers
+from equipoise.estimators.probability_matrix import matched, whole_numbers
 from tests.estimators import reference
 
 

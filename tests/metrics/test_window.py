@@ -136,7 +136,7 @@ def test_refuses_other_metrics_and_sizes() -> None:
     other: Any = MeanMetric()
     with pytest.raises(OptionError, match="stream metrics, got MeanMetric"):
         metrics.Window(other, size=3)
-    sizes: list[Any] = [0, -1, 2.0, True, None]
+    sizes: list[Any] = [0, -1, 2.5, True, None]
     for size in sizes:
-        with pytest.raises(OptionError, match="size to be an int of at least 1"):
+        with pytest.raises(OptionError, match="expected size"):
             metrics.Window(metrics.Accuracy(), size)

@@ -10,8 +10,14 @@ import equipoise as eq
 from equipoise.core.method import Context, Method, Update
 from equipoise.recommendation.candidates import Candidate
 from equipoise.recommendation.made_up_stream import make_up_stream
-from equipoise.recommendation.tempering import rehearsal_seconds, rehearsed_statistics
-from equipoise.recommendation.trial import Budget, Setting, Trial, attempt
+from equipoise.recommendation.trial import (
+    Budget,
+    Setting,
+    Trial,
+    attempt,
+    rehearsal_seconds,
+    rehearsed_statistics,
+)
 from equipoise.rehearsal.labelled import take
 from tests.support.rehearsals import held_out, trained
 

@@ -2,8 +2,7 @@
 
 import torch
 
-from equipoise.recommendation.choice import chosen_form, joint_level
-from equipoise.recommendation.scoring import interval, shift_sums
+from equipoise.recommendation.choice import chosen_form, interval, joint_level, shift_sums
 from tests.support.forms import SHIFTS, SOURCE, UNEVEN, form, moved
 
 

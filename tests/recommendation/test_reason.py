@@ -2,7 +2,7 @@
 
 import re
 
-from equipoise.recommendation.reason import reason
+from equipoise.recommendation.choice import reason
 from tests.support.forms import SHIFTS, SOURCE, form, moved
 
 UNSURE = form("poise", moved([0.05] + [-0.01] * (SHIFTS - 1)), nll=0.5)

@@ -20,8 +20,7 @@ from benchmarks.recommendation.regret_table import (
 )
 from benchmarks.recommendation.rules import RULES, Rule, gains_by_shift, shrunk_gain, source_of
 from equipoise.recommendation.candidates import Candidate
-from equipoise.recommendation.choice import Form
-from equipoise.recommendation.scoring import ShiftSums
+from equipoise.recommendation.choice import Form, ShiftSums
 
 SHIFTS, SAMPLES = 10, 100
 TRIED = {"source": 0.5, "norm": 0.6, "tent": 0.55, "poise": 0.58, "cotta": 0.9}

@@ -5,8 +5,7 @@ from typing import Literal
 import torch
 
 from equipoise.recommendation.candidates import Candidate
-from equipoise.recommendation.choice import Form
-from equipoise.recommendation.scoring import ShiftSums
+from equipoise.recommendation.choice import Form, ShiftSums
 
 SHIFTS, SAMPLES = 10, 100
 

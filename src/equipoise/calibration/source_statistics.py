@@ -21,15 +21,16 @@ from equipoise.calibration.source_moments import (
     SampleMoments,
     even_quantiles,
 )
-from equipoise.errors import OptionError, SourceError, StateError
+from equipoise.errors import SourceError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.network.batch import InputsFunction, batches, check_functions
 from equipoise.network.forward import OutputsFunction, checked_logits, uncompiled
 from equipoise.network.head import watch_head
 from equipoise.network.modules import checked_module, device_of, fingerprint
 from equipoise.network.named_tensors import part, prefixed
-from equipoise.network.normalisation import frozen_statistics
+from equipoise.network.normalisation import evaluation_mode
 from equipoise.network.parameters import Parameters, checked_parameters
+from equipoise.options import integer
 from equipoise.version import __version__
 
 _KIND, _VERSION = "equipoise source statistics", 1
@@ -131,8 +132,8 @@ class SourceStatistics:
         a forward and a backward more for each batch; its authors use 2,000 samples in batches of 64.
         `features=True` also measures the inputs of the model's linear head, in the same forward.
         """
-        if max_samples is not None and (not isinstance(max_samples, int) or max_samples < 1):
-            raise OptionError(f"expected max_samples >= 1 or None, got {max_samples}")
+        if max_samples is not None:
+            max_samples = integer("max_samples", max_samples, low=1)
         model = checked_module(model)
         check_functions(inputs=inputs, outputs=outputs)
         fisher = "norm" if fisher is True else fisher
@@ -142,35 +143,29 @@ class SourceStatistics:
         moments, answers, of_features = SampleMoments(model), MeasuredAnswers(), FeatureMoments()
         of_inputs = SourceInputs()
         seen, classes = 0, 0
-        modes = [(module, module.training) for module in model.modules()]
-        try:
-            model.eval()
-            with torch.no_grad(), frozen_statistics(model), uncompiled(model):
-                title = "source statistics" if progress else None
-                for batch in batches(loader, model, device_of(model), inputs, progress=title):
-                    if max_samples is not None and seen + batch.rows > max_samples:
-                        batch = batch.select(torch.arange(batch.rows) < max_samples - seen)
-                    with ExitStack() as hooks:
-                        if not moments.full:
-                            hooks.enter_context(moments.gathering())
-                        watched = hooks.enter_context(watch_head(model, None, False)) if features else None
-                        output = model(*batch.args, **batch.kwargs)
-                    logits = checked_logits(output, batch.rows, classes or None, outputs)
-                    classes, finite = logits.shape[1], logits.isfinite().all(1)
-                    answers.observe(logits)
-                    of_inputs.observe(batch.samples(), logits)
+        with evaluation_mode(model), uncompiled(model):
+            title = "source statistics" if progress else None
+            for batch in batches(loader, model, device_of(model), inputs, progress=title):
+                if max_samples is not None and seen + batch.rows > max_samples:
+                    batch = batch.select(torch.arange(batch.rows) < max_samples - seen)
+                with ExitStack() as hooks:
                     if not moments.full:
-                        moments.name(logits.argmax(1), finite)
-                    if watched is not None:
-                        of_features.observe(watched, logits)
-                    if importance is not None and finite.any():
-                        importance.observe(batch.select(finite))
-                    seen += batch.rows
-                    if seen == max_samples:
-                        break
-        finally:
-            for module, training in modes:
-                module.training = training
+                        hooks.enter_context(moments.gathering())
+                    watched = hooks.enter_context(watch_head(model, None, False)) if features else None
+                    output = model(*batch.args, **batch.kwargs)
+                logits = checked_logits(output, batch.rows, classes or None, outputs)
+                classes, finite = logits.shape[1], logits.isfinite().all(1)
+                answers.observe(logits)
+                of_inputs.observe(batch.samples(), logits)
+                if not moments.full:
+                    moments.name(logits.argmax(1), finite)
+                if watched is not None:
+                    of_features.observe(watched, logits)
+                if importance is not None and finite.any():
+                    importance.observe(batch.select(finite))
+                seen += batch.rows
+                if seen == max_samples:
+                    break
         answers.check()
         return cls(
             h0=float(answers.nats.double().mean()) / math.log(2),

@@ -11,17 +11,15 @@ number of windows of a stream:
     ATC.fit(logits=held_out, target=labels).accuracy(logits=window)
 """
 
-from equipoise.estimators.cbpe import CBPE
 from equipoise.estimators.confidence import (
     ATC,
+    CBPE,
     TemperatureScaledConfidence,
     fit_temperature,
     mean_confidence,
 )
-from equipoise.estimators.consistency import aetta, sicl
-from equipoise.estimators.forwards import dropout_logits, style_logits
-from equipoise.estimators.nuclear_norm import NuclearNorm, nuclear_norm
-from equipoise.estimators.transport import COT
+from equipoise.estimators.further_answers import aetta, dropout_logits, sicl, style_logits
+from equipoise.estimators.probability_matrix import COT, NuclearNorm, nuclear_norm
 
 __all__ = [
     "ATC",

@@ -21,7 +21,7 @@ from equipoise.metrics.functional import (
 )
 
 if TYPE_CHECKING:
-    from equipoise.metrics.streaming import (
+    from equipoise.metrics.stream_metrics import (
         Accuracy,
         AdaptiveCalibrationError,
         BrierScore,
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
         MaximumCalibrationError,
         NegativeLogLikelihood,
         Reliability,
+        Summary,
+        Window,
     )
-    from equipoise.metrics.summary import Summary
-    from equipoise.metrics.window import Window
 
 __all__ = [
     "Accuracy",
@@ -67,8 +67,7 @@ if not TYPE_CHECKING:
         # Only the classes get here: everything else in __all__ is already in the module.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = {"Window": "window", "Summary": "summary"}.get(name, "streaming")
-        value = getattr(importlib.import_module(f"equipoise.metrics.{module}"), name)
+        value = getattr(importlib.import_module("equipoise.metrics.stream_metrics"), name)
         globals()[name] = value
         return value
 

@@ -28,8 +28,8 @@ from equipoise.metrics.bins import (
     sum_table,
     widest_dtype,
 )
-from equipoise.metrics.inputs import Scores, check_bins, check_scores, check_target
-from equipoise.metrics.keywords import by_name
+from equipoise.metrics.inputs import Scores, by_name, check_scores, check_target
+from equipoise.options import integer
 
 
 @by_name
@@ -95,7 +95,7 @@ def adaptive_calibration_error(
     >>> adaptive_calibration_error(probs=probs, target=torch.tensor([0, 1]), bins=2)
     tensor(0.6250)
     """
-    check_bins(bins)
+    bins = integer("bins", bins, low=1)
     scores = check_scores(probs=probs, logits=logits)
     correct = scores.correct(check_target(target, scores))
     confidence = scores.confidence
@@ -117,7 +117,7 @@ def classwise_calibration_error(
     >>> classwise_calibration_error(probs=probs, target=torch.tensor([0, 1]))
     tensor(0.2500)
     """
-    check_bins(bins)
+    bins = integer("bins", bins, low=1)
     scores = check_scores(probs=probs, logits=logits)
     cell = equal_width_cell(scores.probs, bins, scores.rounding)
     gaps = classwise_gaps(scores.probs, check_target(target, scores), cell, bins)
@@ -206,7 +206,7 @@ def _mean(values: Tensor) -> Tensor:
 
 
 def _equal_width_sums(scores: Scores, target: Tensor, bins: int) -> BinSums:
-    check_bins(bins)
+    bins = integer("bins", bins, low=1)
     correct = scores.correct(check_target(target, scores))
     confidence = scores.confidence
     cell = equal_width_cell(confidence, bins, scores.rounding)

@@ -5,12 +5,16 @@ A row that no adapter returns is an error: NaN in some classes only, a maximum o
 negative or do not sum to 1.
 """
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise.errors import BatchTypeError, OptionError
+from equipoise.errors import BatchTypeError, OptionError, UnknownOptionError
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
 # As far as rows that were normalised in a half type may be off, also after they were widened.
@@ -95,13 +99,6 @@ def check_target(target: Tensor, scores: Scores) -> Tensor:
     return labels if scores.kept is None else labels[scores.kept.to(labels.device)]
 
 
-def check_bins(bins: int) -> int:
-    """Check that the number of bins is a whole number of at least 1."""
-    if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
-        raise OptionError(f"expected bins to be an int of at least 1, got {bins!r}")
-    return bins
-
-
 def _widened(values: Tensor) -> Tensor:
     return values.float() if values.dtype in HALF_TYPES else values
 
@@ -152,3 +149,44 @@ def _check_probability_rows(probs: Tensor) -> None:
             f"got other sums in {unnormalised_rows} of {len(probs)} rows; "
             "if these are logits, pass them as logits="
         )
+
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def by_name(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Raise an error that lists the keywords of a metric where an argument has none, or an unknown one.
+
+    BatchTypeError for an argument by position, UnknownOptionError for an unknown keyword. Python's own errors
+    would not say whether the first tensor was taken for probabilities or for logits.
+    """
+    keywords = keywords_of(function)
+    positions = len(inspect.signature(function).parameters) - len(keywords)  # `self` of a method
+
+    @wraps(function)
+    def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        if len(args) > positions:
+            predictions = " or ".join(f"{name}=" for name in ("probs", "logits") if name in keywords)
+            target = ", and target=" if "target" in keywords else ""
+            raise BatchTypeError(
+                f"{function.__name__}: expected predictions by name, {predictions}{target}, got "
+                f"{len(args) - positions} of them by position"
+            )
+        if unknown := [name for name in kwargs if name not in keywords]:
+            raise UnknownOptionError(
+                f"{function.__name__} has no argument {_listed(unknown)}; it takes {_listed(keywords)}"
+            )
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def keywords_of(function: Callable[..., object]) -> list[str]:
+    """The names of the arguments that a function takes by name alone."""
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"{name}=" for name in names)

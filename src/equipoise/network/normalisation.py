@@ -55,6 +55,19 @@ def batch_statistics(model: nn.Module, momentum: float, rows: int) -> Iterator[N
 
 
 @contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Answer in eval mode, without gradients or updates of statistics; each module's mode is restored."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad(), frozen_statistics(model):
+            yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Leave the running statistics as they are: torch's instance norm rewrites them even in eval mode."""
     buffers = [b for module in model.modules() if isinstance(module, _InstanceNorm) for b in module.buffers()]

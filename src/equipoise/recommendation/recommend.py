@@ -16,13 +16,10 @@ from equipoise.network.forward import OutputsFunction
 from equipoise.network.modules import checked_module, device_of
 from equipoise.options import integer, number, one_of
 from equipoise.recommendation.candidates import NO_ADAPTATION, Candidate, MethodChoice, StreamKind, candidates
+from equipoise.recommendation.choice import shift_sums
 from equipoise.recommendation.made_up_stream import check_stream, make_up_stream
-from equipoise.recommendation.recommendation import Recommendation
-from equipoise.recommendation.results import recommendation_of
-from equipoise.recommendation.scoring import shift_sums
-from equipoise.recommendation.session import Session
-from equipoise.recommendation.tempering import divided_shifts
-from equipoise.recommendation.trial import Budget, Setting, attempt
+from equipoise.recommendation.recommendation import Recommendation, recommendation_of
+from equipoise.recommendation.trial import Budget, Session, Setting, attempt, divided_shifts
 from equipoise.rehearsal.held_out_check import check_answers, check_known_labels
 from equipoise.rehearsal.labelled import FEWEST_SAMPLES, take
 from equipoise.rehearsal.rehearse import check_given, measured_on

@@ -14,7 +14,7 @@ from equipoise.functional import at_least_single
 from equipoise.network.batch import batches
 from equipoise.network.forward import OutputsFunction, are_probabilities, checked_logits, uncompiled
 from equipoise.network.modules import device_of
-from equipoise.network.normalisation import frozen_statistics
+from equipoise.network.normalisation import evaluation_mode
 from equipoise.rehearsal.labelled import Labelled
 
 _LEAST_GAIN = 0.05
@@ -176,21 +176,15 @@ def clean_answers(
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     classes, normalised = 0, list[bool]()
     parts = ((part.inputs, part.labels) for part in labelled.batches(batch_size))
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad(), frozen_statistics(model), uncompiled(model):
-            for batch in batches(parts, model, device_of(model), None, progress=None):
-                output = model(*batch.args, **batch.kwargs)
-                logits = at_least_single(checked_logits(output, batch.rows, classes or None, outputs))
-                classes, finite = logits.shape[1], logits.isfinite().all(1)
-                if finite.any():
-                    normalised.append(are_probabilities(logits[finite]))
-                best = logits.softmax(1).max(1)
-                found.append((best.indices.cpu(), best.values.cpu(), finite.cpu()))
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluation_mode(model), uncompiled(model):
+        for batch in batches(parts, model, device_of(model), None, progress=None):
+            output = model(*batch.args, **batch.kwargs)
+            logits = at_least_single(checked_logits(output, batch.rows, classes or None, outputs))
+            classes, finite = logits.shape[1], logits.isfinite().all(1)
+            if finite.any():
+                normalised.append(are_probabilities(logits[finite]))
+            best = logits.softmax(1).max(1)
+            found.append((best.indices.cpu(), best.values.cpu(), finite.cpu()))
     predicted, confidences, good = map(torch.cat, zip(*found, strict=True))
     return CleanAnswers(predicted, confidences, good, classes, bool(normalised) and all(normalised))
 
