@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any, Literal, TypeVar
 
@@ -145,8 +146,13 @@ class Adapter(LearningModule):
         CUDA graph learns nothing from a batch with such a sample, and the next batches run eagerly. If the
         model raises, the error passes through and the adapter is as it was.
         """
-        with self._lock, self._respond.student.ranks.together():
+        with self._lock, self._together():
             return self._answer(self._batch(args, kwargs))
+
+    def _together(self) -> AbstractContextManager[None]:
+        """The context of a batch, in which an error of one process is an error of all."""
+        ranks = self._respond.student.ranks
+        return nullcontext() if ranks.alone else ranks.together()
 
     def _batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch:
         return called_batch(self._respond.student.model, args, kwargs, self._inputs)
@@ -186,7 +192,7 @@ class Adapter(LearningModule):
         title = f"adapting with {self.name}" if progress else None
         model = self._respond.student.model
         for batch in batches(loader, model, self.device, self._inputs, progress=title):
-            with self._lock, self._respond.student.ranks.together():
+            with self._lock, self._together():
                 self._answer(batch)
         return self
 

@@ -1,6 +1,7 @@
 """Pure tensor functions of the paper: entropy, soft cross-entropy and the certainty regulariser."""
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -13,6 +14,11 @@ __all__ = ["certainty_regularizer", "entropy", "soft_cross_entropy"]
 def at_least_single(values: Tensor) -> Tensor:
     """Half-precision values as float32, others as they are: three digits do not make a temperature."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def all_at_least_single(values: Iterable[Tensor]) -> list[Tensor]:
+    """Each of several tensors at least in single precision."""
+    return [at_least_single(each) for each in values]
 
 
 def nats(logits: Tensor) -> Tensor:

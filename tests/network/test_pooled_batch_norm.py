@@ -1,6 +1,8 @@
 """Batch statistics of several processes: every check is against one process with all the rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from equipoise.distributed.group import Ranks
 from equipoise.network.normalisation import batch_statistics
-from equipoise.network.pooled_batch_norm import pooled_batch_norm, pooled_following, pooled_statistics
+from equipoise.network.pooled_batch_norm import pooled_batch, pooled_batch_norm, pooled_moments
 from equipoise.network.running_statistics import following_statistics
 from tests.support.processes import in_processes
 
@@ -83,6 +85,19 @@ def objective(logits: Tensor, model: nn.Module) -> Tensor:
     return -(p * p.log()).sum(1).mean() + diversity**2 + 0.01 * penalty
 
 
+@contextmanager
+def normalised(following: bool, model: nn.Module, ranks: Ranks, counts: list[int]) -> Iterator[None]:
+    """The statistics of a forward as a student has them."""
+    measure = partial(pooled_moments, ranks=ranks, counted=counts[ranks.rank] > 0)
+    statistics: AbstractContextManager[object] = (
+        following_statistics(model, MOMENTUM, measure)
+        if following
+        else batch_statistics(model, MOMENTUM, sum(counts))
+    )
+    with statistics, pooled_batch(model, ranks, counts):
+        yield
+
+
 def described(model: nn.Module, logits: Tensor, gradients: Sequence[Tensor]) -> dict[str, Tensor]:
     named = {name: gradient for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True)}
     return {"logits": logits.detach(), **dict(model.named_buffers()), **named}
@@ -93,7 +108,7 @@ def adapted_by_ranks(name: str, dtype: torch.dtype, counts: list[int], following
     mine = ranks.own(images(sum(counts), dtype), counts)
     given = mine if len(mine) else torch.full((1, 3, 4, 4), 9.0, dtype=dtype)  # a stand-in
     for _ in range(STEPS):
-        with (pooled_following if following else pooled_statistics)(model, MOMENTUM, ranks, counts):
+        with normalised(following, model, ranks, counts):
             logits = ranks.gather(model(given)[: len(mine)], counts, "logits")
     found = torch.autograd.grad(objective(logits, model), list(model.parameters()))
     return described(model, logits, ranks.average(found))
@@ -150,7 +165,7 @@ def beside_a_stand_in(ranks: Ranks) -> list[Tensor]:
 
 def one_row(ranks: Ranks) -> dict[str, Tensor]:
     model, x = prepared("with_norms", torch.float64)[1:10], images(2, torch.float64)[:1]
-    with torch.no_grad(), pooled_statistics(model, MOMENTUM, ranks, [1, 0]):
+    with torch.no_grad(), normalised(False, model, ranks, [1, 0]):
         return {"logits": model(x), **dict(model.named_buffers())}
 
 
@@ -225,7 +240,7 @@ def test_alone_the_layers_are_torch_s_own() -> None:
             adapted_alone("with_norms", torch.float64, 8, following),
         )
         for _ in range(STEPS):
-            with (pooled_following if following else pooled_statistics)(model, MOMENTUM, Ranks.found(), [8]):
+            with normalised(following, model, Ranks.found(), [8]):
                 logits = model(images(8, torch.float64))
         torch.testing.assert_close(logits, alone["logits"], rtol=0, atol=0)
 
@@ -234,7 +249,7 @@ def test_the_model_is_as_before_when_the_context_ends() -> None:
     model = prepared("with_norms", torch.float32)
     before = [(dict(vars(m)), m.training) for m in model.modules() if isinstance(m, _BatchNorm)]
     pretended = Ranks(size=2)
-    for context in (pooled_statistics, pooled_following):
-        with pytest.raises(KeyError), context(model, MOMENTUM, pretended, [4, 4]):
+    for following in (False, True):
+        with pytest.raises(KeyError), normalised(following, model, pretended, [4, 4]):
             raise KeyError
     assert [(dict(vars(m)), m.training) for m in model.modules() if isinstance(m, _BatchNorm)] == before

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -104,7 +105,7 @@ class GradientMethod(Method):
         """The parameters that learn."""
         return self.parameters
 
-    @property
+    @cached_property
     def descent(self) -> Optimizer:
         """The optimiser; its state is in the memory."""
         return Optimizer(self.optimizer, self.learning_rate or 0.0, self.momentum or 0.0)

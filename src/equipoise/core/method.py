@@ -108,7 +108,7 @@ class Context(NamedTuple):
         which is the CPU's (the same numbers on every device, at some 5 ns each).
         """
         student, rows = self.student, self.batch.rows
-        drawn = student.local(self._drawn((student.all_rows(self.batch), *shape)))
+        (drawn,) = student.local(self._drawn((student.all_rows(self.batch), *shape)))
         return drawn if len(drawn) == rows else torch.zeros(rows, *shape, device=drawn.device)
 
     def rand_like(self, weight: Tensor) -> Tensor:

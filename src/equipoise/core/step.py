@@ -85,19 +85,20 @@ class Responder:
 
     def host_inputs(self) -> HostInputs:
         """The host's numbers for a batch, as an eager step takes them."""
-        device = self.student.device
-        counts = {n: torch.tensor(count, device=device) for n, count in self.state.counts.items()}
-        return HostInputs(counts, lambda shape: self.state.random.draw(shape).to(device))
+        student, state = self.student, self.state
+        counts = {n: torch.tensor(count, device=student.device) for n, count in state.counts.items()}
+        return HostInputs(counts, lambda shape: state.random.draw(shape).to(student.device))
 
     # ------------------------------------------------------------------ answer and learn
 
     def eagerly(self, batch: Batch) -> tuple[Tensor, Record]:
         """Answer a batch; rows that cannot be judged are left out, and the others are learned from."""
-        student, rows = self.student, JudgedRows.of(batch.finite())
+        student, finite = self.student, batch.finite()
+        rows = JudgedRows(finite, torch.zeros_like(finite))
         words = f"samples for {self.method.name} {student.fingerprint}"
         while True:
             rest = batch.select(rows.good)
-            counts = student.ranks.counts(rest.rows, words)
+            counts = [rest.rows] if student.ranks.alone else student.ranks.counts(rest.rows, words)
             if not sum(counts):
                 return self._unanswered(batch, rows)
             # A process without a sample runs zeros, as the others wait for its part of the forward.
@@ -111,7 +112,8 @@ class Responder:
         if len(answer) == batch.rows:
             return answer, record
         answer, source_logits = rows.masked(answer), record.source_logits
-        source_logits = None if source_logits is None else JudgedRows.of(rows.good).masked(source_logits)
+        if source_logits is not None:
+            source_logits = rows._replace(silent=torch.zeros_like(rows.good)).masked(source_logits)
         verdict = record.verdict._replace(rows=rows)
         return answer, replace(record, answer=answer.clone(), verdict=verdict, source_logits=source_logits)
 
@@ -132,14 +134,15 @@ class Responder:
             checks = (student.finite_statistics(), *update.checks)
             tempered, tau = self._temper(update.logits.detach(), view, rows.good, novelty)
             verdict = StepVerdict(rows, allowed, checks, plan.idle or update.idle, captured=not host.looks)
-            keep, memory = student.agree(verdict.keep()), self.state.staged(update.memory)
+            memory = self.state.staged(update.memory)
+            keep = student.agree(verdict.keep())
             pending.commit(keep, memory, tempered.observed, plan.counts, host_looks=host.looks)
-        answer = student.local(rows.masked(tempered.logits))
+        answer, good, silent = student.local(rows.masked(tempered.logits), *rows)
         rehearsal = None if self.temper.rehearsed is None else self.temper.rehearsed.rehearsal
         return answer, Record(
             # A copy, as the caller may write into the answer; a graph's is its own.
             answer=answer.clone() if host.looks else answer,
-            verdict=verdict._replace(rows=JudgedRows(*map(student.local, rows))),
+            verdict=verdict._replace(rows=JudgedRows(good, silent)),
             used=update.used.detach() if isinstance(update.used, Tensor) else update.used,
             loss=None if update.loss is None else update.loss.detach(),
             tau=tau,
@@ -147,7 +150,7 @@ class Responder:
             rehearsal=rehearsal,
             observed=self._observed(host.looks) if rehearsal else {},
             weight_distance=student.weight_distance() if rehearsal and student.learned else 0.0,
-            source_logits=None if view is None else student.local(view.logits.detach()),
+            source_logits=None if view is None else student.local(view.logits.detach())[0],
         )
 
     def _screen(self, batch: Batch, finite: Tensor | None) -> tuple[Batch, JudgedRows, SourceView | None]:
@@ -157,7 +160,7 @@ class Responder:
             batch = batch.with_stand_ins(finite)
         good = self.student.gather(finite, "good samples")
         if not self.asks_source:
-            return batch, JudgedRows.of(good), None
+            return batch, JudgedRows(good, torch.zeros_like(good)), None
         view = self._view(batch, None)
         return batch, JudgedRows(good & view.tau.isfinite(), good & (view.tau == torch.inf)), view
 

@@ -38,10 +38,11 @@ class Ranks:
     Attributes:
         size: how many processes there are.
         rank: which of them this one is.
+        alone: whether it is the only one; then nothing needs to be exchanged.
     """
 
     def __init__(self, size: int = 1, rank: int = 0, served: Sequence[str] = ("cpu",)) -> None:
-        self.size, self.rank = size, rank
+        self.size, self.rank, self.alone = size, rank, size == 1
         self._served = tuple(served)  # the types of devices that the group can send from
         self._lost = ""
 
@@ -52,11 +53,6 @@ class Ranks:
             return cls()
         served = [entry.split(":")[0] for entry in dist.get_backend_config().split(",")]
         return cls(dist.get_world_size(), dist.get_rank(), served)
-
-    @property
-    def alone(self) -> bool:
-        """True in a single process."""
-        return self.size == 1
 
     # ------------------------------------------------------------------ exchanges
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from equipoise.functional import at_least_single
+from equipoise.functional import all_at_least_single, at_least_single
 from equipoise.network.verdict import Check, all_hold
 from equipoise.options import number, one_of
 
@@ -90,19 +90,23 @@ class Optimizer:
         chosen: list[Tensor] = [parameters[name] for name in names]
         with torch.no_grad():
             # In half precision Adam's epsilon and most squares are 0: the step is made in single precision.
-            wide = [_dense(at_least_single(parameter)) for parameter in chosen]
-            slopes = [
-                _laid_out(at_least_single(gradients[n]), like=w) for n, w in zip(names, wide, strict=True)
-            ]
+            wide = [_dense(parameter) for parameter in all_at_least_single(chosen)]
+            singles = all_at_least_single([gradients[name] for name in names])
+            slopes = [_laid_out(one, like=w) for one, w in zip(singles, wide, strict=True)]
             # If the squares of the gradients were not finite, nor would this norm be.
             longest = torch.nn.utils.get_total_norm(slopes, foreach=True) * max(self.rate, 1.0)
             finite = longest.isfinite() & (self.rate <= torch.finfo(longest.dtype).max)
             checks = (*checks, Check(finite, _NOT_FINITE))
             news = {name: tensor.clone() for name, tensor in state.items()}
-            for moment in ("velocity", "mean", "square"):
-                for name, parameter in zip(names, wide, strict=True):
-                    if (key := f"{moment}.{name}") in news:
-                        news[key] = _laid_out(at_least_single(news[key]), like=parameter)
+            moments = {
+                f"{moment}.{name}": parameter
+                for moment in ("velocity", "mean", "square")
+                for name, parameter in zip(names, wide, strict=True)
+                if f"{moment}.{name}" in news
+            }
+            singles = all_at_least_single([news[key] for key in moments])
+            for (key, parameter), one in zip(moments.items(), singles, strict=True):
+                news[key] = _laid_out(one, like=parameter)
             fine = all_hold(checks, allowed)
             self._fused(names, wide, slopes, news, (~fine).float())
             detour = [(p, w.to(p.dtype)) for p, w in zip(chosen, wide, strict=True) if w is not p]

@@ -21,14 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
-from equipoise.network.normalisation import (
-    Measure,
-    Moments,
-    batch_statistics,
-    blended_statistics,
-    moments,
-)
-from equipoise.network.running_statistics import Followed, Jumps, Return, following_statistics
+from equipoise.network.normalisation import Moments, moments
 
 _BATCH_NORM = signature(batch_norm)
 
@@ -161,57 +154,12 @@ def _standardised(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 
 
 @contextmanager
-def pooled_statistics(
-    model: nn.Module, momentum: float, ranks: Ranks, counts: Sequence[int]
-) -> Iterator[None]:
-    """`normalisation.batch_statistics` where the batch is that of all ranks, `counts` their numbers of rows.
+def pooled_batch(model: nn.Module, ranks: Ranks, counts: Sequence[int]) -> Iterator[None]:
+    """Let whatever normalises by the statistics of the batch do so by those of all ranks' rows.
 
-    A batch of one row on all ranks together is normalised by the running statistics, which stay.
+    `counts` are their numbers of rows. A batch of one row on all ranks together is normalised by the running
+    statistics, which stay.
     """
-    with batch_statistics(model, momentum, sum(counts)), _pooled(model, ranks, counts):
-        yield
-
-
-@contextmanager
-def pooled_following(
-    model: nn.Module,
-    momentum: float | Tensor,
-    ranks: Ranks,
-    counts: Sequence[int],
-    jumps: Jumps | None = None,
-    back: Return | None = None,
-) -> Iterator[Followed]:
-    """`following.following_statistics` where the batch is that of all ranks, `counts` their rows."""
-    measure = _measure(ranks, counts)
-    with (
-        following_statistics(model, momentum, measure, jumps, back) as followed,
-        _pooled(model, ranks, counts),
-    ):
-        yield followed
-
-
-@contextmanager
-def pooled_blend(
-    model: nn.Module,
-    source: dict[str, Tensor],
-    prior: float,
-    momentum: float,
-    ranks: Ranks,
-    counts: Sequence[int],
-) -> Iterator[None]:
-    """`normalisation.blended_statistics` where the batch is that of all ranks, `counts` their rows."""
-    measure = _measure(ranks, counts)
-    with blended_statistics(model, source, prior, momentum, measure), _pooled(model, ranks, counts):
-        yield
-
-
-def _measure(ranks: Ranks, counts: Sequence[int]) -> Measure:
-    return moments if ranks.alone else lambda x: pooled_moments(x, ranks, counts[ranks.rank] > 0)
-
-
-@contextmanager
-def _pooled(model: nn.Module, ranks: Ranks, counts: Sequence[int]) -> Iterator[None]:
-    """Within it, whatever normalises by the statistics of the batch does so by those of all ranks' rows."""
     if ranks.alone or sum(counts) < 2:
         yield
         return

@@ -1,7 +1,9 @@
 """The network that adapts: its forwards, its gradient steps, and the source model that it started from."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,13 +23,20 @@ from equipoise.network.forward import (
     warn_of_probabilities,
 )
 from equipoise.network.head import SeenHead, WatchedHead, watch_head
-from equipoise.network.modules import device_of, fingerprint, frozen_copy
+from equipoise.network.modules import fingerprint, frozen_copy
 from equipoise.network.named_tensors import copies, copy_unless, named_tensors
-from equipoise.network.normalisation import frozen_statistics, running_statistics
+from equipoise.network.normalisation import (
+    Measure,
+    batch_statistics,
+    blended_statistics,
+    frozen_statistics,
+    moments,
+    running_statistics,
+)
 from equipoise.network.optimizer import Optimizer, OptimizerState, Slope, slope
 from equipoise.network.parameters import Parameters, select_parameters
-from equipoise.network.pooled_batch_norm import pooled_blend, pooled_following, pooled_statistics
-from equipoise.network.running_statistics import Jumps, Return
+from equipoise.network.pooled_batch_norm import pooled_batch, pooled_moments
+from equipoise.network.running_statistics import Jumps, Return, following_statistics
 from equipoise.network.source_copy import Residence, ResidentCopy, make_source_copy
 from equipoise.network.verdict import Check, all_hold, host_knows, reads_are_free
 
@@ -93,6 +102,7 @@ class Student:
         self.learned = {name: parameters[name] for name in self._learned_names}
         self.statistics = running_statistics(self.model) if self._moves_statistics else {}
         self.adapting: dict[str, Tensor] = {**self.learned, **self.statistics}
+        self._any_tensor = next(chain(parameters.values(), self.model.buffers()), torch.empty(0))
 
     def lay_out(self, layout: Layout) -> None:
         """Bring the weights of both networks into a layout."""
@@ -111,7 +121,7 @@ class Student:
     @property
     def device(self) -> torch.device:
         """The device of the network."""
-        return device_of(self.model)
+        return self._any_tensor.device
 
     # ------------------------------------------------------------------ forwards
 
@@ -125,7 +135,7 @@ class Student:
 
         A batch of one sample is normalised by the running statistics, which stay.
         """
-        with pooled_statistics(self.model, momentum, self.ranks, self._rows(batch)):
+        with batch_statistics(self.model, momentum, self.all_rows(batch)), self._pooled(batch):
             return self._forward(batch)
 
     def on_running_statistics(
@@ -149,16 +159,27 @@ class Student:
             The logits, and the new age; None without limits.
         """
         jumps = None if limits is None or age is None else Jumps(limits, age)
-        following = pooled_following(self.model, momentum, self.ranks, self._rows(batch), jumps, back)
-        with following as followed:
+        following = following_statistics(self.model, momentum, self._measure(batch), jumps, back)
+        with following as followed, self._pooled(batch):
             logits = self._forward(batch, hooked=True)
         return logits, followed.age
 
     def on_blended_statistics(self, batch: Batch, prior: float, momentum: float) -> Tensor:
         """Logits normalised by a blend of the source's statistics, worth `prior` samples, and the batch's."""
         source = self.source_values(self.statistics)
-        with pooled_blend(self.model, source, prior, momentum, self.ranks, self._rows(batch)):
+        blended = blended_statistics(self.model, source, prior, momentum, self._measure(batch))
+        with blended, self._pooled(batch):
             return self._forward(batch, hooked=True)
+
+    def _measure(self, batch: Batch) -> Measure:
+        """The moments of a layer's inputs, over the rows of all processes."""
+        if self.ranks.alone:
+            return moments
+        return partial(pooled_moments, ranks=self.ranks, counted=self._rows(batch)[self.ranks.rank] > 0)
+
+    def _pooled(self, batch: Batch) -> AbstractContextManager[None]:
+        """The context of a forward by the statistics of a batch, which are those of all processes' rows."""
+        return nullcontext() if self.ranks.alone else pooled_batch(self.model, self.ranks, self._rows(batch))
 
     def source_logits(self, batch: Batch) -> Tensor:
         """Logits of the source model, without gradients."""
@@ -259,7 +280,9 @@ class Student:
     def slope(self, loss: Tensor) -> Slope:
         """Gradients of a loss by the parameters that learn, averaged over processes."""
         found = slope(loss, self.learned)
-        averages = self.ranks.average(list(found.gradients.values())) if found.gradients else []
+        if self.ranks.alone or not found.gradients:
+            return found
+        averages = self.ranks.average(list(found.gradients.values()))
         return found._replace(gradients=dict(zip(found.gradients, averages, strict=True)))
 
     def descend(
@@ -343,11 +366,12 @@ class Student:
             return rows
         return self.ranks.gather(rows[: self.own_rows], self._rows_per_process, what)
 
-    def local(self, rows: Tensor) -> Tensor:
+    def local(self, *gathered: Tensor) -> tuple[Tensor, ...]:
         """This process's part of gathered rows."""
-        if self._rows_per_process is None or self.ranks.alone:
-            return rows
-        return self.ranks.own(rows, self._rows_per_process)
+        counts = self._rows_per_process
+        if counts is None or self.ranks.alone:
+            return gathered
+        return tuple(self.ranks.own(rows, counts) for rows in gathered)
 
     def agree(self, flag: Tensor) -> Tensor:
         """Whether a flag is true on every process of a step; also shows that all of them got this far."""

@@ -59,11 +59,6 @@ class JudgedRows(NamedTuple):
     good: Tensor
     silent: Tensor
 
-    @classmethod
-    def of(cls, good: Tensor) -> "JudgedRows":
-        """JudgedRows of which none is silent."""
-        return cls(good, torch.zeros_like(good))
-
     def without(self, others: "JudgedRows") -> "JudgedRows":
         """The same rows after a verdict on the good ones among them."""
         good, silent = self.good.clone(), self.silent.clone()
