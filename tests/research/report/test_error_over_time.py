@@ -5,9 +5,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from equipoise.research.report import error_over_time
+from equipoise.research.report import figures
 from equipoise.research.report.drawing import ACCENT, MUTED, method_colour
-from equipoise.research.report.error_over_time import emphasised, error_figures, errors
+from equipoise.research.report.figures import emphasised, error_figures, errors
 from tests.research.report.written import binned, line, part
 
 
@@ -30,7 +30,7 @@ def test_errors_are_regrouped_by_images() -> None:
 
 
 def test_segments_are_as_wide_as_they_have_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_over_time, "SMOOTHED_IMAGES", 1)
+    monkeypatch.setattr(figures, "SMOOTHED_IMAGES", 1)
     lines = [binned("tent", [0.1, 0.3, 0.5, 0.7], target=target) for target in ("a", "b")]
     lines[0]["bins"] |= {"images": [100, 100, 300, 300], "correct": [90, 70, 150, 90]}
     lines[1]["bins"] |= {"images": [300, 300, 100, 100], "correct": [270, 210, 50, 30]}
@@ -59,7 +59,7 @@ def test_a_method_that_lacks_streams_is_not_the_best_rival() -> None:
 def test_a_curve_is_the_mean_of_targets_and_seeds_smoothed_within_a_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(error_over_time, "SMOOTHED_IMAGES", 500)
+    monkeypatch.setattr(figures, "SMOOTHED_IMAGES", 500)
     lines = [
         binned("tent", values, target=target, seed=seed)
         for target, seed, values in (

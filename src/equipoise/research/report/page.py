@@ -10,10 +10,10 @@ from equipoise.research.experiment.schema import CellResult, StreamSummary
 from equipoise.research.report import findings as found
 from equipoise.research.report import tables
 from equipoise.research.report.drawing import render, svg
-from equipoise.research.report.error_over_time import error_figures
 from equipoise.research.report.figures import (
     ablation_figures,
     certainty_figures,
+    error_figures,
     reliability_figures,
     stream_figures,
     streams_of,

@@ -20,8 +20,8 @@ from equipoise.research.report.results import BETTER, Variant, variants
 
 FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
-
-
+CONFIDENCE = 0.95
+"""Of the interval of a mean difference."""
 SIGNIFICANT = 0.05
 """Of the tests whether a method can be told from the best."""
 TIERED = "The tiers of a domain are pairs of their own but not independent: p is too small."
@@ -56,7 +56,7 @@ class Comparison(NamedTuple):
     passed_over: tuple[Variant, ...] = ()
 
 
-def paired_test(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> PairedTest:
+def paired_test(first: Sequence[float], second: Sequence[float]) -> PairedTest:
     """Two-sided paired t-test and Wilcoxon signed-rank test of first against second."""
     differences = [one - other for one, other in zip(first, second, strict=True)]
     pairs, mean = len(differences), fmean(differences)
@@ -64,8 +64,7 @@ def paired_test(first: Sequence[float], second: Sequence[float], confidence: flo
         return PairedTest(pairs, mean)
     if not any(differences):  # nothing to rank, and 0/0 for t: no evidence of a difference
         return PairedTest(pairs, mean, mean, mean, 1.0, 1.0)
-    error = stdev(differences) / math.sqrt(pairs)
-    reach = error * float(stats.t.ppf((1 + confidence) / 2, pairs - 1))
+    reach = stdev(differences) / math.sqrt(pairs) * float(stats.t.ppf((1 + CONFIDENCE) / 2, pairs - 1))
     rank_p = float(stats.wilcoxon(differences).pvalue)
     return PairedTest(pairs, mean, mean - reach, mean + reach, _t_test(differences), rank_p)
 
@@ -86,8 +85,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     adjusted, least = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        least = max(least, min(1.0, p_values[place] * (len(p_values) - rank)))
-        adjusted[place] = least
+        adjusted[place] = least = max(least, min(1.0, p_values[place] * (len(p_values) - rank)))
     return adjusted
 
 

@@ -1,8 +1,8 @@
 """A traced run as a story: each method over time and in each segment, in numbers, a figure and a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,11 @@ class Told:
         name = self.name.removeprefix("the ")
         return name[:1].upper() + name[1:]
 
+    def at(self, segment: str) -> dict[str, Any]:
+        """The scores of one segment."""
+        scores: dict[Any, dict[str, Any]] = self.segments.T.to_dict()
+        return scores[segment]
+
 
 @dataclass(frozen=True)
 class Story:
@@ -110,13 +115,11 @@ def tell(runs: pd.DataFrame) -> Story:
     rows = frame.drop_duplicates("name").sort_index()
     if rows.empty:
         raise DataError("expected results of a recipe with `trace: true`, and of no or rehearsed tempering")
-    order = sorted(
-        rows.index, key=lambda row: (rows["method"][row] != "source", rows["method"][row] == "poise")
-    )
-    methods = tuple(_told(rows.loc[row]) for row in order)
+    methods = map(_told, (row for _, row in rows.iterrows()))
+    order = sorted(methods, key=lambda told: (told.method != "source", told.method == "poise"))
     segments = rows.iloc[0]["trace"]["segments"]
     ends = accumulate(segment["images"] for segment in segments)
-    return Story(methods, {segment["name"]: end for segment, end in zip(segments, ends, strict=True)})
+    return Story(tuple(order), {segment["name"]: end for segment, end in zip(segments, ends, strict=True)})
 
 
 def percent(share: float, digits: int = 0) -> str:
@@ -126,7 +129,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 def headline(story: Story) -> str:
     """One sentence in numbers: the plain model and ours where the plain model is right least often."""
-    plain, hero = (told.segments.T.to_dict()[story.worst] for told in (story.plain, story.hero))
+    plain, hero = (told.at(story.worst) for told in (story.plain, story.hero))
     return (
         f"Where drift is worst, {story.plain.name} says {percent(plain['says'])} and is right "
         f"{percent(plain['right'])} of the time; {story.hero.name} says {percent(hero['says'])} and is right "
@@ -160,18 +163,17 @@ def findings(story: Story) -> list[str]:
 def _told(row: "pd.Series") -> Told:
     """One method of a row of results."""
     trace, images = row["trace"], row["images"]
-    segments = pd.DataFrame(map(_scores, trace["segments"])).set_index("segment")
-    sizes = {segment["name"]: segment["images"] for segment in trace["segments"]}
+    segments = pd.DataFrame(map(_scores, trace["segments"])).set_index("name")
     whole = {
         "says": sum(row["reliability"]["confidence"]) / images,
         "right": row["accuracy"],
-        "ece": sum(each["scores"]["ece"] * each["images"] for each in trace["segments"]) / images,
+        "ece": sum(segments["ece"] * segments["images"]) / images,
         "nll": row["nll"],
     }
-    return Told(row["method"], _batches(trace["batches"], sizes), segments, pd.Series(whole))
+    return Told(row["method"], _batches(trace["batches"], segments["images"]), segments, pd.Series(whole))
 
 
-def _batches(batches: Sequence[BatchTrace], sizes: Mapping[str, int]) -> pd.DataFrame:
+def _batches(batches: Sequence[BatchTrace], sizes: "pd.Series[int]") -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "images": batch["images"],
@@ -183,9 +185,8 @@ def _batches(batches: Sequence[BatchTrace], sizes: Mapping[str, int]) -> pd.Data
         for batch in batches
     ).astype(float)
     frame["image"] = frame["images"].cumsum()
-    names, edges = list(sizes), np.cumsum(list(sizes.values()))
     middle = frame["image"] - frame["images"] / 2
-    frame["segment"] = [names[int(place)] for place in edges.searchsorted(middle.to_numpy(), side="right")]
+    frame["segment"] = sizes.index[np.searchsorted(sizes.cumsum(), middle, side="right")]
     frame["correct"] = frame["hits"] / frame["images"]
     recent = frame[["hits", "images"]].rolling(RECENT, min_periods=1).sum()
     frame["recent"] = recent["hits"] / recent["images"]
@@ -193,26 +194,19 @@ def _batches(batches: Sequence[BatchTrace], sizes: Mapping[str, int]) -> pd.Data
 
 
 def _scores(segment: SegmentScores) -> dict[str, Any]:
-    return {
-        "segment": segment["name"],
-        "says": sum(segment["reliability"]["confidence"]) / segment["images"],
-        "right": segment["scores"]["accuracy"],
-        "ece": segment["scores"]["ece"],
-        "nll": segment["scores"]["nll"],
-        "reliability": segment["reliability"],
-    }
+    says = sum(segment["reliability"]["confidence"]) / segment["images"]
+    return {**segment, **segment["scores"], "says": says, "right": segment["scores"]["accuracy"]}
 
 
 def over_time_figures(runs: pd.DataFrame) -> dict[str, Figure]:
     """A figure for each traced stream and seed, by its name; none where nothing is traced."""
     traced = runs[runs["trace"].notna() & runs["tempering"].isin((RAW, REHEARSED))]
-    stories = {
-        f"{shift}, seed {seed}": tell(rows) for (shift, seed), rows in traced.groupby(["shift", "seed"])
-    }
-    return {
-        name: over_time_figure(story, (), 10.8, 0.9 + 1.45 * len(story.methods))
-        for name, story in stories.items()
-    }
+    found = {}
+    for (shift, seed), rows in traced.groupby(["shift", "seed"]):
+        story = tell(rows)
+        height = 0.9 + 1.45 * len(story.methods)
+        found[f"{shift}, seed {seed}"] = over_time_figure(story, (), WIDE[0], height)
+    return found
 
 
 @themed
@@ -225,10 +219,8 @@ def over_time_figure(
     shaded by its sign. The accuracy that a method estimates for itself is a dotted line with its band.
     """
     figure = Figure(figsize=(width, height))
-    count = len(story.methods)
-    rows = figure.subplots(
-        1 + count, 1, sharex=True, height_ratios=[0.55 if len(frames) else 0.05, *[1.0] * count]
-    )
+    heights = [0.55 if len(frames) else 0.05, *[1.0] * len(story.methods)]
+    rows = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     figure.subplots_adjust(
         left=0.48 / width, right=1 - 0.2 / width, top=1 - 0.24 / height, bottom=0.44 / height, hspace=0.36
     )
@@ -244,12 +236,9 @@ def over_time_figure(
 
 def smoothed(told: Told) -> pd.DataFrame:
     """The curves of a method: means over neighbouring batches of the same segment."""
-    curves = told.batches.copy()
-    for name in ("correct", "confidence"):
-        grouped = told.batches.groupby("segment", sort=False)[name]
-        curves[name] = grouped.transform(
-            lambda values: values.rolling(SMOOTHED, center=True, min_periods=1).mean()
-        )
+    curves, drawn = told.batches.copy(), ["correct", "confidence"]
+    grouped = told.batches.groupby("segment", sort=False)[drawn]
+    curves[drawn] = grouped.transform(lambda each: each.rolling(SMOOTHED, center=True, min_periods=1).mean())
     return curves
 
 
@@ -263,15 +252,8 @@ def _film(axes: Axes, story: Story, frames: Sequence[NDArray[np.uint8]]) -> None
         side.axis("off")
     start = 0
     for name, end in story.ends.items():
-        axes.annotate(
-            name,
-            ((start + end) / 2, 1),
-            (0, 4),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=9,
-        )
+        look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 9}
+        axes.annotate(name, ((start + end) / 2, 1), (0, 4), **look)
         start = end
 
 
@@ -336,12 +318,8 @@ def story_page(story: Story, frames: Sequence[NDArray[np.uint8]], facts: str) ->
 
 def says_and_right(story: Story) -> pd.DataFrame:
     """A row for each segment, and two columns for each method: its confidence, and its accuracy."""
-    columns = {
-        (told.title, kind): told.segments[kind].map(percent)
-        for told in story.methods
-        for kind in ("says", "right")
-    }
-    return pd.DataFrame(columns)
+    pairs = product(story.methods, ("says", "right"))
+    return pd.DataFrame({(told.title, kind): told.segments[kind].map(percent) for told, kind in pairs})
 
 
 def stream_scores(story: Story) -> pd.DataFrame:
@@ -354,7 +332,7 @@ def stream_scores(story: Story) -> pd.DataFrame:
 @themed
 def _reliability(told: Told, segment: str) -> tuple[str, str, str]:
     figure, (axes,) = panels(2.9, 2.7)
-    row = told.segments.T.to_dict()[segment]
+    row = told.at(segment)
     reliability_axes(axes, row["reliability"])
     axes.set(xlabel="confidence", ylabel="accuracy")
     words = f"ECE {row['ece']:.3f}"

@@ -8,21 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from equipoise.research.report.paper import (
-    AVERAGE,
-    CLAIMED,
-    ROWS,
-    SIGMA,
-    VARIANCE,
-    Printed,
-    PrintedTable,
-    counted,
-    experiments,
-    paper_name,
-    printed_tables,
-    run_to_run,
-    shortfall,
-)
+from equipoise.research.report import paper
+from equipoise.research.report.paper import ROWS, SIGMA, counted, experiments, paper_name
 from equipoise.research.report.part import Part, Place, PlaceScores, Spread, gap
 from equipoise.research.report.results import AT_BEST_TEMPERATURE, BETTER, METRICS, Scope, Variant, grouped
 from equipoise.research.report.significance import (
@@ -160,9 +147,9 @@ def average_tables(part: Part) -> list[Table]:
                 heading = "" if metric == "accuracy" and not at else short(kind)
                 columns[HEADINGS[metric], heading] = entries[at * size : (at + 1) * size]
             columns |= floor_column(part, metric)
-        title = f"{subject(part.scope)}: {listed(NAMES[metric] for metric in metrics)} on average"
         notes = [_spread_note(part), *([FLOOR] if any(FLOOR_HEADING in head for head in columns) else [])]
-        tables.append(Table(title, columns, part.names, notes, part_note(part)))
+        title = f"{listed(NAMES[metric] for metric in metrics)} on average"
+        tables.append(_table(part, title, columns, part.names, notes))
     return tables
 
 
@@ -190,9 +177,8 @@ def estimate_tables(part: Part) -> list[Table]:
         ("Interval right", "of all batches"): _numbers(groups["estimate_covered"].mean(), ".0%"),
         ("Streams", ""): _numbers(groups.size(), ".0f"),
     }
-    title = f"{subject(part.scope)}: estimated against true accuracy"
     names = [str(name) for name in groups.groups]
-    return [Table(title, columns, names, [ESTIMATED], part_note(part))]
+    return [_table(part, "estimated against true accuracy", columns, names, [ESTIMATED])]
 
 
 def detail_tables(part: Part) -> Iterator[Table]:
@@ -200,19 +186,17 @@ def detail_tables(part: Part) -> Iterator[Table]:
     domains = [("domain", target) for target in part.targets] if len(part.targets) > 1 else []
     places = [*(("tier", tier) for tier in part.tiers), *domains]
     rows = [f"Tier {where}" if kind == "tier" else where for kind, where in places]
+    by = listed(dict.fromkeys(kind for kind, _ in places)) if places else ""
     for metric in METRICS if len(places) > 1 else ():
         for tempering in _changing(part, metric):
             names = [name for name in part.names if Place(name, tempering) in part.at]
-            lines = [
-                _entries(part, [Place(name, tempering, *place) for name in names], metric) for place in places
-            ]
-            columns = {
-                (HEADINGS[metric], name): [line[at] for line in lines] for at, name in enumerate(names)
-            }
-            by = listed(dict.fromkeys(kind for kind, _ in places))
-            title = f"{subject(part.scope)}: {NAMES[metric]} by {by}, {short(tempering)}"
+            there = [[Place(name, tempering, *place) for name in names] for place in places]
+            lines = [_entries(part, several, metric) for several in there]
+            heads = [(HEADINGS[metric], name) for name in names]
+            columns = {head: [line[at] for line in lines] for at, head in enumerate(heads)}
+            title = f"{NAMES[metric]} by {by}, {short(tempering)}"
             notes = [_spread_note(part), "The best of each row is marked."]
-            yield Table(title, columns, rows, notes, part_note(part))
+            yield _table(part, title, columns, rows, notes)
 
 
 def comparison_tables(part: Part, compare: str | None) -> list[Table]:
@@ -228,8 +212,11 @@ def comparison_tables(part: Part, compare: str | None) -> list[Table]:
         notes.append(f"Not among the others where runs are missing: {listed(passed_over)}.")
     if any(each.test.t_p is None for each in made):
         notes.append(f"Too few pairs where p is missing: at least {FEWEST_PAIRS} shifts are needed.")
-    title = f"{subject(part.scope)}: {name} against the best of the others"
-    return [Table(title, _tested(made), rows, notes, part_note(part))]
+    return [_table(part, f"{name} against the best of the others", _tested(made), rows, notes)]
+
+
+def _table(part: Part, title: str, columns: Columns, rows: Sequence[str], notes: Sequence[str]) -> Table:
+    return Table(f"{subject(part.scope)}: {title}", columns, rows, notes, part_note(part))
 
 
 def _tested(made: Sequence[Comparison]) -> Columns:
@@ -259,10 +246,8 @@ def _changing(part: Part, metric: str) -> list[str]:
     """The temperings that change a metric; dividing the logits leaves the accuracy as it was."""
     if metric != "accuracy":
         return part.temperings
-    values = {place: each.mean[metric] for place, each in part.at.items() if place.kind == "average"}
-    changed = {
-        place.tempering for place in values if abs(values[place] - values[_first(part, place.name)]) > 1e-9
-    }
+    means = {place: each.mean[metric] for place, each in part.at.items() if place.kind == "average"}
+    changed = {p.tempering for p, mean in means.items() if abs(mean - means[_first(part, p.name)]) > 1e-9}
     return [part.temperings[0], *(kind for kind in part.temperings[1:] if kind in changed)]
 
 
@@ -271,21 +256,20 @@ def _first(part: Part, name: str) -> Place:
 
 
 def _spread_note(part: Part) -> str:
-    alone = part.spread == "domains" and len(part.targets) < 2
-    return (
-        "One seed and one domain: no deviation."
-        if alone
-        else f"± is the standard deviation over the {part.spread}."
-    )
+    if part.spread == "domains" and len(part.targets) < 2:
+        return "One seed and one domain: no deviation."
+    return f"± is the standard deviation over the {part.spread}."
 
 
 def paper_tables(part: Part) -> list[Table]:
     """The paper's tables that a part has results for, in its own layout."""
     which = part.scope.data, part.scope.backbone
-    return [_paper_table(each, part) for each in printed_tables() if (each.data, each.backbone) == which]
+    return [
+        _paper_table(each, part) for each in paper.printed_tables() if (each.data, each.backbone) == which
+    ]
 
 
-def _paper_table(printed: PrintedTable, part: Part) -> Table:
+def _paper_table(printed: paper.PrintedTable, part: Part) -> Table:
     deviates = any(cell.std is not None for cell in printed.cells.values())
     spread: Spread = "domains" if deviates else part.spread
     spec, papers = f".{printed.decimals}f", experiments()[printed.data]
@@ -300,8 +284,8 @@ def _paper_table(printed: PrintedTable, part: Part) -> Table:
             methods = sum(each is not None for each in there)
             lacks = f"{methods} of 6 methods" if methods < len(ROWS) else next(filter(None, missing), "")
             entries.append(Entry(_largest(there, metric, "domains"), spec=spec, missing=lacks))
-            numbers = [printed.cells.get((metric, row, name)) for row in (*ROWS, VARIANCE)]
-            columns[HEADINGS[metric], "" if name == AVERAGE else name] = [
+            numbers = [printed.cells.get((metric, row, name)) for row in (*ROWS, paper.VARIANCE)]
+            columns[HEADINGS[metric], "" if name == paper.AVERAGE else name] = [
                 _beside(entry, number) for entry, number in zip(entries, numbers, strict=True) if number
             ]
     rows = [*ROWS, SIGMA][: len(next(iter(columns.values())))]
@@ -313,15 +297,13 @@ def _paper_table(printed: PrintedTable, part: Part) -> Table:
     if SIGMA in rows:
         notes.append(f"{SIGMA}: the largest sample variance over the domains of any of the six.")
     notes += [*_claim(part, printed), *part.paper_notes]
-    return Table(
-        f"{subject(part.scope)}: {metrics}, {by}, beside the paper", columns, rows, notes, part_note(part)
-    )
+    return _table(part, f"{metrics}, {by}, beside the paper", columns, rows, notes)
 
 
-def _claim(part: Part, printed: PrintedTable) -> list[str]:
+def _claim(part: Part, printed: paper.PrintedTable) -> list[str]:
     """DEC against the second best of the paper's algorithms, where the paper claims a p."""
     told, among = [], [each.name for each in part.papers.values()]
-    for metric in ("ece", "nll") if printed.label in CLAIMED and "DEC" in part.papers else ():
+    for metric in ("ece", "nll") if printed.label in paper.CLAIMED and "DEC" in part.papers else ():
         tested = against_best_other(part.runs, metric, part.papers["DEC"], "none", among)
         if tested is not None and tested.test.t_p is not None:
             told.append(f"{NAMES[metric]} p = {tested.test.t_p:.3g} against {tested.rival.name}")
@@ -339,13 +321,13 @@ def run_to_run_tables(every: Sequence[Part]) -> list[Table]:
 def _run_to_run(scope: Scope, several: Sequence[Part]) -> Table:
     rows = [each for part in several for each in _of_the_paper(part)]
     seeds = {seed for each in rows if each for _, seed in each.coverage}
-    missing = shortfall(
+    missing = paper.shortfall(
         networks=(len(several), len(_networks(scope.data))),
         methods=(sum(each is not None for each in rows), len(rows)),
         seeds=(len(seeds), len(experiments()[scope.data].seeds)),
     )
     columns = {}
-    for metric, printed in run_to_run()[scope.data].items():
+    for metric, printed in paper.run_to_run()[scope.data].items():
         entry = Entry(_largest(rows, metric, "seeds"), spec=".3g", missing=missing)
         columns[HEADINGS[metric].rstrip(" ↑↓"), ""] = [_beside(entry, printed)]
     title = f"{subject(scope)}: run-to-run variance, the largest of any algorithm and network"
@@ -360,7 +342,7 @@ def _of_the_paper(part: Part, kind: str = "average", where: str = "") -> list[Pl
 
 
 def _place(column: str) -> tuple[str, str]:
-    if column == AVERAGE:
+    if column == paper.AVERAGE:
         return "average", ""
     return ("tier", column.removeprefix("Tier ")) if column.startswith("Tier ") else ("domain", column)
 
@@ -370,13 +352,13 @@ def _largest(rows: Sequence[PlaceScores | None], metric: str, over: Spread) -> f
     return max((std**2 for std in stds if std is not None), default=None)
 
 
-def _beside(entry: Entry, printed: Printed) -> Entry:
+def _beside(entry: Entry, printed: paper.Printed) -> Entry:
     value, std, bold, doubt = printed
     return replace(entry, printed=value, printed_std=std, bold=bold, doubt=doubt)
 
 
 def _networks(data: str) -> set[str]:
-    return {each.backbone for each in printed_tables() if each.data == data}
+    return {each.backbone for each in paper.printed_tables() if each.data == data}
 
 
 def stream_tables(every: Sequence[Part]) -> list[Table]:
