@@ -20,8 +20,8 @@ from equipoise.research.report.results import BETTER, Variant, variants
 
 FEWEST_PAIRS = 3
 """With two pairs the t distribution has one degree of freedom, and Wilcoxon's p is never below 0.5."""
-CONFIDENCE = 0.95
-"""Of the interval of a mean difference."""
+INTERVAL = 0.95
+"""The confidence of the interval of a mean difference."""
 SIGNIFICANT = 0.05
 """Of the tests whether a method can be told from the best."""
 TIERED = "The tiers of a domain are pairs of their own but not independent: p is too small."
@@ -64,7 +64,7 @@ def paired_test(first: Sequence[float], second: Sequence[float]) -> PairedTest:
         return PairedTest(pairs, mean)
     if not any(differences):  # nothing to rank, and 0/0 for t: no evidence of a difference
         return PairedTest(pairs, mean, mean, mean, 1.0, 1.0)
-    reach = stdev(differences) / math.sqrt(pairs) * float(stats.t.ppf((1 + CONFIDENCE) / 2, pairs - 1))
+    reach = stdev(differences) / math.sqrt(pairs) * float(stats.t.ppf((1 + INTERVAL) / 2, pairs - 1))
     rank_p = float(stats.wilcoxon(differences).pvalue)
     return PairedTest(pairs, mean, mean - reach, mean + reach, _t_test(differences), rank_p)
 
