@@ -6,7 +6,6 @@ from torch import nn
 
 from tests.methods.test_roid import Robust, adapter_of, batches
 from tests.support.byhand import assert_alike, close, conv_model
-from tests.support.models import drifted, make, same, snapshot
 
 
 class Filtered(Robust):
@@ -54,14 +53,3 @@ def test_the_filter_follows_where_many_weights_learn(noise: float, monkeypatch: 
         assert close(adapter.memory["variance"], torch.tensor(hand.s, dtype=torch.float64), 1e-7)
         for name, weight in hand.hidden.items():
             assert close(adapter.memory[f"hidden.{name}"], weight, 1e-7)
-
-
-def test_a_reset_forgets_the_variance_the_hidden_weights_and_the_average() -> None:
-    adapter = adapter_of("cmf", make()[0])
-    fresh = snapshot(adapter)
-    adapter(drifted(8))
-    assert float(adapter.memory["variance"]) > 0
-    adapter.reset()
-    assert float(adapter.memory["variance"]) == 0
-    assert "average" not in adapter.memory
-    assert same(fresh, snapshot(adapter))

@@ -8,21 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.errors import BatchError
 from equipoise.methods.parts.views import TILE, WEAK_DRAWS, weak_views
-from tests.support.byhand import (
-    CLASSES,
-    Adam,
-    ByHand,
-    Descent,
-    Momentum,
-    assert_alike,
-    close,
-    conv_model,
-    softmax,
-    stream,
-)
-from tests.support.models import Counting, drifted, make, same, snapshot
+from tests.support import byhand as by
+from tests.support.models import drifted, make, step_of
 
 VIEWS, RESTORE, DECAY, RATE = 3, 0.3, 0.8, 0.02
 
@@ -32,9 +20,9 @@ class Taught:
 
     def __init__(self, model: nn.Sequential, confidence: float, optimizer: str = "sgd") -> None:
         names = [name for name, _ in model.named_parameters()]
-        self.student, self.teacher = ByHand(model, names), ByHand(model, names)
-        self.source, self.confidence = ByHand(model), confidence
-        self.descent: Descent = Momentum(RATE) if optimizer == "sgd" else Adam(RATE)
+        self.student, self.teacher = by.ByHand(model, names), by.ByHand(model, names)
+        self.source, self.confidence = by.ByHand(model), confidence
+        self.descent: by.Descent = by.Momentum(RATE) if optimizer == "sgd" else by.Adam(RATE)
         self.symmetric, self.random = optimizer == "sgd", torch.Generator().manual_seed(5)
         self.averaged: list[bool] = []
 
@@ -43,7 +31,7 @@ class Taught:
 
     def step(self, x: Tensor) -> Tensor:
         draws, tile = self.draw(len(x), VIEWS, WEAK_DRAWS), self.draw(*TILE)
-        sure = softmax(self.source.predict(x)).max(1).values.mean()
+        sure = by.softmax(self.source.predict(x)).max(1).values.mean()
         self.averaged.append(bool(sure < self.confidence))
         if self.averaged[-1]:
             rows = torch.stack([image for image in x for _ in range(VIEWS)])
@@ -53,10 +41,10 @@ class Taught:
         else:
             targets = self.teacher.forward(x)
         self.student.watch()
-        p = softmax(self.student.forward(x))
-        loss = -(softmax(targets) * p.log()).sum() / len(x)
+        p = by.softmax(self.student.forward(x))
+        loss = -(by.softmax(targets) * p.log()).sum() / len(x)
         if self.symmetric:
-            loss = 0.5 * loss - 0.5 * (p * softmax(targets).log()).sum() / len(x)
+            loss = 0.5 * loss - 0.5 * (p * by.softmax(targets).log()).sum() / len(x)
         self.student.descend(loss, self.descent)
         for name, weight in self.student.weights.items():
             self.teacher.weights[name] = DECAY * self.teacher.weights[name] + (1 - DECAY) * weight
@@ -77,35 +65,27 @@ def adapter_of(model: nn.Module, source: eq.SourceStatistics | None = None, **op
     [(0.0, "sgd"), (0.98, "sgd"), (1.0, "sgd"), (1.0, "adam")],
 )
 def test_weights_teacher_and_answers_are_those_of_the_formulas(confidence: float, optimizer: str) -> None:
-    model = conv_model()
+    model = by.conv_model()
     adapter = adapter_of(model, confidence=confidence, optimizer=optimizer)
     hand = Taught(model, confidence, optimizer)
-    for x in stream(4, like=model):
-        assert close(adapter(x), hand.step(x), 1e-7)
-        assert_alike(adapter, hand.student, 1e-7)
+    for x in by.stream(4, like=model):
+        assert by.close(adapter(x), hand.step(x), 1e-7)
+        by.assert_alike(adapter, hand.student, 1e-7)
         for name, weight in hand.teacher.weights.items():
-            assert close(adapter.memory[f"teacher.{name}"], weight, 1e-7), name
+            assert by.close(adapter.memory[f"teacher.{name}"], weight, 1e-7), name
     assert set(hand.averaged) == {0.0: {False}, 0.98: {False, True}, 1.0: {True}}[confidence]
 
 
-def test_the_defaults_of_either_optimiser_are_those_of_one_experiment_of_the_authors() -> None:
-    model, source = make()
-    for optimizer, rate, restore in (("adam", 1e-3, 0.01), ("sgd", 0.01, 0.001)):
-        options = eq.create("cotta", model, source, optimizer=optimizer).options
-        assert (options["learning_rate"], options["restore"], options["views"]) == (rate, restore, 32)
-    assert eq.create("cotta", model, source, restore=0.0).options["restore"] == 0.0
-
-
 def test_predict_and_the_detached_module_answer_by_the_teacher() -> None:
-    model = conv_model()
+    model = by.conv_model()
     adapter, hand = adapter_of(model, confidence=1.0), Taught(model, 1.0)
-    for x in stream(2, like=model):
+    for x in by.stream(2, like=model):
         adapter(x)
         hand.step(x)
     hand.teacher.mean, hand.teacher.var = hand.student.mean, hand.student.var
-    (x,) = stream(1, like=model, seed=8)
-    assert close(adapter.predict(x), hand.teacher.predict(x), 1e-7)
-    assert close(adapter.detach()(x), hand.teacher.predict(x), 1e-7)
+    (x,) = by.stream(1, like=model, seed=8)
+    assert by.close(adapter.predict(x), hand.teacher.predict(x), 1e-7)
+    assert by.close(adapter.detach()(x), hand.teacher.predict(x), 1e-7)
 
 
 def test_the_confidence_limit_comes_from_the_source_statistics() -> None:
@@ -117,21 +97,6 @@ def test_the_confidence_limit_comes_from_the_source_statistics() -> None:
     assert float(limit) == pytest.approx(0.38, abs=1e-6)
     given = eq.create("cotta", model, source, confidence=0.9)
     assert float(given._respond.constants["confidence"]) == pytest.approx(0.9)
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0, None])
-def test_a_batch_takes_three_forwards_with_all_views_in_one(confidence: float | None) -> None:
-    adapter = adapter_of(Counting(make()[0]), confidence=confidence)
-    Counting.forwards = 0
-    adapter(drifted(8))
-    assert Counting.forwards == 3  # the source model's, the teacher's and the student's
-
-
-def test_many_views_are_made_in_chunks_of_256() -> None:
-    adapter = adapter_of(Counting(make()[0]), views=32)  # no statistics: always
-    Counting.forwards = 0
-    adapter(drifted(20))
-    assert Counting.forwards == 2 + 3  # 12, 12 and 8 views of 20 images
 
 
 def test_views_are_used_without_source_statistics() -> None:
@@ -171,37 +136,7 @@ def test_a_lone_sample_is_answered_by_the_running_statistics_and_learned_from(co
     before = {name: buffer.clone() for name, buffer in adapter.student.named_buffers()}
     answer = adapter(drifted(1))
     assert bool(answer.isfinite().all())
-    assert adapter.last is not None
-    assert adapter.last.updated
+    assert step_of(adapter).updated
     assert all(torch.equal(buffer, before[name]) for name, buffer in adapter.student.named_buffers())
     if confidence == 0.0:
         assert torch.allclose(answer, model(drifted(1)), atol=1e-6)
-
-
-def test_samples_of_one_class_and_a_frame_of_nan() -> None:
-    model, source = make()
-    adapter, clean = adapter_of(model, source), adapter_of(model, source)
-    x = drifted(1).expand(6, 3, 6, 6).clone()
-    expected = clean(x)
-    answer = adapter(torch.cat([x, torch.full_like(x[:1], torch.nan)]))
-    assert torch.equal(answer[:6], expected)
-    assert bool(answer[6].isnan().all())
-    assert same(snapshot(adapter), snapshot(clean))
-
-
-def test_a_reset_forgets_the_teacher() -> None:
-    model, source = make()
-    adapter = adapter_of(model, source)
-    fresh = snapshot(adapter)
-    adapter(drifted(8))
-    assert not same(fresh, snapshot(adapter))
-    adapter.reset()
-    assert same(fresh, snapshot(adapter))
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0])
-def test_inputs_that_are_no_images_are_refused_whether_views_are_needed_or_not(confidence: float) -> None:
-    """A captured step makes views in any case: both engines refuse the same batches."""
-    model = nn.Sequential(nn.Linear(6, CLASSES))
-    with pytest.raises(BatchError, match=r"cotta: expected images.*got inputs of shape \(4, 6\)"):
-        adapter_of(model, confidence=confidence)(torch.rand(4, 6))

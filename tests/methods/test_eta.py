@@ -9,22 +9,8 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.methods.eta import default_epsilon
-from tests.support.byhand import (
-    CLASSES,
-    Adam,
-    ByHand,
-    Descent,
-    Momentum,
-    Scale,
-    assert_alike,
-    close,
-    conv_model,
-    entropy,
-    flat_model,
-    layer_norm_model,
-    softmax,
-    stream,
-)
+from tests.support import byhand as by
+from tests.support.models import step_of
 
 SURE = [800.0, 0.0]  # probabilities 1 and 0, to the last bit
 
@@ -85,32 +71,31 @@ def test_a_stream_of_random_logits_is_replayed_sample_by_sample(
     classes: int, steps: int, margin: float, epsilon: float
 ) -> None:
     options: dict[str, Any] = {"margin": margin, "epsilon": epsilon, "learning_rate": 0.02, "steps": steps}
-    adapter = eq.create("eta", Scale(classes), parameters="all", **options)
+    adapter = eq.create("eta", by.Scale(classes), parameters="all", **options)
     oracle = Oracle(classes, margin, epsilon, 0.02)
     for x in random_batches(8, 6, classes):
         for _ in range(steps):
             z, kept = oracle.step(x.tolist())
             if kept == 0:
                 break
-        assert close(adapter(x), torch.tensor(z, dtype=torch.float64))
-        assert adapter.last is not None
-        assert adapter.last.used == kept or steps == 2
-        assert close(
+        assert by.close(adapter(x), torch.tensor(z, dtype=torch.float64))
+        assert step_of(adapter).used == kept or steps == 2
+        assert by.close(
             adapter.student.get_parameter("weight"), torch.tensor(oracle.weight, dtype=torch.float64)
         )
         if oracle.average is None:
             assert "average" not in adapter.memory
         else:
-            assert close(adapter.memory["average"], torch.tensor(oracle.average, dtype=torch.float64))
+            assert by.close(adapter.memory["average"], torch.tensor(oracle.average, dtype=torch.float64))
 
 
 def learn(
-    expected: ByHand, average: Tensor | None, x: Tensor, margin: float, epsilon: float, descent: Descent
+    expected: by.ByHand, average: Tensor | None, x: Tensor, margin: float, epsilon: float, descent: by.Descent
 ) -> tuple[Tensor, Tensor | None, int]:
     """A step on the samples that are reliable and new: logits, moving average, and how many were kept."""
     expected.watch()
     z = expected.forward(x)
-    h, p, limit = entropy(z), softmax(z).detach(), margin * math.log(CLASSES)
+    h, p, limit = by.entropy(z), by.softmax(z).detach(), margin * math.log(by.CLASSES)
     kept = h.detach() < limit
     if average is not None:
         cosine = (p * average).sum(1) / ((p * p).sum(1) * (average * average).sum()).sqrt()
@@ -123,37 +108,30 @@ def learn(
     return z.detach(), mean if average is None else 0.9 * average + 0.1 * mean, int(kept.sum())
 
 
-@pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])
+@pytest.mark.parametrize("build", [by.flat_model, by.conv_model, by.layer_norm_model])
 @pytest.mark.parametrize(
     ("options", "descent"),
     [
-        ({}, lambda: Momentum(2.5e-4)),
-        ({"optimizer": "adam"}, lambda: Adam(1e-3)),
-        ({"learning_rate": 0.02}, lambda: Momentum(0.02)),
+        ({}, lambda: by.Momentum(2.5e-4)),
+        ({"optimizer": "adam"}, lambda: by.Adam(1e-3)),
+        ({"learning_rate": 0.02}, lambda: by.Momentum(0.02)),
     ],
 )
 def test_batches_of_a_normalised_model_are_exact(build: Any, options: dict[str, Any], descent: Any) -> None:
     model = build()
     adapter = eq.create("eta", model, margin=0.6, epsilon=0.8, **options)
-    expected, optimiser, average = ByHand(model), descent(), None
+    expected, optimiser, average = by.ByHand(model), descent(), None
     kept = []
-    for x in stream(4, rows=9, like=model):
+    for x in by.stream(4, rows=9, like=model):
         z, average, count = learn(expected, average, x, 0.6, 0.8, optimiser)
-        assert close(adapter(x), z)
-        assert adapter.last is not None
-        assert adapter.last.used == count
+        assert by.close(adapter(x), z)
+        assert step_of(adapter).used == count
         kept.append(count)
     assert 0 < kept[0] < 9
     assert 0 < sum(kept[1:]) < 27
-    assert_alike(adapter, expected)
+    by.assert_alike(adapter, expected)
     assert average is not None
-    assert close(adapter.memory["average"], average)
-
-
-def test_the_defaults_are_the_authors() -> None:
-    options = eq.create("eta", flat_model()).options
-    names = ("optimizer", "learning_rate", "momentum", "steps", "margin", "epsilon")
-    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 1, 0.4, None)
+    assert by.close(adapter.memory["average"], average)
 
 
 def peaked(classes: int, nats: float) -> list[float]:
@@ -172,25 +150,23 @@ def peaked(classes: int, nats: float) -> list[float]:
 @pytest.mark.parametrize("options", [{}, {"margin": 0.25}])
 def test_the_margin_scales_with_the_classes(classes: int, options: dict[str, Any]) -> None:
     limit = options.get("margin", 0.4) * math.log(classes)
-    adapter = eq.create("eta", Scale(classes), parameters="all", **options)
+    adapter = eq.create("eta", by.Scale(classes), parameters="all", **options)
     x = torch.tensor(
         [peaked(classes, limit * f) for f in (0.5, 1 - 1e-6, 1 + 1e-6, 1.5)], dtype=torch.float64
     )
     adapter(x)
-    assert adapter.last is not None
-    assert adapter.last.used == 2
-    h = entropy(x[:2])
-    assert adapter.last.loss == pytest.approx(float(((limit - h).exp() * h).sum() / 2))
+    assert step_of(adapter).used == 2
+    h = by.entropy(x[:2])
+    assert step_of(adapter).loss == pytest.approx(float(((limit - h).exp() * h).sum() / 2))
 
 
 @pytest.mark.parametrize(
     ("x", "margin"), [([0.0, 0.0], 1.0), ([0.0, 0.0, 0.0, 0.0], 1.0), (SURE, 0.0)], ids=["2", "4", "sure"]
 )
 def test_an_entropy_at_the_margin_is_not_reliable(x: list[float], margin: float) -> None:
-    adapter = eq.create("eta", Scale(len(x)), parameters="all", margin=margin)
+    adapter = eq.create("eta", by.Scale(len(x)), parameters="all", margin=margin)
     adapter(torch.tensor([x, x], dtype=torch.float64))
-    assert adapter.last is not None
-    assert "none of 2" in adapter.last.reason
+    assert "none of 2" in step_of(adapter).reason
 
 
 @pytest.mark.parametrize(
@@ -199,12 +175,11 @@ def test_an_entropy_at_the_margin_is_not_reliable(x: list[float], margin: float)
     ids=["the same answer, cosine 1", "another answer, cosine 0"],
 )
 def test_a_cosine_at_epsilon_is_not_new(then: list[float], epsilon: float) -> None:
-    adapter = eq.create("eta", Scale(2), parameters="all", epsilon=epsilon, learning_rate=0.0)
+    adapter = eq.create("eta", by.Scale(2), parameters="all", epsilon=epsilon, learning_rate=0.0)
     adapter(torch.tensor([SURE, SURE], dtype=torch.float64))
     assert adapter.memory["average"].tolist() == [1.0, 0.0]
     adapter(torch.tensor([then, then], dtype=torch.float64))
-    assert adapter.last is not None
-    assert "none of 2" in adapter.last.reason
+    assert "none of 2" in step_of(adapter).reason
     assert adapter.memory["average"].tolist() == [1.0, 0.0]
 
 
@@ -214,89 +189,78 @@ def test_the_default_epsilon_follows_the_number_of_classes(classes: int, expecte
     first = torch.full((classes,), -9.0, dtype=torch.float64)
     first[0] = 9.0
     for cosine, used in ((0.98 * expected, 1), (1.02 * expected, 0)):
-        adapter = eq.create("eta", Scale(classes), parameters="all", margin=1.0, learning_rate=0.0)
+        adapter = eq.create("eta", by.Scale(classes), parameters="all", margin=1.0, learning_rate=0.0)
         then = torch.full((classes,), -30.0, dtype=torch.float64)
         then[0], then[1] = math.log(cosine), math.log(math.sqrt(1 - cosine**2))
         adapter(30 * first[None])
         adapter(then[None])
-        assert adapter.last is not None
-        assert ("none of 1" in adapter.last.reason) == (used == 0)
+        assert ("none of 1" in step_of(adapter).reason) == (used == 0)
 
 
 def test_a_cosine_below_epsilon_is_new() -> None:
-    adapter = eq.create("eta", Scale(2), parameters="all", epsilon=1e-6, learning_rate=0.0)
+    adapter = eq.create("eta", by.Scale(2), parameters="all", epsilon=1e-6, learning_rate=0.0)
     adapter(torch.tensor([SURE, SURE], dtype=torch.float64))
     adapter(torch.tensor([SURE, SURE[::-1]], dtype=torch.float64))
     assert adapter.memory["average"].tolist() == pytest.approx([0.9, 0.1])
 
 
 def test_the_first_batch_is_not_asked_to_be_new() -> None:
-    adapter = eq.create("eta", Scale(3), parameters="all", epsilon=0.0)
+    adapter = eq.create("eta", by.Scale(3), parameters="all", epsilon=0.0)
     unsure, sure = [0.0, 0.1, 0.0], [5.0, 0.0, 1.0]
     adapter(torch.tensor([unsure, unsure], dtype=torch.float64))
-    assert adapter.last is not None
-    assert adapter.last.used == 0
+    assert step_of(adapter).used == 0
     adapter(torch.tensor([sure, unsure, sure], dtype=torch.float64))
-    assert adapter.last.used == 2
-    assert close(adapter.memory["average"], softmax(torch.tensor([sure], dtype=torch.float64))[0])
+    assert step_of(adapter).used == 2
+    assert by.close(adapter.memory["average"], by.softmax(torch.tensor([sure], dtype=torch.float64))[0])
     adapter(torch.tensor([sure, unsure, sure], dtype=torch.float64))
-    assert adapter.last.used == 0
+    assert step_of(adapter).used == 0
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_where_nothing_is_kept_only_the_statistics_follow(optimizer: str) -> None:
-    model = flat_model()
-    adapter = eq.create("eta", model, margin=0.9, epsilon=0.0, optimizer=optimizer, learning_rate=0.05)
-    first, second = stream(2)
+@pytest.mark.parametrize("method", ["eta", "eata"])  # which does not go back to the source either
+def test_where_nothing_is_kept_only_the_statistics_follow(method: str, optimizer: str) -> None:
+    model = by.flat_model()
+    source = eq.SourceStatistics.measure(model, by.stream(2, seed=9), fisher=True, progress=False)
+    options: dict[str, Any] = {"margin": 0.9, "epsilon": 0.0, "learning_rate": 0.05}
+    adapter = eq.create(method, model, source, optimizer=optimizer, **options)
+    first, second = by.stream(2)
     adapter(first)
-    assert adapter.last is not None
-    assert adapter.last.updated
+    assert step_of(adapter).updated
     weights = {name: p.detach().clone() for name, p in adapter.student.named_parameters()}
     kept = dict(adapter.memory)
-    expected = ByHand(model)
+    expected = by.ByHand(model)
     expected.weights = weights
     expected.forward(first)
-    assert close(adapter(second), expected.forward(second))
-    assert_alike(adapter, expected)
+    assert by.close(adapter(second), expected.forward(second))
+    by.assert_alike(adapter, expected)
     assert all(torch.equal(p, weights[name]) for name, p in adapter.student.named_parameters())
     assert kept.keys() == adapter.memory.keys()
     assert all(torch.equal(kept[name], tensor) for name, tensor in adapter.memory.items())
-    assert (adapter.last.updated, adapter.last.used) == (False, 0)
-    assert adapter.last.reason == "none of 7 samples is reliable and new"
+    assert (step_of(adapter).updated, step_of(adapter).used) == (False, 0)
+    assert step_of(adapter).reason == "none of 7 samples is reliable and new"
 
 
 def test_the_record_tells_of_a_step_though_the_next_kept_nothing() -> None:
-    adapter = eq.create("eta", Scale(3), parameters="all", steps=2, learning_rate=0.1)
+    adapter = eq.create("eta", by.Scale(3), parameters="all", steps=2, learning_rate=0.1)
     adapter(torch.tensor([[4.0, 0.0, 0.0], [3.0, 0.0, 0.5]], dtype=torch.float64))
     moved = not torch.equal(adapter.student.get_parameter("weight"), torch.ones(3, dtype=torch.float64))
-    assert adapter.last is not None
-    assert (adapter.last.updated, moved) == (True, True)
+    assert (step_of(adapter).updated, moved) == (True, True)
 
 
 def test_a_sample_left_out_has_no_part_in_the_loss() -> None:
     sure, unsure = [5.0, 0.0, 1.0], [0.3, 0.1, 0.0]
-    alone, together = (eq.create("eta", Scale(3), parameters="all", learning_rate=0.1) for _ in range(2))
+    alone, together = (eq.create("eta", by.Scale(3), parameters="all", learning_rate=0.1) for _ in range(2))
     alone(torch.tensor([sure, sure], dtype=torch.float64))
     together(torch.tensor([unsure, sure, unsure, sure], dtype=torch.float64))
-    assert close(together.student.get_parameter("weight"), alone.student.get_parameter("weight"))
-    assert close(together.memory["average"], alone.memory["average"])
-
-
-def test_a_reset_forgets_the_moving_average() -> None:
-    adapter = eq.create("eta", flat_model(), margin=0.6, epsilon=0.6, learning_rate=0.05)
-    first = [(adapter(x), adapter.last) for x in stream(3)]
-    assert "average" in adapter.memory
-    adapter.reset()
-    assert "average" not in adapter.memory
-    again = [(adapter(x), adapter.last) for x in stream(3)]
-    assert all(torch.equal(a, b) and one == two for (a, one), (b, two) in zip(first, again, strict=True))
+    assert by.close(together.student.get_parameter("weight"), alone.student.get_parameter("weight"))
+    assert by.close(together.memory["average"], alone.memory["average"])
 
 
 def test_lone_samples_are_selected_in_their_window() -> None:
-    model = flat_model()
+    model = by.flat_model()
     adapter = eq.create("eta", model, margin=0.6, epsilon=0.7, window=3, learning_rate=0.05)
-    expected, descent, average, used = ByHand(model), Momentum(0.05), None, []
-    samples = stream(9, rows=1)
+    expected, descent, average, used = by.ByHand(model), by.Momentum(0.05), None, []
+    samples = by.stream(9, rows=1)
     for place, x in enumerate(samples):
         window = torch.cat(samples[max(0, place - 2) : place + 1])
         count = 0
@@ -304,9 +268,8 @@ def test_lone_samples_are_selected_in_their_window() -> None:
             z, average, count = learn(expected, average, window, 0.6, 0.7, descent)
         else:
             z = expected.forward(window) if place else expected.predict(x)
-        assert close(adapter(x), z[-1:]), place
-        assert adapter.last is not None
-        assert adapter.last.used == count
+        assert by.close(adapter(x), z[-1:]), place
+        assert step_of(adapter).used == count
         used.append(count)
-    assert_alike(adapter, expected)
+    by.assert_alike(adapter, expected)
     assert any(0 < count < 3 for count in used)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.network.verdict import no_free_reads
-from tests.support.models import MODELS, Counting, drifted, images, make, measured, same, snapshot
+from tests.support.models import MODELS, Counting, drifted, images, make, measured, same, snapshot, step_of
 
 
 def unit_features(model: nn.Module, x: Tensor) -> list[list[float]]:
@@ -82,18 +82,10 @@ def test_predict_is_the_source_model_and_nothing_is_kept() -> None:
     adapter = eq.create("lame", model)
     before = snapshot(adapter)
     adapter(drifted(8))
-    assert adapter.last is not None
-    assert (adapter.last.updated, adapter.last.used) == (False, 0)
+    assert (step_of(adapter).updated, step_of(adapter).used) == (False, 0)
     assert same(before, snapshot(adapter))
     with torch.no_grad():
         assert torch.equal(adapter.predict(drifted(8)), model(drifted(8)))
-
-
-def test_one_forward_a_batch() -> None:
-    adapter = eq.create("lame", Counting(make()[0]))
-    Counting.forwards = 0
-    adapter(drifted(8))
-    assert Counting.forwards == 1
 
 
 def test_tempering_asks_the_source_model_no_second_time() -> None:

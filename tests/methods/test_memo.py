@@ -7,15 +7,14 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.errors import BatchError
 from equipoise.methods.parts.views import AUGMIX_DRAWS, augmix_views
-from tests.support.byhand import ByHand, close, conv_model, softmax, stream
-from tests.support.models import Counting, drifted, make, same, snapshot
+from tests.support import byhand as by
+from tests.support.models import drifted, make, same, snapshot, step_of
 
 VIEWS, RATE = 4, 0.3
 
 
-def blended(hand: ByHand, x: Tensor, prior: float) -> Tensor:
+def blended(hand: by.ByHand, x: Tensor, prior: float) -> Tensor:
     """The logits with statistics of (prior · source + those of x) / (prior + 1), which have no gradient."""
     h = hand.hidden(x)
     mean, var, _ = hand.moments(h.detach())
@@ -30,10 +29,10 @@ def by_hand(
     names = [name for name, _ in model.named_parameters()]
     answers, losses = [], []
     for image, numbers in zip(x, draws, strict=True):
-        hand = ByHand(model, names)
+        hand = by.ByHand(model, names)
         hand.watch()
         views = augmix_views(torch.stack([image] * VIEWS), numbers)
-        mean = softmax(blended(hand, views, prior)).sum(0) / VIEWS
+        mean = by.softmax(blended(hand, views, prior)).sum(0) / VIEWS
         loss = -(mean * mean.log()).sum()
         losses.append(float(loss.detach()))
         for name, gradient in hand.slope(loss).items():
@@ -48,27 +47,22 @@ def adapter_of(model: nn.Module, **options: Any) -> eq.Adapter:
 
 @pytest.mark.parametrize("prior", [16.0, 2.0])
 def test_answers_are_those_of_the_formulas_and_the_weights_the_sources(prior: float) -> None:
-    model = conv_model()
+    model = by.conv_model()
     adapter, random = adapter_of(model, prior=prior), torch.Generator().manual_seed(0)
     before = snapshot(adapter)
-    for x in stream(3, rows=5, like=model):
+    for x in by.stream(3, rows=5, like=model):
         expected, losses = by_hand(model, x, random, prior)
-        assert close(adapter(x), expected, 1e-7)
-        assert adapter.last is not None
-        assert adapter.last.used == len(x)
-        assert adapter.last.loss == pytest.approx(sum(losses) / len(losses))
+        assert by.close(adapter(x), expected, 1e-7)
+        assert step_of(adapter).used == len(x)
+        assert step_of(adapter).loss == pytest.approx(sum(losses) / len(losses))
+        assert by.close(adapter.predict(x), model(x), 1e-7)
     after = snapshot(adapter)
     assert all(torch.equal(before[name], after[name]) for name in before if "random" not in name)
 
 
-def test_the_defaults_are_those_of_the_authors_for_imagenet() -> None:
-    options = eq.create("memo", make()[0]).options
-    assert (options["views"], options["learning_rate"], options["prior"]) == (64, 2.5e-4, 16.0)
-
-
 def test_the_step_lowers_the_entropy_of_the_mean_answer() -> None:
-    model = conv_model()
-    (x,) = stream(1, rows=6, like=model)
+    model = by.conv_model()
+    (x,) = by.stream(1, rows=6, like=model)
     still, learned = adapter_of(model, learning_rate=0.0)(x), adapter_of(model)(x)
     assert not torch.allclose(still, learned)
 
@@ -86,14 +80,6 @@ def test_an_answer_depends_on_no_other_sample(kind: str) -> None:
     assert torch.allclose(adapter_of(model)(x)[0], adapter_of(model)(other)[0], atol=1e-6)
 
 
-def test_a_sample_takes_two_forwards_whatever_the_number_of_views() -> None:
-    for views in (1, 7):
-        adapter = adapter_of(Counting(make()[0]), views=views)
-        Counting.forwards = 0
-        adapter(drifted(3))
-        assert Counting.forwards == 2 * 3
-
-
 def test_a_sample_whose_step_is_not_finite_is_answered_without_it() -> None:
     model, _ = make("norm_free")
     with torch.no_grad():
@@ -107,37 +93,9 @@ def test_a_sample_whose_step_is_not_finite_is_answered_without_it() -> None:
     assert same(before, dict(adapter.student.state_dict()))
 
 
-def test_a_lone_sample_samples_of_one_class_and_a_frame_of_nan() -> None:
-    model, _ = make()
-    adapter, clean = adapter_of(model), adapter_of(model)
-    assert bool(adapter(drifted(1)).isfinite().all())
-    clean(drifted(1))
-    x = drifted(1).expand(3, 3, 6, 6).clone()
-    expected = clean(x)
-    answer = adapter(torch.cat([x[:1], torch.full_like(x[:1], torch.nan), x[1:]]))
-    assert torch.equal(answer[[0, 2, 3]], expected)
-    assert bool(answer[1].isnan().all())
-    assert same(snapshot(adapter), snapshot(clean))
-
-
-def test_nothing_is_learned_for_the_next_batch() -> None:
-    model, _ = make()
-    adapter = adapter_of(model)
-    before = adapter.predict(drifted(4))
-    adapter(drifted(8))
-    assert torch.equal(adapter.predict(drifted(4)), before)
-    assert torch.allclose(before, model(drifted(4)), atol=1e-6)
-
-
 def test_no_step_is_reported_where_the_rate_is_beyond_all_numbers() -> None:
     model, _ = make()
     adapter = adapter_of(model, learning_rate=1e300)
     assert bool(adapter(drifted(2)).isfinite().all())
-    assert adapter.last is not None
-    assert (adapter.last.used, adapter.last.updated) == (0, False)
-    assert "no sample gave a finite step" in adapter.last.reason
-
-
-def test_inputs_that_are_no_images_are_refused() -> None:
-    with pytest.raises(BatchError, match="expected images"):
-        adapter_of(nn.Sequential(nn.Linear(6, 3)))(torch.rand(2, 6))
+    assert (step_of(adapter).used, step_of(adapter).updated) == (0, False)
+    assert "no sample gave a finite step" in step_of(adapter).reason

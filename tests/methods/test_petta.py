@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.methods.parts.linear_head import HeadAnswers
 from equipoise.methods.petta import feature_divergence, first_means, followed_means, joined_sums
-from tests.support.models import Counting, drifted, images, make, measured, same, snapshot
+from tests.support.models import images, make, same, snapshot, step_of
 from tests.support.robust_teacher import LEARNED, ByHand, small_model, stream
 
 LIVELY: dict[str, Any] = {
@@ -98,9 +98,8 @@ def test_a_stream_is_exact(sizes: list[int], options: dict[str, Any]) -> None:
     expected = PettaByHand(model, **options)
     for x in stream(sizes):
         assert torch.allclose(adapter(x), expected.step(x), rtol=1e-5, atol=1e-6)
-        assert adapter.last is not None
-        if adapter.last.updated:
-            assert adapter.last.loss == pytest.approx(expected.loss, rel=1e-5)
+        if step_of(adapter).updated:
+            assert step_of(adapter).loss == pytest.approx(expected.loss, rel=1e-5)
     assert expected.updates >= 3
     assert 0 < expected.far < 1
     for name, value in expected.w.items():
@@ -132,8 +131,7 @@ def test_a_class_that_the_source_never_predicts_and_features_that_never_vary_are
     adapter = eq.create("petta", model, replace(source, features=features), **LIVELY)
     for x in stream([8, 8]):
         adapter(x)
-    assert adapter.last is not None
-    assert adapter.last.updated
+    assert step_of(adapter).updated
     assert all(tensor.isfinite().all() for tensor in snapshot(adapter).values())
 
 
@@ -149,21 +147,6 @@ def test_a_class_that_the_source_never_predicts_is_not_part_of_the_divergence() 
     assert torch.allclose(followed_means(memory)["class_means"], torch.tensor([[1.95, 0.0], [119.05, 0.0]]))
 
 
-def test_a_forward_a_batch_and_three_more_at_an_update() -> None:
-    model = Counting(make()[0])
-    adapter = eq.create("petta", model, measured(model, [images(32)]), every=8)
-    for rows, forwards in ((4, 1), (4, 4), (16, 7)):
-        Counting.forwards = 0
-        adapter(drifted(rows))
-        assert Counting.forwards == forwards
-
-
-def test_features_that_the_statistics_lack_are_asked_for() -> None:
-    model, source = make()
-    with pytest.raises(eq.errors.SourceError, match=r"petta needs.*features=True\)"):
-        eq.create("petta", model, replace(source, features={}))
-
-
 def test_an_update_that_goes_wrong_leaves_teacher_and_class_means() -> None:
     model = small_model().float()
     source = eq.SourceStatistics.measure(model, [x.float() for x in SOURCE], features=True, progress=False)
@@ -171,9 +154,8 @@ def test_an_update_that_goes_wrong_leaves_teacher_and_class_means() -> None:
     adapter(stream([3])[0].float())
     before = snapshot(adapter)
     adapter(torch.full((1, 3, 6, 6), 1e25))
-    assert adapter.last is not None
-    assert not adapter.last.updated
-    assert "the memory was emptied" in adapter.last.reason
+    assert not step_of(adapter).updated
+    assert "the memory was emptied" in step_of(adapter).reason
     after = snapshot(adapter)
     kept = [n for n in before if "teacher" in n or "class_means" in n or n.startswith("student.")]
     assert len(kept) > 6

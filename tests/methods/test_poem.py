@@ -2,7 +2,6 @@
 
 import bisect
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,21 +10,8 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.methods.poem import betting, level_of, quantile_at
-from tests.support.byhand import (
-    CLASSES,
-    Adam,
-    ByHand,
-    Descent,
-    Momentum,
-    Scale,
-    assert_alike,
-    conv_model,
-    entropy,
-    flat_model,
-    layer_norm_model,
-    stream,
-)
-from tests.support.models import make, measured, same, snapshot
+from tests.support import byhand as by
+from tests.support.models import make, measured, same, snapshot, step_of
 
 
 def level(h: float, quantiles: list[float]) -> float:
@@ -71,13 +57,13 @@ class Bettor:
 
 
 def learn(
-    expected: ByHand, bettor: Bettor, x: Tensor, margin: float, descent: Descent
+    expected: by.ByHand, bettor: Bettor, x: Tensor, margin: float, descent: by.Descent
 ) -> tuple[Tensor, int, float]:
     """A step towards the targets: logits, how many were reliable, and the loss."""
-    limit = margin * math.log(CLASSES)
+    limit = margin * math.log(by.CLASSES)
     expected.watch()
     z = expected.forward(x)
-    h = entropy(z)
+    h = by.entropy(z)
     targets, kept = bettor.targets(h.detach()), h.detach() < limit
     if not kept.any():
         return z.detach(), 0, math.nan
@@ -87,38 +73,30 @@ def learn(
     return z.detach(), int(kept.sum()), float(loss.detach())
 
 
-@pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])
+@pytest.mark.parametrize("build", [by.flat_model, by.conv_model, by.layer_norm_model])
 @pytest.mark.parametrize(
     ("options", "descent"),
     [
-        ({}, lambda: Momentum(2.5e-4)),
-        ({"optimizer": "adam"}, lambda: Adam(1e-3)),
-        ({"learning_rate": 0.02}, lambda: Momentum(0.02)),
+        ({}, lambda: by.Momentum(2.5e-4)),
+        ({"optimizer": "adam"}, lambda: by.Adam(1e-3)),
+        ({"learning_rate": 0.02}, lambda: by.Momentum(0.02)),
     ],
 )
 def test_batches_are_exact(build: Any, options: dict[str, Any], descent: Any) -> None:
     model = build()
     # Source data of less contrast: the entropies of the stream are lower than the source's.
-    source = measured(model, [0.3 * x for x in stream(5, rows=40, like=model, seed=8)])
+    source = measured(model, [0.3 * x for x in by.stream(5, rows=40, like=model, seed=8)])
     adapter = eq.create("poem", model, source, margin=0.7, **options)
-    expected, bettor, optimiser = ByHand(model), Bettor(source.entropies), descent()
-    for x in stream(4, rows=9, like=model):
+    expected, bettor, optimiser = by.ByHand(model), Bettor(source.entropies), descent()
+    for x in by.stream(4, rows=9, like=model):
         z, count, loss = learn(expected, bettor, x, 0.7, optimiser)
         assert torch.allclose(adapter(x), z, rtol=1e-7, atol=1e-7)
-        assert adapter.last is not None
-        assert adapter.last.used == count
+        assert step_of(adapter).used == count
         assert count > 0
-        assert adapter.last.loss == pytest.approx(loss, rel=1e-5)
+        assert step_of(adapter).loss == pytest.approx(loss, rel=1e-5)
         assert float(adapter.memory["epsilon"]) == pytest.approx(bettor.epsilon, rel=1e-6)
     assert abs(bettor.epsilon) > 0.2
-    assert_alike(adapter, expected, rtol=1e-7)
-
-
-def test_the_defaults_are_the_authors() -> None:
-    model, source = make()
-    options = eq.create("poem", model, source).options
-    names = ("optimizer", "learning_rate", "momentum", "margin")
-    assert tuple(options[name] for name in names) == ("sgd", 2.5e-4, 0.9, 0.4)
+    by.assert_alike(adapter, expected, rtol=1e-7)
 
 
 def test_levels_and_quantiles_are_inverse() -> None:
@@ -172,7 +150,7 @@ def moved(adapter: eq.Adapter, model: nn.Module) -> float:
 
 
 def test_without_a_shift_nothing_is_learned() -> None:
-    model = layer_norm_model()
+    model = by.layer_norm_model()
     source = measured(model, [classified(500, seed) for seed in range(4)])
     same_domain, shifted, tent = (
         eq.create(name, model, source, optimizer="sgd", learning_rate=0.02)
@@ -192,23 +170,21 @@ def test_without_a_shift_nothing_is_learned() -> None:
 @pytest.mark.parametrize("place", [0.5, 2.0])
 def test_without_a_bet_an_entropy_beyond_those_of_the_source_is_moved_nowhere(place: float) -> None:
     x = torch.tensor([[2.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
-    h = float(entropy(x)[0])
+    h = float(by.entropy(x)[0])
     quantiles = torch.linspace(1.2 * h, 1.5 * h, 257) if place > 1 else torch.linspace(0.0, 0.5 * h, 257)
     source = eq.SourceStatistics(h0=0.5, kappa=1.0, num_classes=4, entropies=quantiles)
-    adapter = eq.create("poem", Scale(4), source, parameters="all", margin=1.0, learning_rate=0.05)
+    adapter = eq.create("poem", by.Scale(4), source, parameters="all", margin=1.0, learning_rate=0.05)
     adapter(x)  # no bet yet: the target is the entropy itself
-    assert adapter.last is not None
-    assert adapter.last.loss == 0.0
+    assert step_of(adapter).loss == 0.0
     assert torch.equal(adapter.student.get_parameter("weight"), torch.ones(4, dtype=torch.float64))
     adapter(x)
-    assert adapter.last.loss is not None
-    assert adapter.last.loss > 0
+    assert (step_of(adapter).loss or 0.0) > 0
 
 
 def test_higher_entropies_are_lowered_and_lower_ones_raised() -> None:
-    model = Scale(4)
+    model = by.Scale(4)
     x = torch.tensor([[2.0, 0.0, 0.0, 0.0]], dtype=torch.float64).repeat(64, 1)
-    h = float(entropy(x)[0])
+    h = float(by.entropy(x)[0])
     for share, direction in ((0.5, 1), (1.5, -1)):  # the source is surer, or less sure
         quantiles = torch.linspace(0.0, 2 * share * h, 257)
         source = eq.SourceStatistics(h0=0.5, kappa=1.0, num_classes=4, entropies=quantiles)
@@ -230,27 +206,4 @@ def test_an_empty_filter_takes_no_step_and_the_bets_go_on() -> None:
     assert after.pop("poem.memory.epsilon") == adapter.memory["epsilon"]
     assert after.pop("poem.memory.squares") == adapter.memory["squares"]
     assert same({name: before[name] for name in after}, after)
-    assert none.last is not None
-    assert none.last.reason == "none of 8 samples is reliable"
-
-
-def test_source_statistics_without_entropies_are_refused() -> None:
-    model, source = make()
-    with pytest.raises(eq.errors.SourceError, match="poem needs source statistics with the quantiles"):
-        eq.create("poem", model, replace(source, entropies=torch.zeros(0)))
-    with pytest.raises(eq.errors.SourceError, match="poem needs source statistics"):
-        eq.create("poem", model)
-
-
-def test_one_sample_one_class_and_a_row_of_nan() -> None:
-    model, source = make("layer_norm")
-    options: dict[str, Any] = {"margin": 1.5, "learning_rate": 0.05}
-    adapter, clean = (eq.create("poem", model, source, **options) for _ in range(2))
-    x = torch.randn(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    answer = adapter(torch.cat([x[:2], torch.full_like(x[:1], torch.nan), x[2:]]))
-    assert torch.equal(answer[[0, 1, 3, 4, 5]], clean(x))
-    assert same(snapshot(adapter), snapshot(clean))
-    for batch in (x[:1], x[:1].repeat(4, 1, 1, 1)):
-        adapter(batch)
-        assert adapter.last is not None
-        assert adapter.last.used == len(batch)
+    assert step_of(none).reason == "none of 8 samples is reliable"

@@ -10,15 +10,7 @@ from torch import Tensor
 import equipoise as eq
 from equipoise.core.method import SAMPLES
 from equipoise.methods.rdumb import Rdumb
-from tests.support.byhand import (
-    Adam,
-    ByHand,
-    assert_alike,
-    close,
-    entropy,
-    flat_model,
-    stream,
-)
+from tests.support import byhand as by
 from tests.support.models import drifted, make, same, snapshot
 
 
@@ -29,18 +21,18 @@ def without_name(adapter: eq.Adapter) -> dict[str, Tensor]:
 
 
 def test_a_stream_with_resets_is_exact() -> None:
-    model = flat_model()
+    model = by.flat_model()
     adapter = eq.create("rdumb", model, base="tent", every=15, options={"learning_rate": 0.01})
-    expected, descent, seen, resets = ByHand(model), Adam(0.01), 0, 0
-    for x in stream(8):  # batches of 7: the fourth and the seventh follow 21 samples
+    expected, descent, seen, resets = by.ByHand(model), by.Adam(0.01), 0, 0
+    for x in by.stream(8):  # batches of 7: the fourth and the seventh follow 21 samples
         if seen >= 15:
-            expected, descent, seen, resets = ByHand(model), Adam(0.01), 0, resets + 1
+            expected, descent, seen, resets = by.ByHand(model), by.Adam(0.01), 0, resets + 1
         seen += len(x)
         expected.watch()
         z = expected.forward(x)
-        expected.descend(entropy(z).sum() / len(z), descent)
-        assert close(adapter(x), z)
-        assert_alike(adapter, expected)
+        expected.descend(by.entropy(z).sum() / len(z), descent)
+        assert by.close(adapter(x), z)
+        by.assert_alike(adapter, expected)
     assert resets == 2
 
 
@@ -82,11 +74,11 @@ def test_between_resets_it_is_the_base_and_after_one_the_base_at_its_start(base:
 
 def resets(sizes: list[int], every: int) -> list[int]:
     """The samples that came before each reset."""
-    model = flat_model()
+    model = by.flat_model()
     adapter = eq.create("rdumb", model, base="tent", every=every, options={"learning_rate": 0.01})
     found, seen = [], 0
     for rows in sizes:
-        adapter(stream(1, rows=rows)[0])
+        adapter(by.stream(1, rows=rows)[0])
         if int(adapter.state_dict()["rdumb.counts.seen"]) == rows and seen:
             found.append(seen)
         seen += rows
@@ -102,13 +94,6 @@ def test_the_period_counts_samples_and_not_batches() -> None:
 
 def test_methods_with_equal_options_have_one_hash() -> None:
     assert hash(Rdumb(base="tent")) == hash(Rdumb(base="tent")) != hash(Rdumb(base="eta"))
-
-
-def test_the_defaults_are_the_authors() -> None:
-    options = eq.create("rdumb", flat_model()).options
-    assert (options["base"], options["every"]) == ("eta", 64_000)
-    chosen = {name: options["options"][name] for name in ("margin", "epsilon", "learning_rate", "optimizer")}
-    assert chosen == {"margin": 0.4, "epsilon": None, "learning_rate": 2.5e-4, "optimizer": "sgd"}
 
 
 def test_its_seed_is_the_bases_where_that_has_one() -> None:

@@ -9,22 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from tests.support.byhand import (
-    CLASSES,
-    Adam,
-    ByHand,
-    Descent,
-    Momentum,
-    Scale,
-    assert_alike,
-    close,
-    conv_model,
-    entropy,
-    flat_model,
-    layer_norm_model,
-    stream,
-)
-from tests.support.models import Counting, make, same, snapshot
+from tests.support import byhand as by
+from tests.support.models import Counting, same, snapshot, step_of
 
 SURE, LESS_SURE, UNSURE = [9.0, 0.0, 0.0, 0.0], [3.5, 0.0, 0.0, 0.0], [0.3, 0.0, 0.0, 0.0]
 
@@ -33,11 +19,11 @@ class Oracle:
     """SAR on a model by hand: selection, the step uphill, the step, and the moving average."""
 
     def __init__(
-        self, model: nn.Sequential, margin: float, begin: Callable[[], Descent], below: float = 0.2
+        self, model: nn.Sequential, margin: float, begin: Callable[[], by.Descent], below: float = 0.2
     ) -> None:
-        self.network, self.begin, self.descent = ByHand(model), begin, begin()
-        self.limit = margin * math.log(CLASSES)
-        self.threshold = below * math.log(CLASSES) / math.log(1000)
+        self.network, self.begin, self.descent = by.ByHand(model), begin, begin()
+        self.limit = margin * math.log(by.CLASSES)
+        self.threshold = below * math.log(by.CLASSES) / math.log(1000)
         self.average: float | None = None
         self.kept: tuple[int, int] = (0, 0)
         self.resets = 0
@@ -47,7 +33,7 @@ class Oracle:
         network = self.network
         network.watch()
         z = network.forward(x)
-        h = entropy(z)
+        h = by.entropy(z)
         first = h.detach() < self.limit
         self.kept = (int(first.sum()), 0)
         if not first.any():
@@ -57,7 +43,7 @@ class Oracle:
         here = dict(network.weights)
         for name in network.learned:
             network.weights[name] = (here[name] + 0.05 * g[name] / norm).detach().requires_grad_()
-        h = entropy(network.forward(x, momentum=0.0))
+        h = by.entropy(network.forward(x, momentum=0.0))
         both = first & (h.detach() < self.limit)
         self.kept = (int(first.sum()), int(both.sum()))
         if not both.any():
@@ -76,55 +62,47 @@ class Oracle:
         return z.detach()
 
 
-@pytest.mark.parametrize("build", [flat_model, conv_model, layer_norm_model])
+@pytest.mark.parametrize("build", [by.flat_model, by.conv_model, by.layer_norm_model])
 @pytest.mark.parametrize(
     ("options", "begin"),
     [
-        ({}, lambda: Momentum(2.5e-4)),
-        ({"optimizer": "adam"}, lambda: Adam(1e-3)),
-        ({"learning_rate": 0.02}, lambda: Momentum(0.02)),
+        ({}, lambda: by.Momentum(2.5e-4)),
+        ({"optimizer": "adam"}, lambda: by.Adam(1e-3)),
+        ({"learning_rate": 0.02}, lambda: by.Momentum(0.02)),
     ],
 )
 def test_batches_are_exact(build: Any, options: dict[str, Any], begin: Any) -> None:
     model = build()
     adapter = eq.create("sar", model, margin=0.6, **options)
     expected = Oracle(model, 0.6, begin)
-    for x in stream(4, rows=9, like=model):
-        assert close(adapter(x), expected.step(x))
-        assert adapter.last is not None
-        assert (adapter.last.updated, adapter.last.used) == (True, expected.kept[1])
+    for x in by.stream(4, rows=9, like=model):
+        assert by.close(adapter(x), expected.step(x))
+        assert (step_of(adapter).updated, step_of(adapter).used) == (True, expected.kept[1])
         assert 0 < expected.kept[1] < 9
-        assert_alike(adapter, expected.network)
+        by.assert_alike(adapter, expected.network)
         assert expected.average is not None
         assert float(adapter.memory["average"]) == pytest.approx(expected.average)
     assert expected.resets == 0
 
 
-@pytest.mark.parametrize("begin", [Momentum, Adam])
+@pytest.mark.parametrize("begin", [by.Momentum, by.Adam])
 def test_a_stream_with_resets_is_exact(begin: Any) -> None:
-    model, below = flat_model(), 2.2
-    optimizer = "adam" if begin is Adam else "sgd"
+    model, below = by.flat_model(), 2.2
+    optimizer = "adam" if begin is by.Adam else "sgd"
     options: dict[str, Any] = {"optimizer": optimizer, "reset_below": below, "learning_rate": 0.05}
     adapter = eq.create("sar", model, margin=0.6, **options)
     expected = Oracle(model, 0.6, lambda: begin(0.05), below)
     seen = []
-    for x in stream(12, rows=9):
-        assert close(adapter(x), expected.step(x))
-        assert_alike(adapter, expected.network)
-        assert adapter.last is not None
-        seen.append("collapsed" in adapter.last.reason)
+    for x in by.stream(12, rows=9):
+        assert by.close(adapter(x), expected.step(x))
+        by.assert_alike(adapter, expected.network)
+        seen.append("collapsed" in step_of(adapter).reason)
     assert seen.count(True) == expected.resets
     assert 0 < expected.resets < 12
 
 
-def test_the_defaults_are_the_authors() -> None:
-    options = eq.create("sar", flat_model()).options
-    names = ("optimizer", "learning_rate", "momentum", "margin", "rho", "reset_below", "objective")
-    assert tuple(options[n] for n in names) == ("sgd", 2.5e-4, 0.9, 0.4, 0.05, 0.2, "entropy")
-
-
 def scaled(**options: Any) -> eq.Adapter:
-    return eq.create("sar", Scale(4), parameters="all", learning_rate=0.1, **options)
+    return eq.create("sar", by.Scale(4), parameters="all", learning_rate=0.1, **options)
 
 
 def rows(*each: list[float]) -> Tensor:
@@ -135,12 +113,11 @@ def test_a_reset_happens_once_and_the_average_starts_anew() -> None:
     adapter = scaled()
     fresh = snapshot(adapter)
     adapter(rows(SURE, SURE))  # an entropy of .004 nats
-    assert adapter.last is not None
-    assert "collapsed" in adapter.last.reason
-    assert not adapter.last.updated
+    assert "collapsed" in step_of(adapter).reason
+    assert not step_of(adapter).updated
     assert same(fresh, snapshot(adapter))  # weights, momentum and average
     adapter(rows(LESS_SURE, LESS_SURE))  # of .35 nats: .9 of the old average and .1 of this would be below
-    assert adapter.last.updated
+    assert step_of(adapter).updated
     assert float(adapter.memory["average"]) > 0.3
 
 
@@ -152,22 +129,20 @@ def test_the_threshold_scales_with_the_classes(classes: int) -> None:
         for _ in range(100):
             middle = (low + high) / 2
             z = torch.tensor([[middle] + [0.0] * (classes - 1)], dtype=torch.float64)
-            low, high = (middle, high) if float(entropy(z)) > factor * threshold else (low, middle)
-        adapter = eq.create("sar", Scale(classes), parameters="all", rho=0.0)
+            low, high = (middle, high) if float(by.entropy(z)) > factor * threshold else (low, middle)
+        adapter = eq.create("sar", by.Scale(classes), parameters="all", rho=0.0)
         adapter(z)
-        assert adapter.last is not None
-        assert ("collapsed" in adapter.last.reason) == collapses
+        assert ("collapsed" in step_of(adapter).reason) == collapses
 
 
 def test_without_a_threshold_nothing_is_reset() -> None:
     adapter = scaled(reset_below=0.0)
     adapter(rows(SURE, SURE))
-    assert adapter.last is not None
-    assert adapter.last.updated
+    assert step_of(adapter).updated
 
 
 def test_an_empty_first_selection_takes_no_step_and_no_second_forward() -> None:
-    model = Counting(Scale(4))
+    model = Counting(by.Scale(4))
     adapter = eq.create("sar", model, parameters="all", learning_rate=0.1)
     adapter(rows(LESS_SURE, UNSURE))
     before, Counting.forwards = snapshot(adapter), 0
@@ -175,8 +150,7 @@ def test_an_empty_first_selection_takes_no_step_and_no_second_forward() -> None:
     adapter(rows(UNSURE, UNSURE))
     assert Counting.forwards == 1
     assert same(before, snapshot(adapter))
-    assert adapter.last is not None
-    assert (adapter.last.updated, adapter.last.reason) == (False, "none of 2 samples is reliable")
+    assert (step_of(adapter).updated, step_of(adapter).reason) == (False, "none of 2 samples is reliable")
 
 
 def test_an_empty_second_selection_takes_no_step() -> None:
@@ -186,67 +160,11 @@ def test_an_empty_second_selection_takes_no_step() -> None:
     assert float(before["sar.memory.optimizer.velocity.weight"].abs().sum()) > 0
     adapter(rows(LESS_SURE, LESS_SURE))
     assert same(before, snapshot(adapter))
-    assert adapter.last is not None
-    assert (adapter.last.updated, adapter.last.reason) == (False, "none of 2 samples is reliable")
+    assert (step_of(adapter).updated, step_of(adapter).reason) == (False, "none of 2 samples is reliable")
 
 
 def test_a_sample_left_out_has_no_part_in_the_step() -> None:
     alone, together = scaled(), scaled()
     alone(rows(LESS_SURE, LESS_SURE))
     together(rows(UNSURE, LESS_SURE, LESS_SURE, UNSURE))
-    assert close(alone.student.get_parameter("weight"), together.student.get_parameter("weight"))
-
-
-def test_every_normalisation_layer_adapts_whatever_its_name() -> None:
-    names = ("norm", "layer4", "blocks")
-    layers = {name: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6)) for name in names}
-    model = nn.Sequential(
-        nn.ModuleDict(layers)["norm"], layers["layer4"], layers["blocks"], nn.BatchNorm1d(6)
-    )
-    learned = set(eq.create("sar", model).learned)
-    assert learned == {f"{n}.0.{part}" for n in range(3) for part in ("weight", "bias")} | {
-        "3.weight",
-        "3.bias",
-    }
-
-
-def test_one_sample_learns_alone_without_batch_norm_and_in_a_window_with_it() -> None:
-    alone = eq.create("sar", layer_norm_model(), margin=1.0)
-    alone(stream(1, rows=1)[0])
-    assert alone.last is not None
-    assert alone.last.used == 1
-    windowed = eq.create("sar", flat_model(), margin=1.0, window=3)
-    used = []
-    for x in stream(6, rows=1):
-        windowed(x)
-        assert windowed.last is not None
-        used.append(windowed.last.used)
-    assert used[:2] == used[3:5] == [0, 0]
-    assert used[2] > 0
-    assert used[5] > 0
-
-
-def test_a_batch_of_one_class_and_a_row_of_nan() -> None:
-    model = flat_model()
-    adapter, clean = (eq.create("sar", model, margin=1.0, learning_rate=0.01) for _ in range(2))
-    x = stream(1)[0]
-    with_nan = torch.cat([x[:2], torch.full_like(x[:1], torch.nan), x[2:]])
-    answer = adapter(with_nan)
-    assert close(answer[[0, 1, 3, 4, 5, 6, 7]], clean(x))
-    assert bool(answer[2].isnan().all())
-    assert same(snapshot(clean), snapshot(adapter))
-    before = snapshot(clean)
-    same_class = x[:1].repeat(5, 1) + 1e-3 * x[:5]
-    assert bool(clean(same_class).isfinite().all())
-    assert not same(before, snapshot(clean))
-
-
-def test_the_running_statistics_move_once_a_batch() -> None:
-    model, source = make()
-    adapter = eq.create("sar", model, source, margin=2.0)
-    twin = eq.create("tent", model)
-    x = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    adapter(x)
-    twin(x)
-    for name in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
-        assert torch.equal(adapter.student.get_buffer(name), twin.student.get_buffer(name))
+    assert by.close(alone.student.get_parameter("weight"), together.student.get_parameter("weight"))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.methods.sotta import default_confidence
 from tests.support.list_memory import ListMemory
-from tests.support.models import WithLogits, drifted, make, same, snapshot
+from tests.support.models import WithLogits, drifted, make, same, snapshot, step_of
 
 EPSILON = 1e-5  # nn.BatchNorm1d's
 NORMS = ("1.weight", "1.bias", "4.weight", "4.bias")
@@ -113,10 +113,9 @@ def test_a_stream_is_exact(sizes: list[int], options: dict[str, Any]) -> None:
     expected = ByHand(model, 0.6, **options)
     for x in stream(sizes):
         assert torch.allclose(adapter(x), expected.step(x), rtol=1e-8, atol=1e-10)
-        assert adapter.last is not None
-        if adapter.last.updated:
-            assert adapter.last.loss == pytest.approx(expected.loss, rel=1e-8)
-            assert adapter.last.used == expected.used
+        if step_of(adapter).updated:
+            assert step_of(adapter).loss == pytest.approx(expected.loss, rel=1e-8)
+            assert step_of(adapter).used == expected.used
     assert expected.count >= 3
     for name, value in expected.w.items():
         assert torch.allclose(adapter.student.state_dict()[name], value, rtol=1e-8, atol=1e-10), name
@@ -175,8 +174,7 @@ def conv_sotta(rows: int) -> tuple[nn.Sequential, eq.Adapter]:
 def test_a_memory_of_one_sample_has_no_statistics_to_move_towards() -> None:
     model, adapter = conv_sotta(1)
     adapter(drifted(1))
-    assert adapter.last is not None
-    assert adapter.last.updated
+    assert step_of(adapter).updated
     for name in ("mean", "var"):
         assert torch.equal(
             adapter.student.get_buffer(f"1.running_{name}"), model.get_buffer(f"1.running_{name}")
@@ -213,8 +211,7 @@ def test_the_default_confidence_is_the_authors_and_on_a_line_between(classes: in
     for off, used in ((-0.001, 0), (0.001, 4)):
         adapter = eq.create("sotta", certain_model(classes, limit + off), every=4)
         adapter(x)
-        assert adapter.last is not None
-        assert adapter.last.used == used
+        assert step_of(adapter).used == used
 
 
 def test_a_confidence_of_exactly_the_limit_enters_and_a_memory_without_slope_moves_nothing() -> None:
@@ -230,11 +227,14 @@ def test_an_empty_memory_is_the_reason_for_no_update() -> None:
     adapter = eq.create("sotta", small_model(), confidence=1.0, every=5)
     before = snapshot(adapter)
     adapter(stream([3])[0])
-    assert adapter.last is not None
-    assert (adapter.last.updated, adapter.last.reason) == (False, "2 samples until the next update")
+    assert (step_of(adapter).updated, step_of(adapter).reason) == (
+        False,
+        "2 samples until the next update",
+    )
     adapter(stream([2])[0])
-    assert (adapter.last.updated, adapter.last.used, adapter.last.loss) == (False, 0, None)
-    assert adapter.last.reason == "the memory is empty: no sample has entered it"
+    step = step_of(adapter)
+    assert (step.updated, step.used, step.loss) == (False, 0, None)
+    assert step_of(adapter).reason == "the memory is empty: no sample has entered it"
     after = snapshot(adapter)
     assert same(before, {name: after[name] for name in before})
     # Each sample draws its numbers, sure or not.
@@ -246,28 +246,8 @@ def test_the_memory_is_never_emptied() -> None:
     samples = stream([16])[0]
     for count, x in zip((4, 8, 12, 12), samples.split(4), strict=True):
         adapter(x)
-        assert adapter.last is not None
-        assert adapter.last.used == len(memory_of(adapter)) == count
+        assert step_of(adapter).used == len(memory_of(adapter)) == count
     assert all(sample in samples.tolist() for _, sample in memory_of(adapter))
-
-
-def test_the_seed_decides_the_memory_and_reset_brings_the_same_choices_back() -> None:
-    def run(adapter: eq.Adapter) -> tuple[list[Tensor], list[tuple[int, list[float]]]]:
-        return [adapter(x) for x in stream([8] * 6)], memory_of(adapter)
-
-    first, again, other = (
-        eq.create("sotta", small_model(), confidence=0.3, every=4, capacity=5, seed=seed)
-        for seed in (0, 0, 1)
-    )
-    (answers, memory), (same_answers, same_memory), (_, other_memory) = run(first), run(again), run(other)
-    assert memory == same_memory
-    assert memory != other_memory
-    assert all(torch.equal(a, b) for a, b in zip(answers, same_answers, strict=True))
-    first.reset()
-    assert same(snapshot(first), snapshot(eq.create("sotta", small_model(), every=4, capacity=5)))
-    answers_after, memory_after = run(first)
-    assert memory == memory_after
-    assert all(torch.equal(a, b) for a, b in zip(answers, answers_after, strict=True))
 
 
 @pytest.mark.parametrize("odd", [torch.zeros(3, 3, 7, 7), torch.zeros(3, 3, 6, 6).double()])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from tests.support.models import same, snapshot
+from tests.support.models import same, snapshot, step_of
 
 LIMITS = [None, 1, 2, 1000]
 
@@ -89,8 +89,12 @@ def test_a_stream_is_exact(limit: int | None, bias: bool, seed: int) -> None:
         assert torch.allclose(adapter(x[:rows]), expected.step(x[:rows]), rtol=1e-9, atol=1e-12)
         assert torch.allclose(adapter.predict(probe), expected.scores(probe), rtol=1e-9, atol=1e-12)
         assert torch.allclose(adapter.detach()(probe), adapter.predict(probe), rtol=1e-9, atol=1e-12)
-        assert adapter.last is not None
-        assert (adapter.last.used, adapter.last.updated, adapter.last.reason) == (rows, True, "")
+        step = step_of(adapter)
+        assert (step.used, step.updated, step.reason) == (
+            rows,
+            True,
+            "",
+        )
     assert (expected.evicted > 0) == (limit in (1, 2))
 
 
@@ -160,20 +164,6 @@ def test_a_class_whose_only_support_is_its_row_keeps_it(limit: int | None) -> No
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_predict_adds_nothing(limit: int | None) -> None:
-    adapter = eq.create("t3a", small_model(), supports=limit)
-    fresh = snapshot(adapter)
-    adapter.predict(stream(1)[0])
-    assert same(fresh, snapshot(adapter))
-    adapter(stream(1)[0])
-    before = snapshot(adapter)
-    assert not same(fresh, before)
-    for x in stream(3, seed=5):
-        adapter.predict(x)
-    assert same(before, snapshot(adapter))
-
-
-@pytest.mark.parametrize("limit", LIMITS)
 def test_memory_is_constant_and_the_network_stays_the_source(limit: int | None) -> None:
     model = small_model()
     adapter = eq.create("t3a", model, supports=limit)
@@ -192,38 +182,15 @@ def test_samples_with_non_finite_logits_never_become_supports(limit: int | None)
     good = [0, 2]
     assert torch.equal(adapter(x)[good], clean(x[good]))
     assert same(snapshot(adapter), snapshot(clean))
-    assert adapter.last is not None
-    assert adapter.last.used == 2
+    assert step_of(adapter).used == 2
     adapter(x[1:2])
     assert same(snapshot(adapter), snapshot(clean))
-    assert (adapter.last.used, adapter.last.updated, adapter.last.reason) == (0, False, "non-finite logits")
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_reset_brings_back_the_rows_of_the_head(limit: int | None) -> None:
-    adapter = eq.create("t3a", small_model(), supports=limit)
-    fresh = snapshot(adapter)
-    first = [adapter(x) for x in stream(4)]
-    adapter.reset()
-    assert same(fresh, snapshot(adapter))
-    assert all(torch.equal(adapter(x), logits) for x, logits in zip(stream(4), first, strict=True))
-
-
-@pytest.mark.parametrize("limit", LIMITS)
-def test_supports_are_saved_and_loaded(limit: int | None, tmp_path: Path) -> None:
-    model = small_model()
-    adapter = eq.create("t3a", model, supports=limit)
-    for x in stream(3):
-        adapter(x)
-    adapter.save(tmp_path / "t3a.safetensors")
-    loaded, taken = eq.load(tmp_path / "t3a.safetensors", model), eq.create("t3a", model, supports=limit)
-    taken.load_state_dict(adapter.state_dict())
-    x = stream(1, seed=6)[0]
-    assert torch.equal(loaded.detach()(x), adapter.detach()(x))
-    expected = adapter(x)
-    for other in (loaded, taken):
-        assert torch.equal(other(x), expected)
-        assert same(snapshot(other), snapshot(adapter))
+    step = step_of(adapter)
+    assert (step.used, step.updated, step.reason) == (
+        0,
+        False,
+        "non-finite logits",
+    )
 
 
 @pytest.mark.parametrize(("saved", "loading"), [(None, 2), (2, None), (2, 3), (3, 1)])
@@ -245,17 +212,6 @@ def test_a_state_of_another_head_is_refused() -> None:
     taker(stream(1)[0])
     with pytest.raises(eq.errors.StateError):
         taker.load_state_dict(giver.state_dict())
-
-
-@pytest.mark.parametrize("bad", [0, -1, 1.5, "all", True])
-def test_numbers_of_supports_out_of_range(bad: object) -> None:
-    with pytest.raises(eq.errors.OptionError, match="expected supports"):
-        eq.create("t3a", small_model(), supports=bad)
-
-
-def test_detach_before_the_first_forward_says_that_the_head_is_not_known() -> None:
-    with pytest.raises(eq.errors.StateError, match="answer a batch before"):
-        eq.create("t3a", small_model()).detach()
 
 
 def test_a_state_of_another_head_is_refused_though_the_head_is_not_known_yet() -> None:

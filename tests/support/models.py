@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+import equipoise as eq
+from equipoise.core.record import Step
 from equipoise.testing.models import (
     NUM_CLASSES as CLASSES,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "rehearsed",
     "same",
     "snapshot",
+    "step_of",
 ]
 
 
@@ -52,3 +55,9 @@ class Counting(nn.Module):
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(left[key].equal(right[key]) for key in left)
+
+
+def step_of(adapter: eq.Adapter | eq.Tempered) -> Step:
+    """The record of the last batch, of which there was one."""
+    assert adapter.last is not None
+    return adapter.last
