@@ -63,7 +63,7 @@ SUBJECTS = (
         targets=("",),
         images={"continual": 300, "noisy": 300, "correlated": 600, "recurring": 32},
         workers=4,
-        more=("--tiers", "3", "5"),
+        more=("--tiers", "3,5"),
     ),
     Subject(
         "digits",

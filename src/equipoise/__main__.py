@@ -4,16 +4,17 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; where its packages are missing, the few commands that need none of them."""
+    """Run the command line; where its packages are missing, exit with a line that says what to install."""
     try:
         from equipoise.cli.app import app
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "equipoise":
             raise
-        from equipoise.cli.plain import run_plain
-
-        run_plain(sys.argv[1:], str(missing.name))
-        return
+        command = sys.argv[1:2]
+        extra = {"": "demo", "demo": "demo", "serve": "serve"}.get("".join(command), "bench")
+        sys.exit(
+            f"{' '.join(['equipoise', *command])} needs {missing.name}: pip install 'equipoise[{extra}]'"
+        )
     app()
 
 

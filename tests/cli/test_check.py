@@ -12,7 +12,7 @@ import equipoise as eq
 from equipoise.cli import check
 from equipoise.cli.app import app
 from equipoise.cli.check import check_file
-from equipoise.cli.run import unchecked
+from equipoise.cli.experiments import unchecked
 from equipoise.registry import file_digest
 from equipoise.research.experiment.modules import methods_of
 from equipoise.testing import mark, suite
@@ -177,9 +177,3 @@ def test_a_file_that_changed_during_the_check_is_not_checked(tmp_path: Path) -> 
     file.write_text("# other")
     mark.write_mark(file, before, ["changed"])
     assert mark.checked_methods(file) == []
-
-
-def test_help_has_an_example() -> None:
-    text = runner.invoke(app, ["check", "--help"]).output
-    assert "equipoise check mine.py" in text
-    assert "class Mine(GradientMethod):" in text

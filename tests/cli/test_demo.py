@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from equipoise.cli import demo
+from equipoise.cli import experiments
 from equipoise.cli.app import app
 from equipoise.research.experiment.recipe import RehearsalRecipe
 from equipoise.research.experiment.store import RESULTS
@@ -27,15 +27,15 @@ runner = CliRunner()
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo of seconds: one worker, no training to speak of, few images."""
-    recipe = demo.demo_recipe(seed=0, quick=True)
+    recipe = experiments.demo_recipe(seed=0, quick=True)
     changes = {"rehearsal": RehearsalRecipe(images=100, shifts=8)}
     tiny: Recipe = recipe.narrowed(epochs=1).model_copy(update=changes)
-    monkeypatch.setattr(demo, "demo_recipe", lambda seed, quick: tiny)
-    monkeypatch.setattr(demo, "QUICK_IMAGES", 240)
+    monkeypatch.setattr(experiments, "demo_recipe", lambda seed, quick: tiny)
+    monkeypatch.setattr(experiments, "QUICK_IMAGES", 240)
     monkeypatch.setattr(
         "equipoise.research.experiment.trained_model.ONE_IN", 2
     )  # 120 of them are enough to rehearse with
-    monkeypatch.setattr(demo, "make_workers", lambda **_: InProcess())
+    monkeypatch.setattr(experiments, "make_workers", lambda **_: InProcess())
 
 
 def test_a_page_and_a_story_and_the_second_time_nothing_is_run(
@@ -43,7 +43,7 @@ def test_a_page_and_a_story_and_the_second_time_nothing_is_run(
 ) -> None:
     small(monkeypatch)
     console = Console(record=True, width=200, file=io.StringIO())
-    index = demo.run_demo(tmp_path / "demo", quick=True, console=console)
+    index = experiments.run_demo(tmp_path / "demo", quick=True, console=console)
     told = console.export_text()
     assert "the plain model says" in told
     assert "day again" in told
@@ -53,7 +53,7 @@ def test_a_page_and_a_story_and_the_second_time_nothing_is_run(
     assert (tmp_path / "demo" / "picture.png").stat().st_size > 10_000
     lines = (tmp_path / "demo" / "quick" / RESULTS).read_bytes()
     monkeypatch.setattr("equipoise.research.experiment.sweep.run_cells", None)
-    demo.run_demo(tmp_path / "demo", quick=True, console=Console(quiet=True))
+    experiments.run_demo(tmp_path / "demo", quick=True, console=Console(quiet=True))
     assert (tmp_path / "demo" / "quick" / RESULTS).read_bytes() == lines
 
 

@@ -1,45 +1,136 @@
-"""The commands of the experiments: what they print, and what they say when something is missing."""
+"""`equipoise run` and `equipoise report`: what they hand on, what they print, and what they refuse."""
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+from equipoise.cli import experiments
 from equipoise.cli.app import app
-from equipoise.cli.lists import TakesLists
-from equipoise.research.data import list_data_sets
-from equipoise.research.experiment.recipe import list_recipes, recipe_text
-from tests.research.report.written import folder, line
+from equipoise.cli.experiments import make_workers, summary_lines
+from equipoise.errors import OptionError
+from equipoise.registry import file_digest
+from equipoise.research.experiment.recipe import Recipe, load_recipe
+from equipoise.research.experiment.sweep import SweepSummary
+from equipoise.research.experiment.workers import InProcess, ProcessPool
+from equipoise.testing.mark import write_mark
+
+from ..research.experiment.own import write_own
+from ..research.report.written import folder, line
 
 runner = CliRunner()
+Run = Callable[[str], tuple[Recipe, dict[str, Any], str]]
 
 
-def test_recipes_are_listed_and_printed_as_they_are() -> None:
-    listed = runner.invoke(app, ["recipes"]).output.splitlines()
-    assert [row.split()[0] for row in listed] == list_recipes()
-    assert "10 classes" in next(row for row in listed if row.startswith("digits"))
-    assert runner.invoke(app, ["recipes", "pacs"]).output == recipe_text("pacs")
-    wrong = runner.invoke(app, ["recipes", "cifar"])
-    assert wrong.exit_code == 1
-    assert "no recipe 'cifar'; there are abrupt, changing, continual" in wrong.output
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command without its cells: the recipe, the options of sweep and workers, and the output."""
+
+    def ran(words: str) -> tuple[Recipe, dict[str, Any], str]:
+        given: dict[str, Any] = {}
+
+        def noted(recipe: Recipe, **options: Any) -> SweepSummary:
+            given.update(options, recipe=recipe)
+            return SweepSummary(0, 0, 0)
+
+        def made(*arguments: Any) -> InProcess:
+            given["made"] = arguments
+            return InProcess()
+
+        monkeypatch.setattr("equipoise.research.experiment.sweep.run_recipe", noted)
+        monkeypatch.setattr(experiments, "make_workers", made)
+        result = runner.invoke(app, ["run", *words.split()])
+        assert result.exit_code == 0, result.output
+        del given["workers"], given["progress"]
+        return given.pop("recipe"), given, result.output
+
+    return ran
 
 
-def test_data_tells_where_to_get_each_and_what_is_here(tmp_path: Path) -> None:
-    told = runner.invoke(app, ["data"]).output
-    for name in list_data_sets():
-        assert f"{name}\n" in told
-    assert "tiny-imagenet-200.zip" in told
-    for domain in ("art_painting", "cartoon", "photo", "sketch"):
-        for name in ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"):
-            (tmp_path / "pacs" / domain / name).mkdir(parents=True)
-            (tmp_path / "pacs" / domain / name / "1.jpg").touch()
-    here = runner.invoke(app, ["data", str(tmp_path)]).output
-    assert "pacs: here, 7 classes, targets art_painting, cartoon, photo, sketch" in here
-    assert "digits: not here" in here
+def test_run_hands_on_what_it_is_told(run: Run) -> None:
+    recipe, given, _ = run("demo")
+    assert recipe == load_recipe("demo")
+    assert given == {
+        "data": Path("data"),
+        "out": Path("results"),
+        "targets": (),
+        "tiers": (),
+        "limit": None,
+        "bad_files": "refuse",
+        "made": (False, None, None),
+    }
+    recipe, given, _ = run(
+        "noisy --on pacs --domain-images 4 --data d --out o "
+        "--methods tent,dec --backbones mobilenet_v1 --targets x/3 --tiers 3 --tiers 5 --seeds 1,2 "
+        "--tempering mean --limit 5 --epochs 6 --engine ray --workers 7 --address auto --skip-bad-files"
+    )
+    assert recipe == load_recipe("noisy", "pacs").narrowed(
+        methods=["tent", "dec"],
+        backbones=["mobilenet_v1"],
+        seeds=[1, 2],
+        temperings=["mean"],
+        epochs=6,
+        domain_images=4,
+    )
+    assert given == {
+        "data": Path("d"),
+        "out": Path("o"),
+        "targets": ["x/3"],
+        "tiers": [3, 5],
+        "limit": 5,
+        "bad_files": "skip",
+        "made": (True, 7, "auto"),
+    }
+
+
+def test_a_stream_runs_on_the_data_set_asked_for(run: Run) -> None:
+    first, _, _ = run("continual")
+    second, _, _ = run("continual --on pacs --domain-images 30 --methods tent,poise")
+    assert (first.data, first.order, first.domain_images) == ("digits-c", "continual", 1000)
+    assert (second.data, second.order, second.domain_images) == ("pacs-c", "continual", 30)
+    assert list(second.methods) == ["tent", "poise"]
+    assert all(entry.rehearsed for entry in second.methods.values())
+
+
+def test_a_method_that_was_not_checked_is_named(tmp_path: Path, run: Run) -> None:
+    recipe, file = write_own(tmp_path), tmp_path / "mine.py"
+    line = f"{file}: the method 'mine' was not checked; run: equipoise check {file}\n"
+    assert line in run(str(recipe))[2]
+    write_mark(file, file_digest(file), ["mine"])
+    assert "not checked" not in run(str(recipe))[2]
+
+
+@pytest.mark.parametrize("failed", [0, 3])
+def test_a_summary_is_printed(failed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = SweepSummary(cells=10, before=4, failed=failed)
+    monkeypatch.setattr("equipoise.research.experiment.sweep.run_recipe", lambda *_, **__: summary)
+    result = runner.invoke(app, ["run", "demo", "--out", "o", "--workers", "1"])
+    assert result.exit_code == (1 if failed else 0)
+    assert f"{10 - failed} of 10 cells in o/results.jsonl (4 were there before)" in result.output
+    assert ("3 cells failed" in result.output) is ("cells failed" in result.output) is bool(failed)
+
+
+def test_results_of_other_code_are_counted() -> None:
+    said = summary_lines(SweepSummary(cells=36, before=0, failed=0, of_other_code=12), Path("o"), ["online"])
+    assert said[1:] == ["12 results of other code stay in the file; the report shows the newest only"]
+    assert len(summary_lines(SweepSummary(36, 36, 0), Path("o"), ["online"])) == 1
+
+
+def test_one_worker_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    assert isinstance(make_workers(False, 1, None), InProcess)
+    for workers, count in ((2, 2), (None, 3)):
+        pool = make_workers(False, workers, None)
+        assert isinstance(pool, ProcessPool)
+        assert pool.count == count
+        pool.close()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert isinstance(make_workers(False, None, None), InProcess)
+    with pytest.raises(OptionError, match="expected --engine ray with it"):
+        make_workers(False, 1, "auto")
 
 
 def test_report_writes_what_is_asked_for(tmp_path: Path) -> None:
@@ -61,104 +152,6 @@ def test_report_of_nothing_is_told_plainly(tmp_path: Path) -> None:
     result = runner.invoke(app, ["report", str(tmp_path)])
     assert result.exit_code == 1
     assert "expected the folder of a run" in result.output
-
-
-def test_without_the_packages_it_says_what_to_install() -> None:
-    code = """
-import sys
-sys.modules["yaml"] = None
-from equipoise.__main__ import main
-for arguments in (["run", "demo"], ["recipes"]):
-    sys.argv[1:] = arguments
-    try:
-        main()
-    except SystemExit as stop:
-        print(stop.code)
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["1", "1"]
-    assert result.stderr.splitlines() == ["This needs yaml: pip install 'equipoise[bench]'"] * 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["x", "--many", "a", "b", "c"], (["a", "b", "c"], 0, "x")),
-        (["--many", "a", "b", "--one", "3", "x"], (["a", "b"], 3, "x")),
-        (["x", "--many", "a,b,,c"], (["a", "b", "c"], 0, "x")),
-        (["x", "--many=a,b", "c"], (["a", "b", "c"], 0, "x")),
-        (["x", "--many", "a", "--many", "b"], (["a", "b"], 0, "x")),
-        (["x", "--many", "a", "-1", "--one", "-2"], (["a", "-1"], -2, "x")),
-        (["x"], (None, 0, "x")),
-    ],
-)
-def test_lists_are_given_in_any_way(arguments: list[str], expected: Any) -> None:
-    found: list[Any] = []
-    program = typer.Typer()
-
-    @program.command(cls=TakesLists)
-    def command(word: str, many: list[str] | None = None, one: int = 0) -> None:
-        found.append((many or None, one, word))
-
-    result = runner.invoke(program, arguments)
-    assert result.exit_code == 0, result.output
-    assert found == [expected]
-
-
-@pytest.mark.parametrize("rest", [["--methods"], ["--methods", ","], ["--methods", "--workers", "1"]])
-def test_a_list_without_values_is_refused(rest: list[str]) -> None:
-    result = runner.invoke(app, ["run", "demo", *rest])
-    assert result.exit_code == 2
-    assert "--methods" in result.output
-    assert "at least one value" in result.output
-
-
-def test_run_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-
-    def noted(name: str, **options: Any) -> int:
-        given.clear()
-        given.update(options, name=name)
-        return 0
-
-    monkeypatch.setattr("equipoise.cli.run.run_named_recipe", noted)
-    assert runner.invoke(app, ["run", "demo"]).exit_code == 0
-    lists = ("methods", "backbones", "targets", "tiers", "seeds", "temperings")
-    unset = ("on", "limit", "epochs", "domain_images", "workers", "address")
-    assert given == {
-        **dict.fromkeys(lists, ()),
-        **dict.fromkeys(unset, None),
-        "name": "demo",
-        "data": Path("data"),
-        "out": Path("results"),
-        "ray": False,
-        "skip_bad_files": False,
-    }
-    words = (
-        "run noisy --on pacs --domain-images 4 --data d --out o "
-        "--methods tent dec --backbones b --targets x/3 --tiers 3 --tiers 5 --seeds 1,2 "
-        "--tempering mean --limit 5 --epochs 6 --engine ray --workers 7 --address auto --skip-bad-files"
-    )
-    assert runner.invoke(app, words.split()).exit_code == 0
-    assert given == {
-        "name": "noisy",
-        "on": "pacs",
-        "domain_images": 4,
-        "data": Path("d"),
-        "out": Path("o"),
-        "methods": ["tent", "dec"],
-        "backbones": ["b"],
-        "targets": ["x/3"],
-        "tiers": [3, 5],
-        "seeds": [1, 2],
-        "temperings": ["mean"],
-        "limit": 5,
-        "epochs": 6,
-        "ray": True,
-        "workers": 7,
-        "address": "auto",
-        "skip_bad_files": True,
-    }
 
 
 def test_a_page_that_cannot_be_written_is_told_plainly(tmp_path: Path) -> None:

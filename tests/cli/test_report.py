@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.cli.report import write_report
+from equipoise.cli.experiments import write_report
 from equipoise.errors import OptionError
 from tests.research.report.written import folder, grid, line, old, stream_line
 

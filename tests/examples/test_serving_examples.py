@@ -106,7 +106,7 @@ def test_the_dockerfile_copies_files_that_there_are_and_starts_the_server() -> N
     (start,) = [json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD")]
     assert start[:3] == ["equipoise", "serve", "house_numbers:factory"]
     options = start[3::2]
-    known = (ROOT / "src/equipoise/cli/serve.py").read_text()
+    known = (ROOT / "src/equipoise/cli/app.py").read_text()
     for option in options:
         assert f"{option.removeprefix('--').replace('-', '_')}: Annotated" in known
     secrets = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]["equipoise"]["secrets"]

@@ -1,18 +1,21 @@
-"""The typer application; each command calls one function of the package, imported when it is called."""
+"""The commands; what a command needs is imported when it is called, so that `--help` is quick."""
 
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 from rich.console import Console
 
 import equipoise as eq
-from equipoise.cli.listings import data_command, methods_command, recipes_command
-from equipoise.cli.lists import TakesLists
-from equipoise.cli.plain_errors import plain_errors
-from equipoise.cli.recommend import recommend_command
-from equipoise.cli.serve import serve_command
+from equipoise.errors import EquipoiseError
+
+if TYPE_CHECKING:
+    from equipoise.recommendation.candidates import StreamKind
+
+_Value = TypeVar("_Value")
 
 app = typer.Typer(
     help="Keep a deployed classifier accurate and honestly calibrated when its inputs drift.",
@@ -21,6 +24,107 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@contextmanager
+def plain_errors(
+    stopped: str = "Stopped.", out: Path | None = None, *, extra: str = "bench"
+) -> Iterator[None]:
+    """Print expected errors as one message without a traceback; exit with status 130 on Ctrl-C.
+
+    Args:
+        stopped: printed after Ctrl-C.
+        out: stands for {out} in it.
+        extra: the extra of the package that has what the command imports.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        message = " ".join(filter(None, (stopped.format(out=out), str(interrupt))))
+        Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "equipoise":
+            raise
+        Console(stderr=True).print(
+            f"This needs {missing.name}: pip install 'equipoise[{extra}]'", highlight=False, markup=False
+        )
+        raise typer.Exit(1) from None
+    except (EquipoiseError, OSError) as error:
+        Console(stderr=True).print(f"{error}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def comma_list(kind: Callable[[str], _Value], help: str) -> Any:  # noqa: A002
+    """An option of several values with commas between them, which can be given again for more.
+
+    Args:
+        kind: makes a value of its text.
+        help: of the option.
+    """
+
+    def values(text: str) -> list[_Value]:
+        try:
+            found = [kind(part) for part in text.split(",") if part]
+        except ValueError:
+            raise typer.BadParameter(f"expected whole numbers with commas between them, got {text}") from None
+        if not found:
+            raise typer.BadParameter("expected at least one value")
+        return found
+
+    def joined(given: list[list[_Value]] | None) -> list[_Value]:
+        return [value for values in given or () for value in values]
+
+    return typer.Option(
+        parser=values,
+        callback=joined,
+        metavar="A,B,…" if kind is str else "1,2,…",
+        help=help,
+        show_default=False,
+    )
+
+
+class Engine(str, Enum):
+    """The place of the work: this machine, or tasks and replicas of Ray."""
+
+    local = "local"
+    ray = "ray"
+
+
+_Factory = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:FACTORY",
+        help="A function without arguments that returns your model, or your model and a transform of "
+        "images: mymodel:load is `load` in mymodel.py, here or installed.",
+    ),
+]
+_HeldOut = Annotated[
+    Path,
+    typer.Argument(
+        help="A folder with a folder of images for each class, of your source domain, that the model was "
+        "NOT trained on. Sorted by name, the first is class 0; names that are all numbers are sorted as "
+        "numbers (torchvision's ImageFolder sorts them as text: put a letter before each if your model "
+        "was trained so). 1,000 to 2,000 images are enough."
+    ),
+]
+_Size = Annotated[
+    int | None, typer.Option(min=1, help="Resize images to squares of this side; not with a transform.")
+]
+_Samples = Annotated[int, typer.Option(min=1, help="The most images to use.")]
+_BatchSize = Annotated[int, typer.Option(min=1, help="Batch size of the streams that you will adapt to.")]
+_Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")]
+_Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1, …; a GPU if there is one.", show_default=False)
+]
+_CheckHeldOut = Annotated[
+    bool, typer.Option(help="Refuse images whose classes do not fit the model's answers.")
+]
+_Address = Annotated[
+    str | None, typer.Option(help="An existing Ray cluster; without it Ray starts on this machine.")
+]
+_GOES_ON = "Stopped; what is done is in {out}: the same command goes on from there."
+_LIMITS, _ACCESS = "Limits", "Access"
 
 
 def _version(wanted: bool) -> None:
@@ -56,20 +160,13 @@ def demo_command(
     OUT/index.html. The images come with Python packages or are drawn on the spot: nothing is downloaded.
     Under 3 minutes on two CPU cores; after Ctrl-C the same command goes on.
     """
-    with plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
-        from equipoise.cli.demo import run_demo
+    with plain_errors(_GOES_ON, out):
+        from equipoise.cli.experiments import run_demo
 
         run_demo(out, seed=seed, quick=quick)
 
 
-class Scheduler(str, Enum):
-    """Workers of a run: processes of this machine, or tasks of Ray."""
-
-    local = "local"
-    ray = "ray"
-
-
-@app.command("run", cls=TakesLists)
+@app.command("run")
 def run_command(
     recipe: Annotated[str, typer.Argument(help="A name that `equipoise recipes` lists, or a .yaml file.")],
     on: Annotated[
@@ -90,27 +187,26 @@ def run_command(
     ] = Path("results"),
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Only these, by their names in the recipe; other registered methods with defaults."
-        ),
+        comma_list(str, "Only these, by their names in the recipe; other registered methods with defaults."),
     ] = None,
     backbones: Annotated[
-        list[str] | None, typer.Option(help="Only these of the recipe, or any other name of timm's.")
+        list[str] | None, comma_list(str, "Only these of the recipe, or any other name of timm's.")
     ] = None,
     targets: Annotated[
-        list[str] | None, typer.Option(help="Only these domains; NAME/3 is one tier of a corruption.")
+        list[str] | None, comma_list(str, "Only these domains; NAME/3 is one tier of a corruption.")
     ] = None,
     tiers: Annotated[
         list[int] | None,
-        typer.Option(
-            help="Only these tiers of corruption, in place of the recipe's; each is a stream, or part of a "
-            "gradual one."
+        comma_list(
+            int,
+            "Only these tiers of corruption, in place of the recipe's; each is a stream, or part of a "
+            "gradual one.",
         ),
     ] = None,
-    seeds: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
+    seeds: Annotated[list[int] | None, comma_list(int, "Only these seeds.")] = None,
     tempering: Annotated[
         list[str] | None,
-        typer.Option(help="Only these of none, mean, median, sample, agreement, fixed and rehearsed."),
+        comma_list(str, "Only these of none, mean, median, sample, agreement, fixed and rehearsed."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="The most images of each domain, in training and in streams.")
@@ -121,17 +217,15 @@ def run_command(
         typer.Option(min=1, help="The most images of each domain of a stream; training has all of them."),
     ] = None,
     engine: Annotated[
-        Scheduler, typer.Option(help="Processes of this machine, or tasks of Ray.")
-    ] = Scheduler.local,
+        Engine, typer.Option(help="Processes of this machine, or tasks of Ray.")
+    ] = Engine.local,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1, help="Runs at once. Without a GPU one for each core, with one 1.", show_default=False
         ),
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="An existing Ray cluster; without it Ray starts on this machine.")
-    ] = None,
+    address: _Address = None,
     skip_bad_files: Annotated[
         bool,
         typer.Option("--skip-bad-files", help="Leave out files that cannot be read instead of refusing."),
@@ -142,45 +236,57 @@ def run_command(
     Each result is a line of OUT/results.jsonl, written once: run the same command again after a kill or
     Ctrl-C and it does only what is missing. `equipoise report OUT` shows the results.
 
-    Lists are given as `--methods source tent dec`, `--methods source,tent,dec`, or one by one.
+    Lists have commas between their values, and no spaces: `--methods source,tent,dec`.
 
         equipoise run demo
 
         equipoise run digits --data data --out results --seeds 0 --limit 500
 
-        equipoise run pacs --data data --out results --methods source dec --targets sketch
+        equipoise run pacs --data data --out results --methods source,dec --targets sketch
 
         equipoise run continual --on pacs --data data --out results
 
-        equipoise run noisy --on tiny-imagenet-c --tiers 3 5 --data data --out results
+        equipoise run noisy --on tiny-imagenet-c --tiers 3,5 --data data --out results
     """
-    with plain_errors("Stopped; what is done is in {out}: the same command goes on from there.", out):
-        from equipoise.cli.run import run_named_recipe
+    with plain_errors(_GOES_ON, out):
+        from equipoise.cli.experiments import make_workers, summary_lines, unchecked
+        from equipoise.research.experiment.modules import load_modules
+        from equipoise.research.experiment.progress import RunProgress
+        from equipoise.research.experiment.recipe import load_recipe
+        from equipoise.research.experiment.sweep import run_recipe
 
-        failed = run_named_recipe(
-            recipe,
-            on=on,
-            data=data,
-            out=out,
+        whole = load_recipe(recipe, on)
+        load_modules(whole.modules)
+        narrowed = whole.narrowed(
             methods=methods or (),
             backbones=backbones or (),
-            targets=targets or (),
-            tiers=tiers or (),
             seeds=seeds or (),
             temperings=tempering or (),
-            limit=limit,
             epochs=epochs,
             domain_images=domain_images,
-            ray=engine is Scheduler.ray,
-            workers=workers,
-            address=address,
-            skip_bad_files=skip_bad_files,
         )
-    if failed:
+        for line in unchecked(whole.modules):
+            typer.echo(line)
+        pool = make_workers(engine is Engine.ray, workers, address)
+        with closing(pool), RunProgress(Console()) as progress:
+            summary = run_recipe(
+                narrowed,
+                data=data,
+                out=out,
+                workers=pool,
+                progress=progress,
+                targets=targets or (),
+                tiers=tiers or (),
+                limit=limit,
+                bad_files="skip" if skip_bad_files else "refuse",
+            )
+        for line in summary_lines(summary, out, narrowed.protocols):
+            typer.echo(line)
+    if summary.failed:
         raise typer.Exit(1)
 
 
-@app.command("report", cls=TakesLists)
+@app.command("report")
 def report_command(
     folder: Annotated[Path, typer.Argument(help="The output folder of `equipoise run`.")],
     html: Annotated[Path | None, typer.Option(help="Write an HTML page: one file, no network.")] = None,
@@ -196,9 +302,9 @@ def report_command(
         typer.Option("--markdown", help="Print the tables as Markdown; the default without other options."),
     ] = False,
     methods: Annotated[
-        list[str] | None, typer.Option(help="Only these, by label or by name in the registry.")
+        list[str] | None, comma_list(str, "Only these, by label or by name in the registry.")
     ] = None,
-    temperings: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
+    temperings: Annotated[list[str] | None, comma_list(str, "Only these.")] = None,
     compare: Annotated[
         str | None,
         typer.Option(
@@ -214,7 +320,7 @@ def report_command(
     equipoise report results --latex tables --csv csv --figures figures --compare poise
     """
     with plain_errors():
-        from equipoise.cli.report import write_report
+        from equipoise.cli.experiments import write_report
 
         lines = write_report(
             folder,
@@ -231,11 +337,54 @@ def report_command(
             typer.echo(line)
 
 
-app.command("recipes")(recipes_command)
-app.command("data")(data_command)
-app.command("methods")(methods_command)
-app.command("serve")(serve_command)
-app.command("recommend")(recommend_command)
+@app.command("recipes")
+def recipes_command(
+    name: Annotated[
+        str | None, typer.Argument(help="Print this one, to read or to start your own from.")
+    ] = None,
+) -> None:
+    """List the experiments that come with equipoise, or print one."""
+    with plain_errors():
+        from equipoise.research.experiment.recipe import list_recipes, load_recipe, recipe_text
+
+        if name is not None:
+            typer.echo(recipe_text(name), nl=False)
+            return
+        for known in list_recipes():
+            typer.echo(f"{known:<16} {load_recipe(known).about}")
+
+
+@app.command("data")
+def data_command(
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME or FOLDER",
+            help="Only the data set of this name; or look for all of them under this folder.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print the source and the layout of each data set; with a folder, the data sets found in it."""
+    with plain_errors():
+        from equipoise.cli.listings import describe_data_sets
+
+        for line in describe_data_sets(place):
+            typer.echo(line)
+
+
+@app.command("methods")
+def methods_command(
+    name: Annotated[
+        str | None, typer.Argument(help="Print the options of this one.", show_default=False)
+    ] = None,
+) -> None:
+    """List the methods that `equipoise.create` makes adapters of, or print the options of one."""
+    with plain_errors():
+        from equipoise.cli.listings import describe_methods
+
+        for line in describe_methods(name):
+            typer.echo(line)
 
 
 @app.command("check")
@@ -280,46 +429,23 @@ def check_command(
 
 @app.command("rehearse")
 def rehearse_command(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FACTORY",
-            help="A function without arguments that returns your model, or your model and a transform of "
-            "images: mymodel:load is `load` in mymodel.py, here or installed.",
-        ),
-    ],
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="A folder with a folder of images for each class, of your source domain, that the model was "
-            "NOT trained on. Sorted by name, the first is class 0; names that are all numbers are sorted as "
-            "numbers (torchvision's ImageFolder sorts them as text: put a letter before each if your model "
-            "was trained so). 1,000 to 2,000 images are enough."
-        ),
-    ],
+    factory: _Factory,
+    data: _HeldOut,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.source.safetensors"),
     method: Annotated[str, typer.Option(help="The method that you will adapt with.")] = "poise",
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Resize images to squares of this side; not with a transform.")
-    ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="The most images to use.")] = 2000,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Batch size of the streams that you will adapt to.")
-    ] = 50,
+    size: _Size = None,
+    samples: _Samples = 2000,
+    batch_size: _BatchSize = 50,
     shifts: Annotated[
         int | None,
         typer.Option(min=8, help="Number of made-up shifts; all by default.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")] = 0,
+    seed: _Seed = 0,
     figure: Annotated[
         Path | None, typer.Option(help="Draw estimated against true accuracy (.png, .svg, .pdf).")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, …; a GPU if there is one.", show_default=False)
-    ] = None,
-    check_held_out: Annotated[
-        bool, typer.Option(help="Refuse images whose classes do not fit the model's answers.")
-    ] = True,
+    device: _Device = None,
+    check_held_out: _CheckHeldOut = True,
 ) -> None:
     """Rehearse a method on made-up shifts of your images, so that its confidence matches its accuracy.
 
@@ -336,21 +462,193 @@ def rehearse_command(
         equipoise rehearse mymodel:load held_out --out mymodel.source.safetensors --figure rehearsal.png
     """
     with plain_errors("Stopped; nothing was written."):
-        from equipoise.cli.rehearse import rehearse_folder
+        from equipoise.cli.rehearse import check_writable, class_lines, model_and_images
+        from equipoise.rehearsal.rehearse import rehearse
 
-        lines = rehearse_folder(
-            factory,
-            data,
-            out=out,
+        check_writable(out, figure)
+        model, images = model_and_images(factory, data, size, device)
+        typer.echo("\n".join(class_lines(images.classes)))
+        source = rehearse(
+            model,
+            images,
             method=method,
+            shifts=shifts,
             samples=samples,
             batch_size=batch_size,
-            shifts=shifts,
             seed=seed,
-            size=size,
-            figure=figure,
-            device=device,
             check_held_out=check_held_out,
         )
-        for line in lines:
-            typer.echo(line)
+        source.save(out)
+        found = source.rehearsal_of(method)
+        typer.echo(str(found))
+        if figure is not None:
+            found.plot(figure)
+            typer.echo(f"the figure is {figure}")
+        typer.echo(f"written to {out}; use it with")
+        typer.echo(f'    source = equipoise.SourceStatistics.load("{out}")')
+        typer.echo(f'    adapter = equipoise.create("{method}", model, source, tempering="rehearsed")')
+
+
+@app.command("recommend")
+def recommend_command(
+    factory: _Factory,
+    data: _HeldOut,
+    stream: Annotated[
+        str,
+        typer.Option(
+            help="The stream that you expect: shuffled, sorted, mixed, continual, gradual, correlated, "
+            "recurring, abrupt, noisy or imbalanced."
+        ),
+    ] = "continual",
+    budget: Annotated[float, typer.Option(min=0, help="Seconds that trying may take.")] = 300.0,
+    out: Annotated[Path, typer.Option(help="The file of source statistics to write.")] = Path(
+        "model.source.safetensors"
+    ),
+    size: _Size = None,
+    samples: _Samples = 1000,
+    batch_size: _BatchSize = 50,
+    seed: _Seed = 0,
+    device: _Device = None,
+    check_held_out: _CheckHeldOut = True,
+) -> None:
+    """Try methods on made-up shifts of your images, in the order of a stream, and recommend one.
+
+    Prints the class of each folder, a table of the methods and the call that makes the recommended one, and
+    writes the source statistics that it needs. MODULE:FACTORY and the folder are those of
+    `equipoise rehearse`:
+
+        equipoise recommend mymodel:load held_out --stream correlated --budget 600
+    """
+    with plain_errors("Stopped; nothing was written."):
+        from equipoise.cli.rehearse import check_writable, class_lines, model_and_images
+        from equipoise.recommendation.recommend import recommend
+
+        check_writable(out)
+        model, images = model_and_images(factory, data, size, device)
+        typer.echo("\n".join(class_lines(images.classes)))
+        found = recommend(
+            model,
+            images,
+            stream=cast("StreamKind", stream),  # recommend() checks it
+            budget=budget,
+            samples=samples,
+            batch_size=batch_size,
+            seed=seed,
+            check_held_out=check_held_out,
+        )
+        found.source.save(out)
+        typer.echo(str(found))
+        typer.echo(f'where source = eq.SourceStatistics.load("{out}")')
+
+
+@app.command("serve")
+def serve_command(
+    factory: _Factory,
+    state: Annotated[
+        Path, typer.Option(help="Folder for the state of every stream; the same folder resumes them.")
+    ],
+    source: Annotated[
+        Path | None,
+        typer.Option(help="The file that `equipoise rehearse` or `source.save` wrote.", show_default=False),
+    ] = None,
+    method: Annotated[str, typer.Option(help="The method that adapts.")] = "poise",
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Take images as floats from 0 to 1 in squares of this side, as `equipoise rehearse --size`; "
+            "not with a transform.",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=_ACCESS)] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="0 takes any that is free.", rich_help_panel=_ACCESS)
+    ] = 8000,
+    change_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the bearer token for every POST; required off loopback.", rich_help_panel=_ACCESS
+        ),
+    ] = None,
+    read_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the bearer token for GET of streams and metrics; without it, reading is open.",
+            rich_help_panel=_ACCESS,
+        ),
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="This process, or replicas on Ray Serve.")] = Engine.local,
+    replicas: Annotated[int, typer.Option(min=1, help="Processes of --engine ray.")] = 2,
+    address: _Address = None,
+    latency_ms: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            help="Milliseconds after which the source model answers a request that the adapter has not.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 1000.0,
+    rows: Annotated[
+        int, typer.Option(min=1, help="The most samples in a request.", rich_help_panel=_LIMITS)
+    ] = 256,
+    waiting: Annotated[
+        int,
+        typer.Option(
+            min=1, help="The most requests that wait; more get status 429.", rich_help_panel=_LIMITS
+        ),
+    ] = 512,
+    streams: Annotated[
+        int, typer.Option(min=1, help="The most streams, in memory and on disk.", rich_help_panel=_LIMITS)
+    ] = 100_000,
+    resident: Annotated[
+        int, typer.Option(min=1, help="The most streams in memory.", rich_help_panel=_LIMITS)
+    ] = 1000,
+    request_mib: Annotated[
+        int, typer.Option(min=1, help="The largest request, in MiB.", rich_help_panel=_LIMITS)
+    ] = 32,
+    image_pixels: Annotated[
+        int, typer.Option(min=1, help="The largest image, width times height.", rich_help_panel=_LIMITS)
+    ] = 4096 * 4096,
+) -> None:
+    """Serve a model over HTTP: it adapts to each of its streams, and says how accurate it is.
+
+    With this in mymodel.py
+
+        def load():
+            model = ...  # a torch.nn.Module that returns logits
+            return model, transform  # a PIL image to a tensor; or the model alone
+
+    and the file of `equipoise rehearse mymodel:load held_out --out mymodel.source.safetensors`:
+
+        equipoise serve mymodel:load --source mymodel.source.safetensors --state state
+
+        curl http://127.0.0.1:8000/v1/predict?stream=camera-1 -H Content-Type:image/png --data-binary @1.png
+
+    http://127.0.0.1:8000/ shows the streams. Ctrl-C or SIGTERM answers the requests that have come, saves
+    every stream and ends with status 0; the same command goes on from there.
+
+    On another address than loopback a token is needed for every request that changes a stream:
+
+        python -c 'import secrets; print(secrets.token_urlsafe(32))' > token
+
+        equipoise serve mymodel:load --source FILE --state state --host 0.0.0.0 --change-token-file token
+    """
+    with plain_errors("Stopped before the server was ready.", extra="serve"):
+        from equipoise.cli.serve import first_lines, make_service, make_tokens
+        from equipoise.production.server.app import bound_socket, create_app, is_local, serve, url_of
+        from equipoise.production.server.limits import DoorLimits, Limits
+
+        limits = Limits(rows=rows, waiting=waiting, latency_ms=latency_ms, streams=streams, resident=resident)
+        door_limits = DoorLimits(request_bytes=request_mib * 2**20, image_pixels=image_pixels, rows=rows)
+        with bound_socket(host, port) as bound:
+            local = is_local(bound)
+            tokens = make_tokens(host, local, change_token_file, read_token_file)
+            service, transform = make_service(
+                factory, size, source, method, limits, state, replicas if engine is Engine.ray else 0, address
+            )
+            door = create_app(service, tokens=tokens, limits=door_limits, transform=transform, local=local)
+            lines = first_lines(
+                url_of(bound), factory, method, state, change_token_file, transform is not None
+            )
+            serve(door, service, bound, lambda: typer.echo(lines))
+            typer.echo(f"Stopped; every stream is saved in {state}.")

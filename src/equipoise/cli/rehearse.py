@@ -1,4 +1,4 @@
-"""`equipoise rehearse`: rehearse a model of the user on the images of a folder."""
+"""The model and the images of `equipoise rehearse` and `equipoise recommend`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,48 +13,10 @@ from equipoise.errors import DataError, ModelError, OptionError
 from equipoise.network.forward import checked_logits
 from equipoise.network.modules import device_of
 from equipoise.production.server.model_factory import Transform, load_factory
-from equipoise.rehearsal.rehearse import rehearse
 from equipoise.research.data.reader import list_classes, opened, resized
 
 _READ_AT_ONCE = 64
 _MOST_SHOWN, _FIRST_SHOWN = 20, 12  # classes
-
-
-def rehearse_folder(
-    factory: str,
-    data: Path,
-    *,
-    out: Path,
-    method: str,
-    samples: int,
-    batch_size: int,
-    shifts: int | None,
-    seed: int,
-    size: int | None,
-    figure: Path | None,
-    device: str | None,
-    check_held_out: bool,
-) -> Iterator[str]:
-    """Rehearse, write the statistics, and yield the lines to print."""
-    check_writable(out, figure)
-    model, images = model_and_images(factory, data, size, device)
-    yield from class_lines(images.classes)
-    source = rehearse(
-        model,
-        images,
-        method=method,
-        shifts=shifts,
-        samples=samples,
-        batch_size=batch_size,
-        seed=seed,
-        check_held_out=check_held_out,
-    )
-    source.save(out)
-    yield str(source.rehearsal_of(method))
-    if figure is not None:
-        source.rehearsal_of(method).plot(figure)
-        yield f"the figure is {figure}"
-    yield from how_to_use(out, method)
 
 
 def check_writable(*paths: Path | None) -> None:
@@ -83,15 +45,6 @@ def class_lines(classes: Sequence[str]) -> list[str]:
     if len(lines) > _MOST_SHOWN:
         lines = [*lines[:_FIRST_SHOWN], "    …", lines[-1]]
     return [f"the {len(classes)} folders are taken for these classes of the model:", *lines]
-
-
-def how_to_use(out: Path, method: str) -> tuple[str, ...]:
-    """The path of the statistics, and the lines of Python that use them."""
-    return (
-        f"written to {out}; use it with",
-        f'    source = equipoise.SourceStatistics.load("{out}")',
-        f'    adapter = equipoise.create("{method}", model, source, tempering="rehearsed")',
-    )
 
 
 def unit_floats(size: int | None) -> Transform:

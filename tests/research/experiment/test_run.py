@@ -89,8 +89,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_a_store_that_does(tmp_path: Path) -
         "--seeds",
         0,
         "--methods",
-        "source",
-        "dec",
+        "source,dec",
     )
     assert {line["status"] for line in lines(out)} == {"ok"}
 
@@ -149,8 +148,7 @@ def test_less_of_a_recipe(tmp_path: Path) -> None:
             "--workers",
             1,
             "--methods",
-            "source",
-            "norm",
+            "source,norm",
             "--seeds=1",
             "--limit",
             30,

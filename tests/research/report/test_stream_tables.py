@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.cli.report import write_report
+from equipoise.cli.experiments import write_report
 from equipoise.research.report.page import report_markdown, report_page
 from equipoise.research.report.part import parts
 from equipoise.research.report.table import Entry, Table, html_table, latex_table, markdown_table
