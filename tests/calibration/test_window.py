@@ -50,11 +50,13 @@ def test_novelty_is_summed_over_the_samples_that_count() -> None:
     assert plain[:, 6].tolist() == [0.0, 0.0]
     assert found[:, 6].tolist() == pytest.approx([sum(new.tolist())] * 2)
     torch.testing.assert_close(found.double(), windows_of(logits, new), rtol=1e-5, atol=1e-5)
-    assert window.novelty(found).tolist() == pytest.approx([sum(new.tolist()) / 9] * 2)
+    assert window.means(found)[..., window.NOVEL].tolist() == pytest.approx([sum(new.tolist()) / 9] * 2)
     good = all_good(9)
     good[[2, 5]] = False
     less = [n for place, n in enumerate(new.tolist()) if place not in (2, 5)]
-    assert window.novelty(window.sums(logits, good, new)).tolist() == pytest.approx([sum(less) / 7] * 2)
+    assert window.means(window.sums(logits, good, new))[..., window.NOVEL].tolist() == pytest.approx(
+        [sum(less) / 7] * 2
+    )
     assert window.sums(logits, good, new.to(torch.float64)).dtype == torch.float32
 
 
@@ -71,9 +73,9 @@ def test_disagreement_is_the_share_of_samples_that_two_models_put_into_different
     differ = sum(int(z.argmax() != o.argmax()) for z, o in zip(mine, other, strict=True))
     assert 0 < differ < 6
     both = window.sums(torch.stack([mine, other]), all_good(9))
-    assert window.disagreement(both).tolist() == pytest.approx([differ / 9] * 2)
+    assert window.means(both)[..., window.APART].tolist() == pytest.approx([differ / 9] * 2)
     alone = window.sums(mine[None], all_good(9))
-    assert window.disagreement(alone).tolist() == [0.0]
+    assert window.means(alone)[..., window.APART].tolist() == [0.0]
 
 
 def test_large_batches_try_one_temperature_after_another(monkeypatch: pytest.MonkeyPatch) -> None:

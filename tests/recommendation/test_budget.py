@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from equipoise.recommendation.trial import (
     Budget,
     Setting,
     Trial,
+    UntriedError,
     attempt,
     rehearsal_seconds,
     rehearsed_statistics,
@@ -72,42 +74,39 @@ def tried(seconds: float | None, *, length: int = 800, **costs: float) -> Trial:
     return attempt(Candidate("costly", costs), setting_of(length), Budget(seconds, started=0.0))
 
 
-def test_nothing_is_tried_when_nothing_is_left(clock: Clock) -> None:
-    clock.now = 2.0
-    found = tried(1.0, sample=1.0)
-    assert clock.sizes == []
-    assert found.problem == "no time: not tried at all, and 0 s of the budget were left"
-
-
-def test_a_batch_that_takes_longer_than_all_that_is_left_is_not_begun(clock: Clock) -> None:
-    found = tried(10.0, sample=1.0)
-    assert clock.sizes == [2, 4]
-    assert clock.now == 6
-    assert found.logits is None
-    assert found.problem == "no time: 4 samples take 4.0 s, and 4 s of the budget were left"
-
-
-def test_a_few_samples_may_be_enough_to_know(clock: Clock) -> None:
-    found = tried(10.0, batch=6.0)
-    assert clock.sizes == [2]
-    assert found.problem == "no time: 2 samples take 6.0 s, and 4 s of the budget were left"
+@pytest.mark.parametrize(
+    ("started", "left", "costs", "sizes", "reason"),
+    [
+        (2.0, 1.0, {"sample": 1.0}, [], "not tried at all, and 0 s"),
+        (0.0, 10.0, {"sample": 1.0}, [2, 4], "4 samples take 4.0 s, and 4 s"),  # so 50 are not begun
+        (0.0, 10.0, {"batch": 6.0}, [2], "2 samples take 6.0 s, and 4 s"),
+    ],
+)
+def test_a_few_samples_may_be_enough_to_know(
+    clock: Clock, started: float, left: float, costs: dict[str, Any], sizes: list[int], reason: str
+) -> None:
+    clock.now = started
+    with pytest.raises(UntriedError) as error:
+        tried(left, **costs)
+    assert str(error.value) == f"no time: {reason} of the budget were left"
+    assert clock.sizes == sizes
+    assert clock.now - started == sum(costs.get("batch", 0) + costs.get("sample", 0) * n for n in sizes)
 
 
 @pytest.mark.parametrize(("seconds", "batches"), [(16.0, 1), (24.0, 2), (100.0, 3)])
 def test_first_batches_end_as_soon_as_there_is_no_time_for_another(
     clock: Clock, seconds: float, batches: int
 ) -> None:
-    found = tried(seconds, batch=1.0, whole=7.0)
+    after = "one of 16 batches takes 8.0 s" if batches < 3 else "about 104 s"
+    with pytest.raises(UntriedError, match=f"^no time: {after}, and "):
+        tried(seconds, batch=1.0, whole=7.0)
     assert clock.sizes.count(50) == batches
     assert clock.now <= seconds
-    after = "one of 16 batches takes 8.0 s" if batches < 3 else "about 104 s"
-    assert found.problem.startswith(f"no time: {after}, and ")
 
 
 def test_costs_of_a_batch_are_no_costs_of_its_samples(clock: Clock) -> None:
-    found = tried(25.0, batch=1.0)  # 25 s for a batch, if the time of 2 samples were theirs
+    tried(25.0, batch=1.0)  # 25 s for a batch, if the time of 2 samples were theirs
     assert clock.sizes == [2, 4] + [50] * 16
-    assert not found.problem
 
 
 @pytest.mark.parametrize("seconds", [None, 1e6])
@@ -116,13 +115,12 @@ def test_answers_are_the_same_with_and_without_a_limit(clock: Clock, seconds: fl
     assert clock.sizes == ([] if seconds is None else [2]) + [50] * 16
     assert found.seconds == pytest.approx(8)
     clock.now = 0.0
-    assert torch.equal(found.answers, tried(None).answers)
+    assert torch.equal(found.logits, tried(None).logits)
 
 
 def test_a_pass_that_is_done_is_not_refused(clock: Clock) -> None:
-    found = tried(5.0, length=50, whole=9.0)
+    tried(5.0, length=50, whole=9.0)
     assert clock.sizes == [2, 50]
-    assert not found.problem
 
 
 @pytest.mark.parametrize("count", [7, 15])

@@ -22,7 +22,7 @@ from equipoise.recommendation import recommend as module
 from equipoise.recommendation.candidates import StreamKind
 from equipoise.recommendation.made_up_stream import MadeUpStream, make_up_stream
 from equipoise.recommendation.recommend import _easiest_first
-from equipoise.recommendation.trial import Budget, Setting
+from equipoise.recommendation.trial import Budget, Setting, UntriedError
 from equipoise.rehearsal.labelled import Labelled, take
 from equipoise.rehearsal.shifts import Shifts, chosen_shifts
 from equipoise.streams import KindName
@@ -164,9 +164,10 @@ def test_without_time_only_source_and_poise_are_tried() -> None:
 
 
 def test_a_budget_says_what_there_is_no_time_for() -> None:
-    assert Budget(None).refusal(1e9) == ""
-    assert Budget(100).refusal(5) == ""
-    assert Budget(100).refusal(1000).startswith("no time: about 1000 s, and 100 s")
+    Budget(None).check(1e9)
+    Budget(100).check(5)
+    with pytest.raises(UntriedError, match=r"^no time: about 1000 s, and 100 s"):
+        Budget(100).check(1000)
 
 
 def test_no_shift_of_the_stream_is_in_a_rehearsal() -> None:

@@ -185,7 +185,8 @@ class Rehearsal:
         """
         stretch = math.sqrt(max(1.0, weight_distance / self.reach)) if self.reach > 0 else 1.0
         seen = windows.detach().double().cpu()
-        x, rows, new = window.features(seen), float(seen[0, window.COUNT]), window.novelty(seen[0])
+        x, rows = window.features(seen), float(seen[0, window.COUNT])
+        new = window.means(seen[0])[window.NOVEL]
         fitted = enumerate(self.processes(len(seen)))
         found = [self._estimate(own, x[at], rows, new, 1.0 if at else stretch) for at, own in fitted]
         return found[0], found[1] if len(found) > 1 else None

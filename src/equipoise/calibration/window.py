@@ -140,16 +140,6 @@ def features(window: Tensor) -> Tensor:
     return torch.cat([c.logit(), ratio, shape, balance, norm.contiguous(), apart.logit(0.01), novel], -1)
 
 
-def disagreement(window: Tensor) -> Tensor:
-    """The share of samples that two models put into different classes, of windows (…, width)."""
-    return means(window)[..., APART]
-
-
-def novelty(window: Tensor) -> Tensor:
-    """The mean novelty of the inputs, of windows (…, width)."""
-    return means(window)[..., NOVEL]
-
-
 def confidence_at(confidences: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """The confidences (N) at temperature 1 and at another, from those at all of the grid (N, grid)."""
     place = (_AS_IT_IS + 4 * temperature.log2()).clamp(0, len(GRID) - 1)

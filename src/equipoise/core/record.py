@@ -98,7 +98,7 @@ class Record:
         trusts = bool(self.observed[TRUSTS]) if self.rehearsal else False
         own, theirs, new = None, None, None
         if self.rehearsal:
-            new = float(window.novelty(self.observed[WINDOWS][0, 0]))
+            new = float(window.means(self.observed[WINDOWS][0, 0])[window.NOVEL])
             far = float(self.weight_distance)
             own, theirs = self.rehearsal.estimates(self.observed[WINDOWS][:, 0], far)
         return Step(

@@ -35,6 +35,10 @@ FIRST_SAMPLES = 2
 """Samples that are timed first, where there is a limit: some methods take many forwards for each sample."""
 
 
+class UntriedError(EquipoiseError):
+    """The reason why a method has no answers: there is no time for it, or it failed."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """Seconds that trying may take, from the moment this was made; None: no limit."""
@@ -49,16 +53,15 @@ class Budget:
             return math.inf
         return self.started + self.seconds - time.monotonic()
 
-    def refusal(self, needed: float, known: str = "") -> str:
-        """The reason why something that takes so many seconds is not done; empty if there is time.
+    def check(self, needed: float, known: str = "") -> None:
+        """Raise UntriedError if there is no time for something that takes so many seconds.
 
         `known` says how long it takes in other words than the number of seconds.
         """
         left = self.left
-        if needed <= left:
-            return ""
-        known = known or f"about {needed:.0f} s"
-        return f"no time: {known}, and {round(max(left, 0), 1):g} s of the budget were left"
+        if needed > left:
+            known = known or f"about {needed:.0f} s"
+            raise UntriedError(f"no time: {known}, and {round(max(left, 0), 1):g} s of the budget were left")
 
 
 @dataclass(frozen=True)
@@ -77,45 +80,32 @@ class Trial:
 
     Attributes:
         candidate: the method.
-        logits: its answers (T, C), on the CPU; None where it was not tried, or failed.
+        logits: its answers (T, C), on the CPU.
         seconds: that the pass takes: the median of its batches times their number, as single batches may be
             slow for other reasons.
-        problem: the reason why there are no answers; empty otherwise.
         compares: whether a rehearsal lets the source model answer where that is estimated to be better.
     """
 
     candidate: Candidate
-    logits: Tensor | None
-    seconds: float = 0.0
-    problem: str = ""
-    compares: bool = False
-
-    @property
-    def answers(self) -> Tensor:
-        """The logits of a method that was tried."""
-        if self.logits is None:
-            raise RuntimeError(f"{self.candidate} has no answers: {self.problem}")
-        return self.logits
+    logits: Tensor
+    seconds: float
+    compares: bool
 
 
 def attempt(candidate: Candidate, setting: Setting, budget: Budget) -> Trial:
-    """Try a method; an error of it, or too little time, becomes the trial's `problem`."""
-    try:
-        return _tried(candidate, setting, budget)
-    except RehearsalError:
-        raise  # of a shift: it would fail with every method
-    except EquipoiseError as error:
-        return Trial(candidate, None, problem=f"{error}")
-    except Exception as error:  # one method that fails must not lose the others
-        return Trial(candidate, None, problem=f"{type(error).__name__}: {error}")
-
-
-def _tried(candidate: Candidate, setting: Setting, budget: Budget) -> Trial:
+    """Try a method; UntriedError where it fails or takes too long, ModelError if that is the source model."""
     if candidate.name in (NO_ADAPTATION, DEFAULT):
         budget = Budget(None)
-    if problem := _refusal_of_a_batch(candidate, setting, budget):
-        return Trial(candidate, None, problem=problem)
-    return _pass(_adapter(candidate, setting), candidate, setting.stream, budget)
+    try:
+        _check_a_batch(candidate, setting, budget)
+        return _pass(_adapter(candidate, setting), candidate, setting.stream, budget)
+    except RehearsalError:
+        raise  # of a shift: it would fail with every method
+    except Exception as error:  # one method that fails must not lose the others
+        problem = f"{error}" if isinstance(error, EquipoiseError) else f"{type(error).__name__}: {error}"
+        if candidate.name == NO_ADAPTATION:
+            raise ModelError(f"expected a model that answers the shifted samples: {problem}") from error
+        raise UntriedError(problem) from error
 
 
 def _adapter(candidate: Candidate, setting: Setting, **others: Any) -> Adapter:
@@ -123,16 +113,15 @@ def _adapter(candidate: Candidate, setting: Setting, **others: Any) -> Adapter:
     return create(candidate.name, setting.model, setting.source, **{**candidate.options, **own, **others})
 
 
-def _refusal_of_a_batch(candidate: Candidate, setting: Setting, budget: Budget) -> str:
-    """The reason why not even one batch is tried; empty if there is time for one.
+def _check_a_batch(candidate: Candidate, setting: Setting, budget: Budget) -> None:
+    """Raise UntriedError if there is no time for a single batch.
 
     The first 2, 4, 8, … samples of the first batch are timed, until a whole batch fits even if its time grows
     with its size, or twice as many samples do not. An adapter of its own: no graph is captured for few.
     """
-    if problem := budget.refusal(0, "not tried at all"):
-        return problem
+    budget.check(0, "not tried at all")
     if math.isinf(budget.left):
-        return ""
+        return
     adapter, size = _adapter(candidate, setting, engine="eager"), FIRST_SAMPLES
     part, inputs = next(setting.stream.batches(adapter.device))
     while size < len(part.places):
@@ -140,14 +129,13 @@ def _refusal_of_a_batch(candidate: Candidate, setting: Setting, budget: Budget) 
         next(evaluate(adapter, [mapped(inputs, itemgetter(slice(size)))]))
         seconds = time.monotonic() - before
         if seconds * len(part.places) / size <= budget.left:
-            return ""
-        if problem := budget.refusal(2 * seconds, f"{size} samples take {seconds:.1f} s"):
-            return problem
+            return
+        budget.check(2 * seconds, f"{size} samples take {seconds:.1f} s")
         size *= 2
-    return ""
 
 
 def _pass(adapter: Adapter, candidate: Candidate, stream: MadeUpStream, budget: Budget) -> Trial:
+    """The answers of a method to the stream; after the first batches, is there time for all others?"""
     found, times = list[Tensor](), list[float]()
     parts, inputs = stream.parts(), (inputs for _, inputs in stream.batches(adapter.device))
     answers, batches, before = evaluate(adapter, inputs), len(parts), time.monotonic()
@@ -158,23 +146,14 @@ def _pass(adapter: Adapter, candidate: Candidate, stream: MadeUpStream, budget: 
         now = time.monotonic()
         times.append(now - before)
         before = now
-        if number < batches and (problem := _refusal_of_the_rest(times, batches, budget)):
-            return Trial(candidate, None, problem=problem)
+        if number < min(TIMED, batches):
+            budget.check(times[-1], f"one of {batches} batches takes {times[-1]:.1f} s")
+        elif number == TIMED < batches:
+            budget.check(statistics.mean(times[1:]) * (batches - TIMED))
     logits = torch.cat(found)
-    seconds = statistics.median(times) * batches
-    bad = int((~logits.isfinite().all(1)).sum())
-    if bad:
-        return Trial(candidate, None, seconds, f"{bad} of {len(logits)} answers are not finite")
-    return Trial(candidate, logits, seconds, compares=adapter.method.compares)
-
-
-def _refusal_of_the_rest(times: Sequence[float], batches: int, budget: Budget) -> str:
-    """The reason why a pass ends after some of its first batches: no time for one more, or for all others."""
-    if len(times) < TIMED:
-        return budget.refusal(times[-1], f"one of {batches} batches takes {times[-1]:.1f} s")
-    if len(times) == TIMED:
-        return budget.refusal(statistics.mean(times[1:]) * (batches - TIMED))
-    return ""
+    if bad := int((~logits.isfinite().all(1)).sum()):
+        raise UntriedError(f"{bad} of {len(logits)} answers are not finite")
+    return Trial(candidate, logits, statistics.median(times) * batches, adapter.method.compares)
 
 
 MOST_SHIFTS = 16
@@ -237,8 +216,8 @@ def tempered(trial: Trial, plain: Trial, setting: Setting, source: SourceStatist
     for part, inputs in setting.stream.batches(torch.device("cpu")):
         if part.fresh:
             observed = temper.initial()
-        here, every = trial.answers[part.places], torch.ones(len(part.places), dtype=torch.bool)
-        view = temper.view(plain.answers[part.places]) if temper.compares else None
+        here, every = trial.logits[part.places], torch.ones(len(part.places), dtype=torch.bool)
+        view = temper.view(plain.logits[part.places]) if temper.compares else None
         new = None if novelty is None else novelty(leaves(inputs))
         divided = temper.divide(observed, here, view, every, new)
         observed = dict(divided.observed)
@@ -289,11 +268,10 @@ class Session:
         self._temper(chosen_form(self.forms).candidate)
 
     def _try(self, candidate: Candidate) -> None:
-        trial = attempt(candidate, self.setting, self.budget)
-        if trial.logits is None:
-            if candidate.name == NO_ADAPTATION:
-                raise ModelError(f"expected a model that answers the shifted samples: {trial.problem}")
-            self.omissions.append(Omission(candidate, "none", trial.problem))
+        try:
+            trial = attempt(candidate, self.setting, self.budget)
+        except UntriedError as problem:
+            self.omissions.append(Omission(candidate, "none", str(problem)))
             return
         self._trials[str(candidate)] = trial
         self.forms.append(self._form(trial, trial.logits, "none", trial.seconds))
@@ -306,14 +284,11 @@ class Session:
         trial, plain = self._trials[name], self._trials[NO_ADAPTATION]
         if name in self.rehearsed or candidate in settled:
             return
-        problem = self.budget.refusal(rehearsal_seconds(trial, self.setting, self.shifts))
-        if not problem:
-            try:
-                source = rehearsed_statistics(candidate, self.setting, self.shifts)
-            except EquipoiseError as error:
-                problem = str(error)
-        if problem:
-            self.omissions.append(Omission(candidate, "rehearsed", problem))
+        try:
+            self.budget.check(rehearsal_seconds(trial, self.setting, self.shifts))
+            source = rehearsed_statistics(candidate, self.setting, self.shifts)
+        except EquipoiseError as problem:
+            self.omissions.append(Omission(candidate, "rehearsed", str(problem)))
             return
         self.rehearsed[name] = source
         logits = tempered(trial, plain, self.setting, source)

@@ -232,10 +232,12 @@ def learned(
             exact=torch.stack([(at_rest[1] - at_rest[0]) / LEAD, torch.tensor(SCATTER**2, dtype=x.dtype)]),
         )
         gap = fit_ridge(both, logit(hits[:, 1]) - logit(hits[:, 0]), weight, torch.cat([FLOORS, FLOORS]))
-        apart = window.disagreement(snapshots[:, 0])[ahead <= 0]
+        apart = window.means(snapshots[:, 0])[ahead <= 0, window.APART]
         disagreement = float(apart.max()) if len(apart) else 0.0
     unshifted = torch.tensor([name == NO_SHIFT for name in shifts])
-    familiar = float(window.novelty(snapshots[unshifted, 0]).quantile(0.9).clamp(min=LEAST_LIMIT))
+    familiar = float(
+        window.means(snapshots[unshifted, 0])[:, window.NOVEL].quantile(0.9).clamp(min=LEAST_LIMIT)
+    )
     wholes = torch.stack([stream.whole for stream in streams])
     right = window.temperature_for(wholes, torch.stack([_accuracies(stream) for stream in streams]))
     runs, bins = _runs(streams, student if compared is None else compared)

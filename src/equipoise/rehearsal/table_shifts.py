@@ -149,6 +149,28 @@ class _Shift:
     constants: float = 0.0
     share: float = 1.0
 
+    def __call__(self, x: Tensor, generator: torch.Generator, *, columns: TableColumns) -> Tensor:
+        """Change each column by its kind; numbers for columns are drawn before numbers for rows."""
+        normal, uniform = torch.randn(len(columns), generator=generator), _uniform(columns, generator)
+        chosen = _chosen(columns, self.share, generator)
+        changed = _continuous(x, columns, chosen, lambda z: self.change(z, normal.to(z), generator))
+        constant = columns.are("constant")
+        if self.constants and bool(constant.any()):
+            offsets = (self.constants * columns.spread * normal).to(_exact(x)).to(x.device)
+            changed = torch.where(constant.to(x.device), _plus(changed, offsets.expand(x.shape)), changed)
+        places = (chosen & columns.are("flag", "code")).nonzero().flatten()
+        if len(places) and (self.redrawn or self.one_value):
+            part = changed[..., places.to(x.device)]
+            if self.redrawn:
+                part = _redrawn(part, columns.rows[:, places], self.redrawn, generator)
+            if self.one_value:
+                counts = columns.counts[places]
+                value = columns.values[(uniform[places] * counts).long().minimum(counts - 1), places]
+                rows = (len(part), *(1 for _ in part.shape[1:-1]), len(places))
+                part = torch.where(_drawn(generator, rows, x) < self.one_value, value.to(part), part)
+            changed = changed.index_copy(-1, places.to(x.device), part)
+        return changed
+
 
 def column_shifts(columns: TableColumns) -> dict[str, ShiftFunction]:
     """Changes of a table, (N, F) or (N, …, F), in all columns or, as drift often is, in a share of them.
@@ -159,18 +181,11 @@ def column_shifts(columns: TableColumns) -> dict[str, ShiftFunction]:
     Constant columns get offsets where all columns move, and alone. The first few shifts are a fair choice of
     all. What is drawn for a column is the same for batches of any size.
     """
-    made: dict[str, ShiftFunction] = {
-        name: partial(_shifted, columns=columns, shift=shift) for name, shift in _SHIFTS.items()
-    }
-    for name, share in {"freeze .1": 0.1, "freeze .3": 0.3}.items():
-        made[name] = partial(_freeze, columns=columns, share=share)
-    for name, share in {"drop columns .1": 0.1, "drop columns .3": 0.3}.items():
-        made[name] = partial(_drop_columns, columns=columns, share=share)
-    for name, share in {"permute .1": 0.1, "permute .3": 0.3}.items():
-        made[name] = partial(_permute, columns=columns, share=share)
-    made["reverse"], made["permute steps"] = _reverse, _permute_steps
     left_out = _left_out(columns)
-    return {name: made[name] for name in _ORDER if name not in left_out}
+    made: dict[str, ShiftFunction] = {
+        name: partial(shift, columns=columns) for name, shift in _SHIFTS.items() if name not in left_out
+    }
+    return made | ({"reverse": _reverse, "permute steps": _permute_steps} if columns.steps else {})
 
 
 def _left_out(columns: TableColumns) -> set[str]:
@@ -178,7 +193,9 @@ def _left_out(columns: TableColumns) -> set[str]:
     changing, continuous = int(columns.changing.sum()), int(columns.are("continuous").sum())
     names: set[str] = set()
     if changing < 2:
-        names |= {name for name, shift in _SHIFTS.items() if 0 < shift.share < 1}
+        names |= {
+            name for name, shift in _SHIFTS.items() if isinstance(shift, _Shift) and 0 < shift.share < 1
+        }
         names |= {"freeze .1", "drop columns .1"}
     if _count(0.3, changing) == _count(0.1, changing):
         names |= {"freeze .3", "drop columns .3"}
@@ -188,35 +205,10 @@ def _left_out(columns: TableColumns) -> set[str]:
         names |= {"saturate", "round"}
     if not columns.are("constant").any():
         names.add("move constants")
-    if not columns.steps:
-        names |= {"reverse", "permute steps"}
     return names
 
 
 # ---------------------------------------------------------------------- all kinds of columns
-
-
-def _shifted(x: Tensor, generator: torch.Generator, *, columns: TableColumns, shift: _Shift) -> Tensor:
-    """Change each column by its kind; what is drawn for columns is drawn before what is drawn for rows."""
-    normal, uniform = torch.randn(len(columns), generator=generator), _uniform(columns, generator)
-    chosen = _chosen(columns, shift.share, generator)
-    changed = _continuous(x, columns, chosen, lambda z: shift.change(z, normal.to(z), generator))
-    constant = columns.are("constant")
-    if shift.constants and bool(constant.any()):
-        offsets = (shift.constants * columns.spread * normal).to(_exact(x)).to(x.device)
-        changed = torch.where(constant.to(x.device), _plus(changed, offsets.expand(x.shape)), changed)
-    places = (chosen & columns.are("flag", "code")).nonzero().flatten()
-    if len(places) and (shift.redrawn or shift.one_value):
-        part = changed[..., places.to(x.device)]
-        if shift.redrawn:
-            part = _redrawn(part, columns.rows[:, places], shift.redrawn, generator)
-        if shift.one_value:
-            counts = columns.counts[places]
-            value = columns.values[(uniform[places] * counts).long().minimum(counts - 1), places]
-            rows = (len(part), *(1 for _ in part.shape[1:-1]), len(places))
-            part = torch.where(_drawn(generator, rows, x) < shift.one_value, value.to(part), part)
-        changed = changed.index_copy(-1, places.to(x.device), part)
-    return changed
 
 
 def _freeze(x: Tensor, generator: torch.Generator, *, columns: TableColumns, share: float) -> Tensor:
@@ -344,60 +336,33 @@ def _permute(x: Tensor, generator: torch.Generator, *, columns: TableColumns, sh
     return _continuous(x, columns, chosen, lambda z: z[..., order.to(z.device)])
 
 
-_SHIFTS = {
-    "noise .25": _Shift(partial(_noise, strength=0.25), redrawn=0.05),
+_SHIFTS: dict[str, _Shift | partial[Tensor]] = {
     "noise .5": _Shift(partial(_noise, strength=0.5), redrawn=0.15),
-    "noise 1": _Shift(partial(_noise, strength=1), redrawn=0.25),
-    "noise 2": _Shift(partial(_noise, strength=2), redrawn=0.45),
-    "noise 1 in .3": _Shift(partial(_noise, strength=1), redrawn=0.5, share=0.3),
-    "noise 2 in .1": _Shift(partial(_noise, strength=2), redrawn=0.8, share=0.1),
-    "drop .1": _Shift(partial(_drop, share=0.1), redrawn=0.1),
-    "drop .3": _Shift(partial(_drop, share=0.3), redrawn=0.3),
-    "drop .6": _Shift(partial(_drop, share=0.6), redrawn=0.6),
     "move .5": _Shift(partial(_move, strength=0.5), one_value=0.1, constants=0.5),
-    "move 1": _Shift(partial(_move, strength=1), one_value=0.25, constants=1),
-    "move 2": _Shift(partial(_move, strength=2), one_value=0.5, constants=2),
     "move 1 in .3": _Shift(partial(_move, strength=1), one_value=0.25, share=0.3),
-    "move 2 in .1": _Shift(partial(_move, strength=2), one_value=0.5, share=0.1),
-    "move constants": _Shift(_unchanged, constants=1, share=0),
+    "drop .3": _Shift(partial(_drop, share=0.3), redrawn=0.3),
     "scale .5": _Shift(partial(_scale, factor=0.5), one_value=0.2),
-    "scale 2": _Shift(partial(_scale, factor=2), one_value=0.35),
+    "freeze .1": partial(_freeze, share=0.1),
     "stretch .5": _Shift(partial(_stretch, strength=0.5), one_value=0.15),
-    "stretch 1": _Shift(partial(_stretch, strength=1), one_value=0.3),
-    "stretch 1 in .3": _Shift(partial(_stretch, strength=1), one_value=0.4, share=0.3),
+    "noise 1": _Shift(partial(_noise, strength=1), redrawn=0.25),
+    "move 1": _Shift(partial(_move, strength=1), one_value=0.25, constants=1),
+    "drop columns .1": partial(_drop_columns, share=0.1),
+    "permute .3": partial(_permute, share=0.3),
+    "noise 1 in .3": _Shift(partial(_noise, strength=1), redrawn=0.5, share=0.3),
+    "scale 2": _Shift(partial(_scale, factor=2), one_value=0.35),
+    "move constants": _Shift(_unchanged, constants=1, share=0),
     "saturate": _Shift(_saturate),
+    "freeze .3": partial(_freeze, share=0.3),
+    "drop .1": _Shift(partial(_drop, share=0.1), redrawn=0.1),
+    "move 2 in .1": _Shift(partial(_move, strength=2), one_value=0.5, share=0.1),
+    "stretch 1 in .3": _Shift(partial(_stretch, strength=1), one_value=0.4, share=0.3),
+    "noise .25": _Shift(partial(_noise, strength=0.25), redrawn=0.05),
     "round": _Shift(_round),
+    "stretch 1": _Shift(partial(_stretch, strength=1), one_value=0.3),
+    "permute .1": partial(_permute, share=0.1),
+    "noise 2 in .1": _Shift(partial(_noise, strength=2), redrawn=0.8, share=0.1),
+    "drop columns .3": partial(_drop_columns, share=0.3),
+    "move 2": _Shift(partial(_move, strength=2), one_value=0.5, constants=2),
+    "noise 2": _Shift(partial(_noise, strength=2), redrawn=0.45),
+    "drop .6": _Shift(partial(_drop, share=0.6), redrawn=0.6),
 }
-
-_ORDER = (
-    "noise .5",
-    "move .5",
-    "move 1 in .3",
-    "drop .3",
-    "scale .5",
-    "freeze .1",
-    "stretch .5",
-    "noise 1",
-    "move 1",
-    "drop columns .1",
-    "permute .3",
-    "noise 1 in .3",
-    "scale 2",
-    "move constants",
-    "saturate",
-    "freeze .3",
-    "drop .1",
-    "move 2 in .1",
-    "stretch 1 in .3",
-    "noise .25",
-    "round",
-    "stretch 1",
-    "permute .1",
-    "noise 2 in .1",
-    "drop columns .3",
-    "move 2",
-    "noise 2",
-    "drop .6",
-    "reverse",
-    "permute steps",
-)
