@@ -14,13 +14,10 @@ from equipoise.research.report.findings import (
 )
 from equipoise.research.report.part import parts
 from equipoise.research.report.results import Variant
-from tests.research.report.written import line, made, part
-
-BINS = {"count": [0] * 14 + [10], "confidence": [0.0] * 14 + [9.0], "correct": [0] * 14 + [6]}
-
+from tests.research.report.written import last_bin, line, made, part
 
 CERTAIN = [
-    {**line("source", entropy=1.0, ece=0.3, accuracy=0.6), "reliability": BINS},
+    line("source", entropy=1.0, ece=0.3, accuracy=0.6, reliability=last_bin(10, 9.0, 6)),
     line("tent", entropy=0.5, ece=0.4, accuracy=0.7),
     line("eta", entropy=0.5, ece=0.2, accuracy=0.65),
     line("norm", entropy=1.5, ece=0.5, accuracy=0.5),
@@ -53,15 +50,10 @@ def test_only_the_complete_can_be_best() -> None:
 
 
 def test_methods_are_compared_on_the_runs_that_both_have() -> None:
-    lines = [
-        line("tent", target="a", ece=0.3),
-        line("tent", target="b", ece=0.9),
-        line("eta", target="a", ece=0.4),
-    ]
-    one, tent, eta = part(lines), Variant("tent", "none"), Variant("eta", "none")
-    assert direction(one, tent, eta, "ece") == -1
-    assert direction(one, eta, tent, "ece") == 1
-    assert direction(one, tent, tent, "ece") == 0
+    eces = ("tent", "a", 0.3), ("tent", "b", 0.9), ("eta", "a", 0.4)
+    one = part([line(name, target=target, ece=ece) for name, target, ece in eces])
+    tent, eta = Variant("tent", "none"), Variant("eta", "none")
+    assert [direction(one, *pair, "ece") for pair in ((tent, eta), (eta, tent), (tent, tent))] == [-1, 1, 0]
     assert direction(one, tent, Variant("eta", "mean"), "ece") is None
 
 
@@ -75,12 +67,14 @@ def test_temperings_are_counted_over_cases_and_none_is_left_out() -> None:
 
 
 def test_cautions() -> None:
-    lines = [line("eta", code=""), line(left_out=2), line(seed=1), line("tent", error="no")]
+    older = [line("norm", code="old"), line("norm", seed=1, code="new")]
+    lines = [line("eta", code=""), line(left_out=2), line(seed=1), line("tent", error="no"), *older]
     results = made(lines, damaged=3)
     assert cautions(results, parts(results)) == [
         "PACS with EfficientNetB0 is not complete: 1 of 4 domains, 2 of 3 seeds.",
         "1 cell failed; numbers that lack them are marked ‡.",
         "Left out: 3 lines that could not be read.",
+        "Left out: 1 result of older code of the method, or of another rehearsal.",
         "Up to 2 image files of a stream and its training set could not be read.",
         "Not known: the code that made 1 result, written by an older equipoise.",
     ]

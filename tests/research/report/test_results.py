@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.errors import DataError
 from equipoise.research.report.results import Scope, read_results, variants
-from tests.research.report.written import folder, line, old, stream_line
+from tests.research.report.written import Line, folder, line, old, stream_line
 
 
 def test_lines_failures_and_streams_are_read(tmp_path: Path) -> None:
@@ -23,15 +23,13 @@ def test_lines_failures_and_streams_are_read(tmp_path: Path) -> None:
     assert (results.damaged, results.left_aside) == (0, {})
 
 
-def test_a_line_cut_off_by_a_kill_is_skipped_and_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("part", "found"), [(0.5, (1, 1)), (1.0, (2, 0))])
+def test_a_line_cut_off_by_a_kill_is_damaged_and_one_without_its_newline_counts(
+    tmp_path: Path, part: float, found: tuple[int, int]
+) -> None:
     whole = json.dumps(line(seed=1))
-    results = read_results(folder(tmp_path, [line()], tail=whole[: len(whole) // 2]))
-    assert (len(results.frame), results.damaged) == (1, 1)
-
-
-def test_a_last_line_without_its_newline_counts(tmp_path: Path) -> None:
-    results = read_results(folder(tmp_path, [line()], tail=json.dumps(line(seed=1))))
-    assert (len(results.frame), results.damaged) == (2, 0)
+    results = read_results(folder(tmp_path, [line()], tail=whole[: int(part * len(whole))]))
+    assert (len(results.frame), results.damaged) == found
 
 
 def test_lines_that_are_no_results_are_damaged(tmp_path: Path) -> None:
@@ -54,25 +52,20 @@ def test_lines_that_are_no_results_are_damaged(tmp_path: Path) -> None:
         json.dumps(line(seed=9)).replace("1.5", str(10**400)),
         json.dumps(line(seed=10, ece=1e300)),
         json.dumps({**line(seed=11), "images": 10**400}),
-        json.dumps(
-            {**line(seed=12), "reliability": {"count": [1] * 15, "confidence": [1.0], "correct": [1]}}
-        ),
-        json.dumps({**line(seed=13), "reliability": {"count": [1], "confidence": [1.0], "correct": [1]}}),
+        json.dumps(line(seed=12, reliability={"count": [1] * 15, "confidence": [1.0], "correct": [1]})),
+        json.dumps(line(seed=13, reliability={"count": [1], "confidence": [1.0], "correct": [1]})),
         json.dumps(line(seed=14)).replace("9.9", str(10**400)),
     ]
     results = read_results(folder(tmp_path, [line()], tail="\n".join([*strange, "", "  "])))
     assert (len(results.frame), results.damaged) == (1, len(strange))
 
 
-def test_a_line_that_is_not_utf8_is_damaged(tmp_path: Path) -> None:
-    folder(tmp_path, [line()])
+def test_a_line_that_is_not_utf8_is_damaged_and_unknown_fields_do_no_harm(tmp_path: Path) -> None:
+    folder(tmp_path, [line(later=1)])
     with (tmp_path / "results.jsonl").open("ab") as file:
         file.write(b'{"key": "\xff\xfe"}\n')
-    assert read_results(tmp_path).damaged == 1
-
-
-def test_more_fields_than_declared_do_no_harm(tmp_path: Path) -> None:
-    assert len(read_results(folder(tmp_path, [{**line(), "later": 1}])).frame) == 1
+    results = read_results(tmp_path)
+    assert (len(results.frame), results.damaged) == (1, 1)
 
 
 def test_damaged_streams_are_counted(tmp_path: Path) -> None:
@@ -92,10 +85,13 @@ def test_damaged_streams_are_counted(tmp_path: Path) -> None:
     assert (len(results.streams), results.damaged) == (1, len(bad) + 1)
 
 
-def test_of_one_key_the_last_line_counts(tmp_path: Path) -> None:
-    results = read_results(folder(tmp_path, [line(error="first"), line(ece=0.1), line(ece=0.3)]))
+def test_of_one_key_the_line_written_last_counts(tmp_path: Path) -> None:
+    results = read_results(folder(tmp_path / "key", [line(error="first"), line(ece=0.1), line(ece=0.3)]))
     assert results.frame["ece"].tolist() == [0.3]
     assert results.failures == ()
+    first, second = line("source", model="first"), line("source", model="second")
+    results = read_results(folder(tmp_path / "model", [first, second, first]))
+    assert results.frame["model"].tolist() == ["first"]
 
 
 def test_results_of_an_older_model_or_stream_are_left_aside(tmp_path: Path) -> None:
@@ -153,35 +149,20 @@ def test_failures_that_were_mended_or_superseded_are_left_out(tmp_path: Path) ->
     ]
 
 
-def test_a_line_written_again_is_written_last(tmp_path: Path) -> None:
-    first, second = line("source", model="first"), line("source", model="second")
-    results = read_results(folder(tmp_path, [first, second, first]))
-    assert results.frame["model"].tolist() == ["first"]
-
-
 def test_settings_are_kept_apart_and_whole_data_sets_come_first(tmp_path: Path) -> None:
-    lines = [
-        line(limit=500, epochs=1),
-        line(),
-        line(epochs=2),
-        line(input_size=64),
-        line(order="sorted"),
-        line(backbone="mobilenet_v1"),
-        line(protocol="after-pass"),
-        line(data="digits"),
+    pacs = Scope("pacs", None, 15, None, "shuffled", "official", "efficientnet_b0", "online")
+    ordered: list[Line] = [
+        {"data": "digits"},
+        {},
+        {"protocol": "after-pass"},
+        {"backbone": "mobilenet_v1"},
+        {"order": "sorted"},
+        {"input_size": 64},
+        {"epochs": 2},
+        {"limit": 500, "epochs": 1},
     ]
-    results = read_results(folder(tmp_path, lines))
-    efficient = ("official", "efficientnet_b0", "online")
-    assert list(results.by_scope) == [
-        Scope("digits", None, 15, None, "shuffled", *efficient),
-        Scope("pacs", None, 15, None, "shuffled", *efficient),
-        Scope("pacs", None, 15, None, "shuffled", *efficient[:2], "after-pass"),
-        Scope("pacs", None, 15, None, "shuffled", "official", "mobilenet_v1", "online"),
-        Scope("pacs", None, 15, None, "sorted", *efficient),
-        Scope("pacs", None, 15, 64, "shuffled", *efficient),
-        Scope("pacs", None, 2, None, "shuffled", *efficient),
-        Scope("pacs", 500, 1, None, "shuffled", *efficient),
-    ]
+    results = read_results(folder(tmp_path, [line(**each) for each in reversed(ordered)]))
+    assert list(results.by_scope) == [pacs._replace(**each) for each in ordered]
     assert [len(rows) for rows in results.by_scope.values()] == [1] * 8
 
 

@@ -19,20 +19,6 @@ FIRST = [0.08, 0.047, 0.039, 0.018, 0.07]
 SECOND = [0.279, 0.301, 0.186, 0.167, 0.06]
 
 
-def t_tail(t: float, freedom: int) -> float:
-    """P(T > t), the density of Student's t integrated by Simpson's rule."""
-    scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
-
-    def density(x: float) -> float:
-        return scale * math.pow(1 + x * x / freedom, -(freedom + 1) / 2)
-
-    steps = 20_000
-    width = t / steps
-    weights = [1, *([4, 2] * (steps // 2))]
-    weights[-1] = 1
-    return 0.5 - width / 3 * sum(weight * density(k * width) for k, weight in enumerate(weights))
-
-
 def signed_rank_p(differences: list[float]) -> float:
     """Two-sided exact p of the signed-rank test: every choice of signs counted."""
     order = sorted(differences, key=abs)
@@ -43,22 +29,15 @@ def signed_rank_p(differences: list[float]) -> float:
     return min(1.0, 2 * sum(each <= least for each in sums) / len(sums))
 
 
-def test_t_and_wilcoxon_against_formulas_and_scipy() -> None:
-    test = paired_test(FIRST, SECOND)
+def test_t_and_wilcoxon_are_those_of_scipy_and_of_every_choice_of_signs() -> None:
+    test, reference = paired_test(FIRST, SECOND), stats.ttest_rel(FIRST, SECOND)
     differences = [one - other for one, other in zip(FIRST, SECOND, strict=True)]
-    mean = sum(differences) / 5
-    deviation = math.sqrt(sum((each - mean) ** 2 for each in differences) / 4)
-    t = mean / (deviation / math.sqrt(5))
-    assert test.t_p is not None
-    assert test.wilcoxon_p is not None
     assert test.pairs == 5
-    assert test.difference == pytest.approx(mean)
-    assert test.t_p == pytest.approx(2 * t_tail(abs(t), 4), rel=1e-6)
-    assert test.wilcoxon_p == pytest.approx(signed_rank_p(differences))
-    reference = stats.ttest_rel(FIRST, SECOND)
+    assert test.difference == pytest.approx(sum(differences) / 5)
     assert test.t_p == pytest.approx(reference.pvalue)
     assert (test.low, test.high) == pytest.approx(tuple(reference.confidence_interval(0.95)))
     assert test.wilcoxon_p == pytest.approx(stats.wilcoxon(FIRST, SECOND).pvalue)
+    assert test.wilcoxon_p == pytest.approx(signed_rank_p(differences))
 
 
 @pytest.mark.parametrize("pairs", [1, 2])
@@ -94,14 +73,18 @@ def scored(ece: dict[Variant, dict[str, list[float]]], methods: dict[str, str] |
 
 
 DEC, TENT, ETA = Variant("dec", "mean"), Variant("tent", "none"), Variant("eta", "none")
+RELEASED, DIVIDED = Variant("dec-released", "none"), Variant("tent", "mean")
 ECES: dict[Variant, dict[str, list[float]]] = {
     DEC: {"a": [0.1, 0.2], "b": [0.05, 0.05], "c": [0.3, 0.1], "d": [0.02, 0.06]},
     TENT: {"a": [0.3, 0.4], "b": [0.2, 0.1], "c": [0.4, 0.4], "d": [0.02, 0.02]},
     ETA: {"a": [0.2, 0.4], "b": [0.2, 0.1], "c": [0.4, 0.4], "d": [0.1, 0.1]},
-    Variant("dec-released", "none"): {"a": [0, 0], "b": [0, 0], "c": [0, 0], "d": [0, 0]},
-    Variant("tent", "mean"): {"a": [0.1, 0.1], "b": [0.05, 0.15], "c": [0.2, 0.2], "d": [0.1, 0.1]},
+    RELEASED: {"a": [0, 0], "b": [0, 0], "c": [0, 0], "d": [0, 0]},
+    DIVIDED: {"a": [0.1, 0.1], "b": [0.05, 0.15], "c": [0.2, 0.2], "d": [0.1, 0.1]},
 }
 SCORED = scored(ECES, {"dec-released": "dec"})
+
+
+FEW = {"a": [0.0], "b": [0.0], "c": [0.0]}
 
 
 def means(variant: Variant) -> list[float]:
@@ -117,36 +100,34 @@ def test_the_second_best_is_the_best_of_the_others_with_seed_means_as_pairs() ->
     assert found.passed_over == ()
 
 
-def test_higher_accuracy_is_better() -> None:
-    found = against_best_other(SCORED, "accuracy", DEC, "none")
+@pytest.mark.parametrize(
+    ("metric", "focal", "rivals", "among", "rival", "difference"),
+    [
+        ("accuracy", DEC, "none", None, TENT, 0.12),  # higher is better
+        ("ece", DEC, "mean", None, DIVIDED, 0.11 - 0.125),
+        ("ece", DEC, "none", ["eta"], ETA, 0.11 - 0.2375),
+        ("ece", TENT, "none", None, RELEASED, 0.23),
+    ],
+)
+def test_rivals_are_raw_divided_alike_or_chosen(
+    metric: str, focal: Variant, rivals: str, among: list[str] | None, rival: Variant, difference: float
+) -> None:
+    found = against_best_other(SCORED, metric, focal, rivals, among)
     assert found is not None
-    assert found.rival == TENT
-    assert found.test.difference == pytest.approx(0.12)
-
-
-def test_rivals_divided_alike_or_chosen() -> None:
-    found = against_best_other(SCORED, "ece", DEC, "mean")
-    assert found is not None
-    assert found.rival == Variant("tent", "mean")
-    assert found.test.difference == pytest.approx(0.11 - 0.125)
-    chosen = against_best_other(SCORED, "ece", DEC, "none", among=["eta"])
-    assert chosen is not None
-    assert chosen.rival == ETA
+    assert found.rival == rival
+    assert found.test.difference == pytest.approx(difference)
 
 
 def test_any_method_can_be_the_one_that_is_compared() -> None:
-    found = against_best_other(SCORED, "ece", TENT, "none")
-    assert found is not None
-    assert found.rival == Variant("dec-released", "none")
     assert [(each.metric, each.focal, each.rival) for each in comparisons(SCORED, "eta")] == [
-        (metric, ETA, Variant("dec-released", "none")) for metric in ("accuracy", "ece", "nll")
+        (metric, ETA, RELEASED) for metric in ("accuracy", "ece", "nll")
     ]
     assert [(each.metric, each.rival) for each in comparisons(SCORED, "dec")] == [
         ("accuracy", TENT),
         ("ece", TENT),
         ("nll", TENT),
-        ("ece", Variant("tent", "mean")),
-        ("nll", Variant("tent", "mean")),
+        ("ece", DIVIDED),
+        ("nll", DIVIDED),
     ]
     assert comparisons(SCORED, "nobody") == []
 
@@ -163,16 +144,11 @@ def test_entropy_has_no_better() -> None:
         against_best_other(SCORED, "entropy", DEC, "none")
 
 
-def test_only_runs_that_both_have_are_compared() -> None:
-    few = {"a": [0.0], "b": [0.0], "c": [0.0]}
-    found = against_best_other(scored({DEC: ECES[DEC], TENT: few}), "ece", DEC, "none")
+def test_only_runs_that_both_have_are_compared_and_a_rival_that_lacks_some_is_passed_over() -> None:
+    found = against_best_other(scored({DEC: ECES[DEC], TENT: FEW}), "ece", DEC, "none")
     assert found is not None
     assert found.test == pytest.approx(paired_test([0.1, 0.05, 0.3], [0.0, 0.0, 0.0]))
-
-
-def test_a_rival_that_lacks_runs_is_passed_over_and_told() -> None:
-    few = {"a": [0.0], "b": [0.0], "c": [0.0]}
-    found = against_best_other(scored({DEC: ECES[DEC], ETA: ECES[ETA], TENT: few}), "ece", DEC, "none")
+    found = against_best_other(scored({DEC: ECES[DEC], ETA: ECES[ETA], TENT: FEW}), "ece", DEC, "none")
     assert found is not None
     assert (found.rival, found.passed_over) == (ETA, (TENT,))
 
@@ -183,45 +159,43 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
-def test_those_that_cannot_be_told_from_the_best_are_found() -> None:
-    values = {"best": [1.0, 2.0, 3.0, 4.0], "near": [1.1, 1.8, 3.1, 3.9], "far": [0.0, 1.1, 2.0, 2.9]}
+def pairs(scores: dict[str, list[float | None]], seeds: int = 1) -> pd.DataFrame:
+    """Rows of each method's scores, pair by pair and seed by seed; None for a pair without a row."""
     rows = [
-        {"name": name, "tempering": "none", "pair": place, "score": value}
-        for name, several in values.items()
-        for place, value in enumerate(several)
+        {"name": name, "tempering": "none", "pair": at // seeds, "seed": at % seeds, "score": score}
+        for name, several in scores.items()
+        for at, score in enumerate(several)
+        if score is not None
     ]
-    rows.append({"name": "partial", "tempering": "none", "pair": 0, "score": 9.0})
-    runs = pd.DataFrame(rows)
-    assert alike_best(runs, "score", 1, ["pair"]) == [Variant("best", "none"), Variant("near", "none")]
-    assert alike_best(runs, "score", -1, ["pair"]) == [Variant("far", "none")]
-    assert alike_best(runs[runs["pair"] < 2], "score", 1, ["pair"]) == [Variant("best", "none")]
-    assert alike_best(runs.assign(score=float("nan")), "score", 1, ["pair"]) == []
+    return pd.DataFrame(rows)
+
+
+def test_those_that_cannot_be_told_from_the_best_are_found() -> None:
+    runs = pairs(
+        {
+            "best": [1.0, 2.0, 3.0, 4.0],
+            "near": [1.1, 1.8, 3.1, 3.9],
+            "far": [0.0, 1.1, 2.0, 2.9],
+            "partial": [9.0],
+        }
+    )
+    best, near, far = (Variant(name, "none") for name in ("best", "near", "far"))
+    assert alike_best(runs, "score", 1, ["pair"]) == [best, near]
+    assert alike_best(runs, "score", -1, ["pair"]) == [far]
+    assert alike_best(runs[runs["pair"] < 2], "score", 1, ["pair"]) == [best]
+    assert alike_best(runs.assign(score=math.nan), "score", 1, ["pair"]) == []
 
 
 def test_repetitions_of_a_pair_are_one_pair_and_those_that_lack_one_take_no_part() -> None:
-    scores = {"best": (0.9, 0.9), "near": (0.8, 0.99), "half": (0.99, math.nan)}
-    rows = [
-        {"name": name, "tempering": "none", "pair": pair, "seed": seed, "score": several[seed]}
-        for name, several in scores.items()
-        for pair in range(4)
-        for seed in (0, 1)
-    ]
-    runs = pd.DataFrame(rows)
+    runs = pairs({"best": [0.9, 0.9] * 4, "near": [0.8, 0.99] * 4, "half": [0.99, math.nan] * 4}, seeds=2)
+    best, near = Variant("best", "none"), Variant("near", "none")
     # Each seed by itself, near is behind by 0.1 or ahead by 0.09; as pairs, behind by 0.005 everywhere.
-    apart = alike_best(runs, "score", 1, ["pair", "seed"])
-    assert apart == [Variant("best", "none"), Variant("near", "none")]
-    assert alike_best(runs, "score", 1, ["pair"], ["seed"]) == [Variant("best", "none")]
+    assert alike_best(runs, "score", 1, ["pair", "seed"]) == [best, near]
+    assert alike_best(runs, "score", 1, ["pair"], ["seed"]) == [best]
 
 
 def test_methods_that_lack_different_pairs_take_no_part() -> None:
     """Equally many are not the same: the means are of unlike pairs."""
-    lacking = {"first": (0.9, 0), "second": (0.91, 1), "whole": (0.8, None)}
-    rows = [
-        {"name": name, "tempering": "none", "pair": pair, "score": score}
-        for name, (score, lacked) in lacking.items()
-        for pair in range(4)
-        if pair != lacked
-    ]
-    runs = pd.DataFrame(rows)
+    runs = pairs({"first": [None, *[0.9] * 3], "second": [0.91, None, 0.91, 0.91], "whole": [0.8] * 4})
     assert alike_best(runs, "score", 1, ["pair"]) == [Variant("whole", "none")]
     assert alike_best(runs[runs["name"] != "whole"], "score", 1, ["pair"]) == []

@@ -4,9 +4,11 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from equipoise.research.experiment.schema import CellResult, StreamSummary
 from equipoise.research.report.part import Part, parts
@@ -201,7 +203,6 @@ def segment(hits: list[int], sure: list[float], name: str, ece: float) -> Line:
 
 LABELS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "dec-released", "poise")
 TEMPERINGS = ("none", "mean", "median", "sample", "agreement", "rehearsed", "fixed")
-EDGES = [0.5 * 1.1**step for step in range(41)]
 CORRUPTIONS = (
     "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
     "snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
@@ -253,45 +254,43 @@ def _answers(label: str, tempering: str, classes: int, worse: float) -> Line:
     noise = 0.02 * pseudo(label, tempering, "online", worse)
     sure = accuracy + 0.12 + 0.3 * worse + sureness - LESS_SURE[tempering] * (0.5 + worse) + noise
     sure = min(max(sure, 1.5 / classes), 0.985)
-    centres = [(index + 0.5) / 15 for index in range(15)]
-    weights = [math.exp(12 * (sure - 0.5) * centre) if centre > 1 / classes else 0.0 for centre in centres]
-    shares = [weight / sum(weights) for weight in weights]
-    mean = sum(share * centre for share, centre in zip(shares, centres, strict=True))
-    count = [round(2000 * share) for share in shares]
-    confidence = [n * centre for n, centre in zip(count, centres, strict=True)]
-    right = [min(0.995, centre * accuracy / mean) for centre in centres]
-    correct = [round(n * hit) for n, hit in zip(count, right, strict=True)]
-    ece = sum(abs(sums - hits) for sums, hits in zip(confidence, correct, strict=True)) / sum(count)
+    centres = (np.arange(15) + 0.5) / 15
+    weights = np.where(centres > 1 / classes, np.exp(12 * (sure - 0.5) * centres), 0.0)
+    mean = float(np.average(centres, weights=weights))
+    count = np.round(2000 * weights / weights.sum())
+    confidence, correct = count * centres, np.round(count * np.minimum(0.995, centres * accuracy / mean))
+    ece = float(np.abs(confidence - correct).sum() / count.sum())
+    counts = {"count": count.astype(int).tolist(), "correct": correct.astype(int).tolist()}
     return {
         "accuracy": accuracy,
         "ece": ece,
         "entropy": (1 - mean) * math.log2(classes) * 0.9,
         "nll": 0.2 + 2.2 * (1 - accuracy) + 5 * ece,
         "brier": min(2.0, 1.3 * (1 - accuracy) + ece),
-        "reliability": {"count": count, "confidence": confidence, "correct": correct},
-        "images": sum(count),
+        "reliability": {**counts, "confidence": confidence.tolist()},
+        "images": int(count.sum()),
     }
 
 
 def _stream(worse: float, where: Line) -> Line:
     kappa, spread, middle = 18.0, 0.25 + 0.3 * worse, 1 - 0.9 * worse
-    z = (-1.645, -0.674, 0.0, 0.674, 1.645)
-    norms = [kappa * middle * math.exp(spread * score) for score in z]
-    taus = [1.8 / middle * math.exp(1.3 * spread * score) for score in z]
-    centres = [math.sqrt(low * high) for low, high in pairwise(EDGES)]
-    heights = [math.exp(-0.5 * (math.log(centre * middle / 1.8) / (1.3 * spread)) ** 2) for centre in centres]
+    z = np.array([-1.645, -0.674, 0.0, 0.674, 1.645])
+    norms = kappa * middle * np.exp(spread * z)
+    taus = 1.8 / middle * np.exp(1.3 * spread * z)
+    edges = 0.5 * 1.1 ** np.arange(41)
+    heights = np.exp(-0.5 * (np.log(np.sqrt(edges[:-1] * edges[1:]) / taus[2]) / (1.3 * spread)) ** 2)
     return stream_line(
         **{name: value for name, value in where.items() if name in STREAM},
         kappa=kappa,
         fixed_tau=1.35 + 0.1 * pseudo("fixed", *where.values()),
         images=2000,
         levels=[0.05, 0.25, 0.5, 0.75, 0.95],
-        norms=norms,
-        norm_mean=norms[2],
+        norms=norms.tolist(),
+        norm_mean=float(norms[2]),
         norm_std=kappa * spread,
-        taus=taus,
-        tau_mean=taus[2] * math.exp((1.3 * spread) ** 2 / 2) * 1.1,
+        taus=taus.tolist(),
+        tau_mean=float(taus[2] * np.exp((1.3 * spread) ** 2 / 2) * 1.1),
         tau_std=spread * 2,
-        tau_edges=EDGES,
-        tau_counts=[round(2000 * height / sum(heights)) for height in heights],
+        tau_edges=edges.tolist(),
+        tau_counts=np.round(2000 * heights / heights.sum()).astype(int).tolist(),
     )
