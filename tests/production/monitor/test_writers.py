@@ -182,7 +182,7 @@ def test_wandb_gets_the_number_of_samples_as_a_value(monkeypatch: pytest.MonkeyP
     ("package", "make", "words"),
     [
         ("prometheus_client", PrometheusWriter, r"equipoise\[serve\]"),
-        ("opentelemetry", OpenTelemetryWriter, "opentelemetry-sdk"),
+        ("opentelemetry.metrics", OpenTelemetryWriter, "opentelemetry-sdk"),
         ("torch.utils.tensorboard", lambda: TensorBoardWriter("run"), "tensorboard"),
         ("mlflow", MLflowWriter, "mlflow"),
         ("wandb", WandbWriter, "wandb"),

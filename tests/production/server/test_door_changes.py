@@ -10,7 +10,7 @@ from equipoise.production.server.errors import InputError
 from equipoise.production.server.inputs import check_name
 from equipoise.production.server.interface import LabelsTaken
 from equipoise.production.server.routes.access import Tokens
-from equipoise.production.server.routes.schemas import (
+from equipoise.production.server.routes.endpoints import (
     ChangeResponse,
     HistoryRow,
     SnapshotResponse,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from equipoise.production.server.routes.schemas import PredictionResponse
+from equipoise.production.server.routes.endpoints import PredictionResponse
 from tests.production.server.door_client import JSON, NPY, client_of, npy, picture
 from tests.production.server.fake_door_service import FakeService
 

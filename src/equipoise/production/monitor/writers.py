@@ -82,6 +82,14 @@ def _error_of(call: Callable[[Writer], None], writer: Writer) -> Exception | Non
     return None
 
 
+def _program(module: str, writer: Writer, name: str, package: str) -> Any:
+    """The module of the program that a writer writes for; MissingExtraError says what to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(f"{type(writer).__name__} needs {name}: pip install {package}") from error
+
+
 class JsonLinesWriter:
     """Appends a line of JSON for each call: time (seconds since 1970), step, and the gauges by name.
 
@@ -124,12 +132,7 @@ class PrometheusWriter:
     """
 
     def __init__(self, stream: str = "", registry: Any = None) -> None:
-        try:
-            import prometheus_client
-        except ImportError as error:
-            raise MissingExtraError(
-                "PrometheusWriter needs prometheus-client: pip install 'equipoise[serve]'"
-            ) from error
+        prometheus_client = _program("prometheus_client", self, "prometheus-client", "'equipoise[serve]'")
         self._stream, self._gauge = stream, prometheus_client.Gauge
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._families = _FAMILIES.setdefault(self._registry, {})
@@ -167,12 +170,7 @@ class OpenTelemetryWriter:
 
     def __init__(self, stream: str = "", meter: Any = None) -> None:
         if meter is None:
-            try:
-                from opentelemetry import metrics
-            except ImportError as error:
-                raise MissingExtraError(
-                    "OpenTelemetryWriter needs OpenTelemetry: pip install opentelemetry-sdk"
-                ) from error
+            metrics = _program("opentelemetry.metrics", self, "OpenTelemetry", "opentelemetry-sdk")
             meter = metrics.get_meter(_PREFIX)
         self._meter, self._attributes = meter, {"stream": stream}
         self._gauges: dict[str, Any] = {}
@@ -196,11 +194,8 @@ class TensorBoardWriter:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError("TensorBoardWriter needs TensorBoard: pip install tensorboard") from error
-        self._writer = SummaryWriter(os.fspath(folder))
+        program = _program("torch.utils.tensorboard", self, "TensorBoard", "tensorboard")
+        self._writer = program.SummaryWriter(os.fspath(folder))
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Write the scalars of a step."""
@@ -221,11 +216,7 @@ class MLflowWriter:
     """
 
     def __init__(self, run: str | None = None) -> None:
-        try:
-            self._mlflow = import_module("mlflow")
-        except ImportError as error:
-            raise MissingExtraError("MLflowWriter needs MLflow: pip install mlflow") from error
-        self._run = run
+        self._mlflow, self._run = _program("mlflow", self, "MLflow", "mlflow"), run
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Log the metrics of a step."""
@@ -245,10 +236,7 @@ class WandbWriter:
     """
 
     def __init__(self, run: Any = None) -> None:
-        try:
-            wandb = import_module("wandb")
-        except ImportError as error:
-            raise MissingExtraError("WandbWriter needs W&B: pip install wandb") from error
+        wandb = _program("wandb", self, "W&B", "wandb")
         self._to = wandb if run is None else run
 
     def log(self, values: Mapping[str, float], step: int) -> None:

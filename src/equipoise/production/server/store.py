@@ -148,7 +148,7 @@ class StateFolder:
     def streams(self) -> Iterator["StreamFolder"]:
         """The folders of all streams."""
         for path in sorted(self._streams.iterdir()):
-            name = _name_in(path)  # none: a crash before the stream had answered anything, or damage
+            name = name_in(path)
             if name is not None and path.name == folder_name(name):
                 yield StreamFolder(path, name)
 
@@ -173,7 +173,7 @@ class StreamFolder:
 
     def make(self) -> None:
         """Make the folder, and the file with the name of the stream if it is missing or damaged."""
-        if _name_in(self.path) != self.name:
+        if name_in(self.path) != self.name:
             self.path.mkdir(exist_ok=True)
             with whole_file(self.path / "stream.json") as partial:
                 partial.write_text(json.dumps({"name": self.name}))
@@ -221,8 +221,8 @@ class StreamFolder:
         return next(filter(None, (_facts(path) for _, path in self._states())), {})
 
 
-def _name_in(folder: Path) -> str | None:
-    """The name of the stream of a folder; None where the file that has it cannot be read."""
+def name_in(folder: Path) -> str | None:
+    """The name of the stream of a folder; None after damage, or a crash before it had answered anything."""
     try:
         return str(json.loads((folder / "stream.json").read_text())["name"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from equipoise.errors import StateError
 from equipoise.files import whole_file
-from equipoise.production.server.store import FolderLock
+from equipoise.production.server.store import FolderLock, name_in
 
 
 def owner(stream: str, replicas: int) -> int:
@@ -56,8 +56,9 @@ def spread_streams(folder: Path, replicas: int, *, wait: float) -> None:
         for home in old:
             locks.callback(FolderLock(home / "lock", wait=wait).release)
         for home in homes:
-            for stream, name in _streams(home):
-                _move(stream, home, replica_folder(folder, owner(name, replicas)))
+            for file in sorted((home / "streams").glob("*/stream.json")):
+                if (name := name_in(file.parent)) is not None:
+                    _move(file.parent, home, replica_folder(folder, owner(name, replicas)))
 
 
 def _move(stream: Path, home: Path, target: Path) -> None:
@@ -78,17 +79,3 @@ def _identity(home: Path) -> str:
         return json.dumps(json.loads((home / _FACTS).read_text())["identity"], sort_keys=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{home / _FACTS}: expected the facts of a service: {error}") from error
-
-
-def _streams(home: Path) -> list[tuple[Path, str]]:
-    """The folders of the streams, with the names of the streams."""
-    found = [(path.parent, _name(path)) for path in sorted((home / "streams").glob("*/stream.json"))]
-    return [(path, name) for path, name in found if name is not None]
-
-
-def _name(path: Path) -> str | None:
-    """The name of a stream; None for a damaged file, which a service does not take for a stream either."""
-    try:
-        return str(json.loads(path.read_text())["name"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
