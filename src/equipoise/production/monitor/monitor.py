@@ -30,7 +30,6 @@ from equipoise.production.monitor.gauges import (
 from equipoise.production.monitor.samples import (
     UNKNOWN,
     RecentSamples,
-    Requests,
     Rows,
     checked_labels,
     row_type,
@@ -118,7 +117,8 @@ class Monitor:
     def _forget(self) -> None:
         self._recent: RecentSamples | None = None
         self._labelled_late: RecentSamples | None = None
-        self._requests, self._history, self._totals = Requests(), History(), Sums()
+        self._requests: dict[str, tuple[int, int]] = {}  # the first row and their number, oldest first
+        self._history, self._totals = History(), Sums()
         self._forgotten_truth = nothing()
         self._reference: Sums = Sums()
         self._events: Counter[str] = Counter()
@@ -208,10 +208,12 @@ class Monitor:
             self._recent = RecentSamples(self.keep, fresh[:0])
         first = self._recent.last
         for name, rows in ranges:
-            self._requests.add(name, first, rows)
+            self._requests.pop(name, None)  # one that comes again is the newest
+            self._requests[name] = first, rows
             first += rows
         self._forgotten_truth += truth_of(self._recent.append(fresh))
-        self._requests.forget_before(self._recent.first)
+        while self._requests and next(iter(self._requests.values()))[0] < self._recent.first:
+            self._requests.pop(next(iter(self._requests)))
         sums = summed(fresh)
         self._totals.add(sums)
         if self._reference.answered < self.window:
@@ -362,7 +364,7 @@ class Monitor:
         and Evidently take them.
         """
         rows, first = (None, 0) if self._recent is None else (self._recent.rows, self._recent.first)
-        return samples_frame(rows, self._requests.listed(), first, self.stream)
+        return samples_frame(rows, self._requests, first, self.stream)
 
     # ------------------------------------------------------------------ state
 
@@ -374,7 +376,7 @@ class Monitor:
             **self._options,
             "classes": len(self._totals.histogram),
             "first": 0 if recent is None else recent.first,
-            "requests": self._requests.listed(),
+            "requests": [(name, first, count) for name, (first, count) in self._requests.items()],
             "totals": self._totals.to_json(),
             "reference": self._reference.to_json(),
             "events": dict(self._events),
@@ -412,7 +414,7 @@ class Monitor:
             if "late.logits" in tensors:
                 classes = tensors["late.logits"].shape[1]
                 late = RecentSamples(self.window, _table("late.", tensors, classes))
-            requests = Requests([(name, first, count) for name, first, count in numbers["requests"]])
+            requests = {name: (first, count) for name, first, count in numbers["requests"]}
             totals, reference = (Sums.from_json(numbers[name]) for name in ("totals", "reference"))
             truth, events = _truth(tensors), Counter[str](numbers["events"])
             recent_events = deque((int(at), action) for at, action in numbers["recent_events"])

@@ -1,6 +1,6 @@
 """The last samples of a stream, one row each in a structured array, and the labels that come late."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,31 +143,6 @@ class RecentSamples:
         self._start, self._end = 0, len(held)
 
 
-class Requests:
-    """The rows of each request that labels may still come for."""
-
-    def __init__(self, ranges: Sequence[tuple[str, int, int]] = ()) -> None:
-        self._ranges = {name: (first, rows) for name, first, rows in ranges}
-
-    def add(self, name: str, first: int, rows: int) -> None:
-        """Remember a request by the number of its first row; one of the same name is forgotten."""
-        self._ranges.pop(name, None)
-        self._ranges[name] = (first, rows)
-
-    def forget_before(self, first: int) -> None:
-        """Forget the requests that have a row before `first`."""
-        while self._ranges and next(iter(self._ranges.values()))[0] < first:
-            self._ranges.pop(next(iter(self._ranges)))
-
-    def get(self, name: str) -> tuple[int, int] | None:
-        """The number of the first row of a request, and how many there are."""
-        return self._ranges.get(name)
-
-    def listed(self) -> list[tuple[str, int, int]]:
-        """All of them, oldest first."""
-        return [(name, first, rows) for name, (first, rows) in self._ranges.items()]
-
-
 def checked_labels(labels: Any, count: int, classes: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Labels as an array; OptionError unless they are `count` whole numbers below `classes`."""
     try:
@@ -198,13 +173,13 @@ if TYPE_CHECKING:
 
 
 def samples_frame(
-    rows: Rows | None, requests: Sequence[tuple[str, int, int]], first: int, stream: str
+    rows: Rows | None, requests: Mapping[str, tuple[int, int]], first: int, stream: str
 ) -> "pd.DataFrame":
     """A frame with a row for each sample; see `Monitor.frame`.
 
     Args:
         rows: the samples; None before the first.
-        requests: id, number of the first row and number of rows of each request.
+        requests: the number of the first row and the number of rows of each request, by id.
         first: the number of the first of `rows`.
         stream: the name of the stream.
     """
@@ -214,7 +189,7 @@ def samples_frame(
         raise MissingExtraError("frame() needs pandas: pip install 'equipoise[bench]'") from error
     rows = np.zeros(0, row_type(0)) if rows is None else rows
     ids = np.full(len(rows), None, dtype=object)
-    for name, start, count in requests:
+    for name, (start, count) in requests.items():
         ids[start - first : start - first + count] = name
 
     shifted = rows["logits"] - rows["logits"].max(1, keepdims=True, initial=-np.inf)

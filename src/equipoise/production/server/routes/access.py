@@ -168,32 +168,22 @@ def _read_token(path: Path) -> str:
         raise OptionError(f"{path}: no token can be read: {error}; make one with: {HOW_TO_MAKE}") from error
 
 
-def same(one: str, other: str) -> bool:
-    """Whether two tokens are the same, in a time that says nothing about where they differ."""
-    return hmac.compare_digest(one.encode(), other.encode())
-
-
 def for_changing(tokens: Tokens | None) -> list[Any]:
     """The dependency that refuses a request without the token for changing; none without tokens."""
-    if tokens is None:
-        return []
-
-    async def check(sent: _Bearer) -> None:
-        if sent is None or not same(sent.credentials, tokens.change):
-            raise TokenError("expected the token for changing, as the header Authorization: Bearer TOKEN")
-
-    return [Depends(check)]
+    return [] if tokens is None else _needs("changing", tokens.change)
 
 
 def for_reading(tokens: Tokens | None) -> list[Any]:
     """The dependency that refuses a request without one of the tokens; none where reading needs none."""
-    if tokens is None or tokens.read is None:
-        return []
-    known = (tokens.read, tokens.change)
+    return [] if tokens is None or tokens.read is None else _needs("reading", tokens.read, tokens.change)
 
+
+def _needs(purpose: str, *known: str) -> list[Any]:
     async def check(sent: _Bearer) -> None:
-        matches = [same(sent.credentials if sent else "", token) for token in known]  # all, not until one
+        token = (sent.credentials if sent else "").encode()
+        # All are compared, each in a time that says nothing about where they differ.
+        matches = [hmac.compare_digest(token, each.encode()) for each in known]
         if not any(matches):
-            raise TokenError("expected the token for reading, as the header Authorization: Bearer TOKEN")
+            raise TokenError(f"expected the token for {purpose}, as the header Authorization: Bearer TOKEN")
 
     return [Depends(check)]

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from equipoise.production.server.interface import Mode, ServiceLike, StreamStatus
+from equipoise.production.server.interface import Mode, ServiceLike
 from equipoise.version import __version__
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -55,58 +55,42 @@ class StreamsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of all streams."""
-        about = GaugeMetricFamily(
-            "equipoise_service_info", "1; the labels say what is served.", labels=["method", "version"]
-        )
-        about.add_metric([self._service.method, __version__], 1)
-        yield about
-        streams = self._service.streams()
+        streams, gauge, counter = self._service.streams(), GaugeMetricFamily, CounterMetricFamily
         resident = [status for status in streams if status.resident]
-        held = GaugeMetricFamily("equipoise_streams", "Streams in memory and on disk.", labels=["state"])
-        held.add_metric(["resident"], len(resident))
-        held.add_metric(["evicted"], len(streams) - len(resident))
-        yield held
-        yield from _counters(resident)
-        yield _modes(resident)
-        yield from _gauges(resident)
+        served = [((self._service.method, __version__), 1)]
+        yield _family(
+            gauge, "service_info", "1; the labels say what is served.", ["method", "version"], served
+        )
+        counts = [(("resident",), len(resident)), (("evicted",), len(streams) - len(resident))]
+        yield _family(gauge, "streams", "Streams in memory and on disk.", ["state"], counts)
+        for kind, name, about, field in (
+            (counter, "batches", "Batches answered.", "batches"),
+            (counter, "samples", "Samples answered.", "samples"),
+            (gauge, "last_seen_seconds", "Time of the last request, since 1970.", "last_seen"),
+        ):
+            values = [((status.name,), getattr(status, field)) for status in resident]
+            yield _family(kind, f"stream_{name}", about, ["stream"], values)
+        modes = [((s.name, mode), float(s.mode == mode)) for s in resident for mode in get_args(Mode)]
+        about = "1 for the mode that the stream is in."
+        yield _family(gauge, "stream_mode", about, ["stream", "mode"], modes)
+        for name in dict.fromkeys(name for status in resident for name in status.gauges):
+            known = [((s.name,), s.gauges[name]) for s in resident if name in s.gauges]
+            about = f"The monitor's gauge {name} over its last window."
+            yield _family(gauge, _NOT_ALLOWED.sub("_", name), about, ["stream"], known)
 
 
-def _counters(streams: list[StreamStatus]) -> Iterator[Metric]:
-    batches = CounterMetricFamily("equipoise_stream_batches", "Batches answered.", labels=["stream"])
-    samples = CounterMetricFamily("equipoise_stream_samples", "Samples answered.", labels=["stream"])
-    seen = GaugeMetricFamily(
-        "equipoise_stream_last_seen_seconds", "Time of the last request, since 1970.", labels=["stream"]
-    )
-    for status in streams:
-        batches.add_metric([status.name], status.batches)
-        samples.add_metric([status.name], status.samples)
-        seen.add_metric([status.name], status.last_seen)
-    yield from (batches, samples, seen)
-
-
-def _modes(streams: list[StreamStatus]) -> Metric:
-    modes = GaugeMetricFamily(
-        "equipoise_stream_mode", "1 for the mode that the stream is in.", labels=["stream", "mode"]
-    )
-    for status in streams:
-        for mode in get_args(Mode):
-            modes.add_metric([status.name, mode], float(status.mode == mode))
-    return modes
-
-
-def _gauges(streams: list[StreamStatus]) -> Iterator[Metric]:
-    """The monitor's gauges, under the names of its Prometheus writer."""
-    families: dict[str, GaugeMetricFamily] = {}
-    for status in streams:
-        for name, value in status.gauges.items():
-            if name not in families:
-                families[name] = GaugeMetricFamily(
-                    f"equipoise_{_NOT_ALLOWED.sub('_', name)}",
-                    f"The monitor's gauge {name} over its last window.",
-                    labels=["stream"],
-                )
-            families[name].add_metric([status.name], value)
-    yield from families.values()
+def _family(
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    name: str,
+    about: str,
+    labels: list[str],
+    values: Iterable[tuple[Sequence[str], float]],
+) -> Metric:
+    """A metric with a value for each set of labels."""
+    family = kind(f"equipoise_{name}", about, labels=labels)
+    for named, value in values:
+        family.add_metric(named, value)
+    return family
 
 
 class CountedRequests:
