@@ -1,4 +1,4 @@
-"""An adapter under guard: answers, actions, labels, state and threads."""
+"""An adapter under guard: answers, actions, faults, late labels, state and threads."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.errors import OptionError, StateError
+from equipoise.errors import BatchError, OptionError, StateError
 from equipoise.production.guard.triggers import LARGEST_STEP
 from equipoise.testing.models import drifted_stream
-from tests.production.guard.streams import SIZE, adapter, clean, contented, run_to, small
+from tests.production.guard.streams import FAULTS, SIZE, accuracy_of, adapter, clean, contented, run_to, small
 from tests.support.models import Counting, drifted, measured, same
-from tests.support.rehearsals import held_out, trained
+from tests.support.rehearsals import CLASSES, held_out, trained
 
 
 @pytest.mark.parametrize("method", eq.list_methods())
@@ -366,3 +366,88 @@ def test_a_restart_goes_back_to_the_snapshots_that_its_state_names(tmp_path: Pat
     (event,) = second.events
     assert event.action == "rollback"
     assert first.snapshots[-1] in event.reason
+
+
+FAST = ("poise", "tent")
+CLEAN = clean(24, seed=70)
+
+
+def survives(method: str, fault: str) -> None:
+    guarded = eq.Guarded(adapter(method))
+    source = accuracy_of(guarded.adapter.source_logits, CLEAN[12:])
+    for x in FAULTS[fault]():
+        answers = guarded(x)
+        assert answers[x.flatten(1).isfinite().all(1)].isfinite().all()
+    acted = len(guarded.events)
+    accuracy_of(guarded, CLEAN[:12])
+    after = accuracy_of(guarded, CLEAN[12:])
+    assert after >= source - 0.01 or acted, f"{after} against {source}, and no action"
+    assert all(event.reason for event in guarded.events)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("method", FAST)
+def test_a_fault_leaves_the_model_accurate_or_the_guard_has_acted(method: str, fault: str) -> None:
+    survives(method, fault)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("method", [name for name in eq.list_methods() if name not in FAST])
+def test_a_fault_leaves_every_method_accurate_or_the_guard_has_acted(method: str, fault: str) -> None:
+    survives(method, fault)
+
+
+def reversed_logits(rows: int, right: int) -> Tensor:
+    """Logits of which the first `right` rows say class 0, the others class 1."""
+    logits = torch.zeros(rows, CLASSES)
+    logits[:right, 0], logits[right:, 1] = 1.0, 1.0
+    return logits
+
+
+def test_labels_that_say_the_adapted_model_is_worse_lead_to_an_action() -> None:
+    guarded = eq.Guarded(small(), every=2)
+    run_to(guarded, 5)
+    target = torch.zeros(50, dtype=torch.long)
+    for _ in range(20):
+        guarded.label(target, logits=reversed_logits(50, 20), source_logits=reversed_logits(50, 45))
+    (event,) = guarded.events
+    assert event.trigger == "labels"
+    assert guarded.holding
+
+
+def test_labels_of_a_better_model_and_rows_without_an_answer_lead_to_none() -> None:
+    guarded = eq.Guarded(small())
+    target, lost = torch.zeros(50, dtype=torch.long), torch.full((50, CLASSES), torch.nan)
+    for _ in range(50):
+        guarded.label(target, logits=reversed_logits(50, 45), source_logits=reversed_logits(50, 20))
+        guarded.label(target, logits=lost, source_logits=reversed_logits(50, 50))
+    assert not guarded.events
+
+
+def test_a_backlog_of_labels_in_one_call_is_evidence(tmp_path: Path) -> None:
+    guarded = eq.Guarded(small(), log=tmp_path / "log")
+    run_to(guarded, 1)
+    target = torch.zeros(1000, dtype=torch.long)
+    guarded.label(target, logits=reversed_logits(1000, 0), source_logits=reversed_logits(1000, 1000))
+    assert [event.trigger for event in guarded.events] == ["labels"]
+    assert eq.replay(tmp_path / "log") == list(guarded.events)
+
+
+def test_late_labels_of_the_model_that_was_left_do_not_count_against_the_one_gone_back_to() -> None:
+    guarded = eq.Guarded(small(), cool_down=3)
+    run_to(guarded, 2)
+    at, target = guarded.batch, torch.zeros(400, dtype=torch.long)
+    late = {"logits": reversed_logits(400, 0), "source_logits": reversed_logits(400, 400)}
+    guarded.label(target, **late, batch=at)
+    run_to(guarded, 4)
+    assert [event.action for event in guarded.events] == ["reset", "release"]
+    guarded.label(target, **late, batch=at)
+    assert len(guarded.events) == 2
+    guarded.label(target, **late, batch=guarded.batch)
+    assert len(guarded.events) == 3
+
+
+def test_labels_of_other_shapes_are_refused() -> None:
+    with pytest.raises(BatchError, match=r"\(3,\), \(4, 4\), \(4, 4\)"):
+        eq.Guarded(small()).label(torch.zeros(3), logits=torch.zeros(4, 4), source_logits=torch.zeros(4, 4))

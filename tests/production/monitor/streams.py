@@ -67,6 +67,14 @@ def batches(sizes: list[int], seed: int = 0, **options: Any) -> list[Batch]:
     return made
 
 
+def watched(made: list[Batch], **options: Any) -> eq.Monitor:
+    """A monitor that has seen some batches, each a request by its index."""
+    monitor = eq.Monitor(**options)
+    for index, batch in enumerate(made):
+        monitor.observe(batch.logits, batch.step, request=str(index))
+    return monitor
+
+
 def probabilities(logits: Tensor) -> Any:
     z = logits.double().numpy()
     e = np.exp(z - z.max(1, keepdims=True))

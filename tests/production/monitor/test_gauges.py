@@ -8,16 +8,9 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import BatchError, BatchTypeError, OptionError
-from tests.production.monitor.streams import CLASSES, Batch, batches, bits, probabilities, step
+from tests.production.monitor.streams import CLASSES, batches, bits, probabilities, step, watched
 
 SIZES = [7, 30, 1, 22, 40, 13]
-
-
-def watched(made: list[Batch], **options: Any) -> eq.Monitor:
-    monitor = eq.Monitor(**options)
-    for batch in made:
-        monitor.observe(batch.logits, batch.step)
-    return monitor
 
 
 def test_the_gauges_of_a_window_are_those_of_its_last_samples() -> None:

@@ -16,17 +16,11 @@ from tests.production.monitor.streams import (
     calibration_error,
     probabilities,
     step,
+    watched,
     wilson,
 )
 
 SIZES = [7, 30, 1, 22, 40]
-
-
-def watched(made: list[Batch], **options: Any) -> eq.Monitor:
-    monitor = eq.Monitor(**options)
-    for index, batch in enumerate(made):
-        monitor.observe(batch.logits, batch.step, request=str(index))
-    return monitor
 
 
 def joined(made: list[Batch]) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,7 @@ from PIL import Image
 
 from equipoise.production.server.app import create_app
 from equipoise.production.server.limits import DoorLimits
-from tests.production.server.door_client import JSON, NPY, client_of, npy, picture
-from tests.production.server.fake_door_service import FakeService
+from tests.production.server.door import JSON, NPY, FakeService, client_of, npy, picture
 
 PNG = {"Content-Type": "image/png"}
 

@@ -13,8 +13,7 @@ from equipoise.production.server.app import CONNECTIONS, create_app
 from equipoise.production.server.limits import CONTROL_BYTES, DoorLimits, Limits
 from equipoise.production.server.routes.endpoints import DECODED_AT_ONCE
 from equipoise.production.server.stream_cache import WINDOW
-from tests.production.server.door_client import client_of
-from tests.production.server.fake_door_service import FakeService
+from tests.production.server.door import FakeService, client_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")

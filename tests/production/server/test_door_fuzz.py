@@ -14,8 +14,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from equipoise.production.server.app import create_app
 from equipoise.production.server.limits import DoorLimits
 from equipoise.production.server.routes.access import Tokens
-from tests.production.server.door_client import LOCAL, npy
-from tests.production.server.fake_door_service import FakeService
+from tests.production.server.door import LOCAL, FakeService, npy
 
 load_all_checks()
 LIMITS = DoorLimits(request_bytes=20_000, image_pixels=10_000)

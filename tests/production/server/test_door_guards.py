@@ -6,8 +6,7 @@ import pytest
 
 from equipoise.errors import OptionError
 from equipoise.production.server.routes.access import Tokens
-from tests.production.server.door_client import LOCAL, client_of
-from tests.production.server.fake_door_service import FakeService
+from tests.production.server.door import LOCAL, FakeService, client_of
 
 CHANGE, READ = "change-" + "c" * 20, "read-" + "r" * 20
 PUBLIC = "http://models.example:8000"

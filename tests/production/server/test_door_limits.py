@@ -19,8 +19,7 @@ from equipoise.production.server.errors import (
     TooManyStreamsError,
 )
 from equipoise.production.server.limits import DoorLimits
-from tests.production.server.door_client import JSON, LOCAL, NPY, client_of, npy
-from tests.production.server.fake_door_service import FakeService
+from tests.production.server.door import JSON, LOCAL, NPY, FakeService, client_of, npy
 
 ROW = {"inputs": [[1, 2]]}
 

@@ -6,8 +6,7 @@ import torch
 from PIL import Image
 
 from equipoise.production.server.routes.endpoints import PredictionResponse
-from tests.production.server.door_client import JSON, NPY, client_of, npy, picture
-from tests.production.server.fake_door_service import FakeService
+from tests.production.server.door import JSON, NPY, FakeService, client_of, npy, picture
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""`equipoise serve` in a process of its own: start, requests, stop by a signal, and going on."""
+"""`equipoise serve` in a process of its own: start, requests, stop by a signal, going on; its socket."""
 
+import asyncio
 import json
 import os
 import re
@@ -19,7 +20,8 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli.app import app
-from tests.production.server.door_client import NPY, npy, picture
+from equipoise.production.server.app import bound_socket
+from tests.production.server.door import NPY, npy, picture
 
 MODEL = """
 import torch
@@ -191,3 +193,23 @@ def test_a_port_in_use_is_named_before_the_model_is_made(
         )
     assert result.exit_code == 1
     assert f"port {port} of 127.0.0.1 is in use" in result.output
+
+
+def test_responses_are_sent_at_once_and_do_not_wait_for_acknowledgements() -> None:
+    """asyncio sets TCP_NODELAY on a connection only if the listening socket names its protocol."""
+    found: list[int] = []
+
+    async def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async def connect() -> None:
+        with bound_socket("127.0.0.1", 0) as bound:
+            async with await asyncio.start_server(accepted, sock=bound):
+                reader, writer = await asyncio.open_connection(*bound.getsockname())
+                await reader.read()
+                writer.close()
+                await writer.wait_closed()
+
+    asyncio.run(connect())
+    assert found == [1]

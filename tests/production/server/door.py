@@ -1,5 +1,6 @@
-"""A service that answers at once and remembers everything, for tests of the HTTP door alone."""
+"""A service that answers at once and remembers everything, a client of its HTTP door, and bodies to send."""
 
+import io
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -8,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from PIL import Image
+from starlette.testclient import TestClient
 
 from equipoise.calibration.rehearsal import Estimate
+from equipoise.production.server.app import create_app
 from equipoise.production.server.errors import (
     BusyError,
     ClosedError,
@@ -162,3 +166,24 @@ class FakeService:
 
     def close(self) -> None:
         self.closed, self.ready = True, False
+
+
+LOCAL = "http://127.0.0.1:8000"
+NPY = {"Content-Type": "application/x-npy"}
+JSON = {"Content-Type": "application/json"}
+
+
+def client_of(service: FakeService, url: str = LOCAL, **options: Any) -> TestClient:
+    return TestClient(create_app(service, **options), base_url=url)
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def picture(kind: str = "PNG", size: tuple[int, int] = (4, 4), mode: str = "RGB", colour: Any = 0) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, size, colour).save(file, kind)
+    return file.getvalue()
