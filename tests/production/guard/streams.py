@@ -1,10 +1,15 @@
 """A small classifier that learned something, streams that break adaptation, and the accuracy afterwards."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -48,6 +53,19 @@ def contented(disagreement: float | None) -> eq.Adapter:
 def small(method: str = "poise", **options: Any) -> eq.Adapter:
     """An adapter of a small model that learned nothing."""
     return eq.create(method, *make(), tempering="none", **options)
+
+
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no file be written in the block."""
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", full)
+        patched.setattr(Path, "write_bytes", full)
+        yield
 
 
 def run_to(guarded: eq.Guarded, batch: int) -> None:

@@ -13,11 +13,9 @@ import torch
 import equipoise as eq
 from equipoise.errors import OptionError, StateError
 from equipoise.production.guard.snapshots import Snapshots
+from tests.production.guard.streams import full_disk
+from tests.production.guard.streams import small as adapter
 from tests.support.models import drifted, make, same
-
-
-def adapter(**options: Any) -> eq.Adapter:
-    return eq.create("poise", *make(), tempering="none", **options)
 
 
 def learn(adapted: eq.Adapter, seed: int) -> dict[str, torch.Tensor]:
@@ -157,12 +155,8 @@ def test_a_full_disk_leaves_the_snapshots_in_memory(tmp_path: Path, monkeypatch:
     adapted, ring = adapter(), Snapshots(4, tmp_path)
     ring.take(adapted, 10)
 
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     states = []
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", full)
+    with full_disk(monkeypatch):
         for batch in (20, 30):
             states.append(learn(adapted, batch))
             ring.take(adapted, batch)

@@ -119,6 +119,7 @@ def test_its_numbers_survive_json() -> None:
 
 
 CLASSES = 10
+PAIRED = Estimates(paired_process(0.05, 0.01, 10.0))
 
 
 def seen(own: Any = (), source: Any = (), **others: Any) -> Observation:
@@ -228,7 +229,7 @@ def test_answers_that_differ_beyond_the_limit_are_an_alarm_whatever_the_estimate
     assert 20 + np.log(100) / np.log(1 + 0.9 / 0.35 * 0.55) < batch <= 35
     assert alarm.trigger == "disagreement"
     assert 20 <= alarm.calm <= 24
-    assert first_alarm(Estimates(paired_process(0.05, 0.01, 10.0)), stream) is None
+    assert first_alarm(PAIRED, stream) is None
     assert first_alarm(collapse(), stream) is None
 
 
@@ -284,31 +285,17 @@ def test_limits_at_the_ends_of_the_range_can_be_tested(limit: float, tolerance: 
 
 
 def test_estimates_far_below_the_source_models_are_an_alarm() -> None:
-    trigger = Estimates(paired_process(0.05, 0.01, 10.0))
-    found = first_alarm(trigger, [estimates(0.5, 0.8)] * 100)
+    found = first_alarm(PAIRED, [estimates(0.5, 0.8)] * 100)
     assert found is not None
     # ℓ − ε = (.3 − .05) / 2 and λ = .9 / .525 from the second batch on: 1 + λ(ℓ − ε) = 1.214.
     assert found[0] == 1 + np.ceil(np.log(100) / np.log(1 + 0.9 / 0.525 * 0.125))
     assert found[1].trigger == "estimates"
 
 
-def test_estimates_within_the_tolerance_are_none() -> None:
-    trigger = Estimates(paired_process(0.05, 0.01, 10.0))
-    assert first_alarm(trigger, [estimates(0.76, 0.8)] * 1000) is None
-    assert first_alarm(trigger, [estimates(0.9, 0.8)] * 1000) is None
-
-
-def test_where_the_source_model_answered_nothing_adapted_was_served() -> None:
-    answered = [estimates(0.5, 0.8, answered_by="source")] * 1000
-    assert first_alarm(Estimates(paired_process(0.05, 0.01, 10.0)), answered) is None
-    assert first_alarm(BelowSource(0.05), answered) is None
-
-
 def test_without_estimates_there_is_no_evidence() -> None:
-    trigger = Estimates(paired_process(0.05, 0.01, 10.0))
-    assert trigger.after(seen([1], [2]), 1) == trigger
-    assert trigger.after(replace(estimates(0.1, 0.9), source_accuracy=None), 1) == trigger
-    assert trigger.after(replace(estimates(0.1, 0.9), learned=False), 1) == trigger
+    far = estimates(0.1, 0.9)
+    for observation in (seen([1], [2]), replace(far, source_accuracy=None), replace(far, learned=False)):
+        assert PAIRED.after(observation, 1) == PAIRED
 
 
 def test_intervals_that_stay_apart_are_an_alarm_with_both_accuracies() -> None:
@@ -321,10 +308,27 @@ def test_intervals_that_stay_apart_are_an_alarm_with_both_accuracies() -> None:
     assert "0.800" in alarm.reason
 
 
-def test_intervals_that_overlap_or_part_now_and_then_are_none() -> None:
-    assert first_alarm(BelowSource(0.05), [estimates(0.5, 0.8, width=0.2)] * 50) is None
-    assert first_alarm(BelowSource(0.05), ([estimates(0.5, 0.8)] * 4 + [estimates(0.8, 0.8)]) * 20) is None
-    assert first_alarm(BelowSource(0.05), [estimates(0.76, 0.8, width=0.001)] * 50) is None
+SERVED = [estimates(0.5, 0.8, answered_by="source")] * 1000  # the source model's answers: nothing adapted
+
+
+@pytest.mark.parametrize(
+    ("trigger", "stream"),
+    [
+        (PAIRED, [estimates(0.76, 0.8)] * 1000),
+        (PAIRED, [estimates(0.9, 0.8)] * 1000),
+        (PAIRED, SERVED),
+        (BelowSource(0.05), SERVED),
+        (BelowSource(0.05), [estimates(0.5, 0.8, width=0.2)] * 50),
+        (BelowSource(0.05), ([estimates(0.5, 0.8)] * 4 + [estimates(0.8, 0.8)]) * 20),
+        (BelowSource(0.05), [estimates(0.76, 0.8, width=0.001)] * 50),
+        (Runaway(), [seen(weights=min(0.04 * step, 0.98), statistics=50.0) for step in range(30)]),
+        (Runaway(0.4), [seen(weights=0.4), seen(weights=0.0)]),
+    ],
+)
+def test_numbers_within_limits_or_of_the_source_model_are_no_alarm(
+    trigger: Any, stream: list[Observation]
+) -> None:
+    assert first_alarm(trigger, stream) is None
 
 
 # ---------------------------------------------------------------------- labels
@@ -421,19 +425,13 @@ def test_numbers_beyond_limits_are_an_alarm(values: dict[str, Any], words: str) 
     assert words in alarm.reason
 
 
-def test_weights_that_creep_away_are_an_alarm_and_calm_was_half_way() -> None:
-    found = first_alarm(Runaway(), [seen(weights=0.02 * step) for step in range(1, 60)])
+@pytest.mark.parametrize(("trigger", "batch", "calm"), [(Runaway(), 51, 25), (Runaway.within(0.1), 21, 10)])
+def test_weights_that_creep_away_are_an_alarm_and_calm_was_half_way(
+    trigger: Runaway, batch: int, calm: int
+) -> None:
+    found = first_alarm(trigger, [seen(weights=0.02 * step) for step in range(1, 60)])
     assert found is not None
-    assert (found[0], found[1].calm) == (51, 25)
-
-
-def test_numbers_within_limits_are_none() -> None:
-    within = [seen(weights=min(0.04 * step, 0.98), statistics=50.0) for step in range(30)]
-    assert first_alarm(Runaway(), within) is None
-
-
-def test_weights_that_come_back_do_not_run_away() -> None:
-    assert first_alarm(Runaway(0.4), [seen(weights=0.4), seen(weights=0.0)]) is None
+    assert (found[0], found[1].calm) == (batch, calm)
 
 
 @pytest.mark.parametrize(
@@ -448,9 +446,3 @@ def test_weights_may_move_four_times_as_far_as_in_rehearsal(reach: float | None,
     assert found is not None
     assert found[0] == 6
     assert f"over the limit of {limit:g}" in found[1].reason
-
-
-def test_calm_is_half_of_the_rehearsed_limit() -> None:
-    found = first_alarm(Runaway.within(0.1), [seen(weights=0.02 * step) for step in range(1, 60)])
-    assert found is not None
-    assert (found[0], found[1].calm) == (21, 10)

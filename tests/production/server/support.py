@@ -52,6 +52,12 @@ def same(one: Prediction, other: Prediction) -> bool:
     return equal and all(getattr(one, name) == getattr(other, name) for name in facts)
 
 
+def states(folder: Path) -> list[Path]:
+    """The states of all streams, oldest first."""
+    found = folder.glob("streams/*/state-*.safetensors")
+    return sorted(found, key=lambda path: int(path.stem.split("-")[1]))
+
+
 def judged(own: Service) -> float:
     """The weight of the labels in the guard's test of the stream "a"."""
     state = own._with("a", lambda _, live: live.guard.state() if live.guard else {})

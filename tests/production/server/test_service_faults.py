@@ -13,7 +13,7 @@ import pytest
 from equipoise.errors import StateError
 from equipoise.production.server.errors import ClosedError, InputError, StorageError
 from equipoise.production.server.service import Service
-from tests.production.server.support import adapter, ask, batch, labels, same, service
+from tests.production.server.support import adapter, ask, batch, labels, same, service, states
 
 
 @contextmanager
@@ -113,11 +113,6 @@ def test_a_close_that_cannot_save_says_so(tmp_path: Path) -> None:
         own.close()
     with service(tmp_path) as again:  # the folder is free
         assert again.ready
-
-
-def states(folder: Path) -> list[Path]:
-    found = folder.glob("streams/*/state-*.safetensors")
-    return sorted(found, key=lambda path: int(path.stem.split("-")[1]))
 
 
 def saved_twice(folder: Path) -> Service:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.production.server.errors import InputError
-from tests.production.server.support import ask, batch, judged, labels, same, service
+from tests.production.server.support import ask, batch, judged, labels, same, service, states
 
 
 def killed(folder: Path, batches: int, **options: object) -> Path:
@@ -28,12 +28,6 @@ def labelled_and_killed(folder: Path) -> Path:
         own.label("a", answers[0].request, labels(0))
         own._do(lambda: shutil.copytree(folder, left))
     return left
-
-
-def states(folder: Path) -> list[Path]:
-    """The states of all streams, oldest first."""
-    found = folder.glob("streams/*/state-*.safetensors")
-    return sorted(found, key=lambda path: int(path.stem.split("-")[1]))
 
 
 @pytest.mark.parametrize("save_every", [10, 1000])
