@@ -21,6 +21,12 @@ from equipoise.errors import StateError
 from equipoise.files import read_tensors, whole_file, write_tensors
 from equipoise.production.server.errors import StorageError
 
+_KIND, _VERSION = "equipoise stream", 1
+FACTS = ("stream", "guard", "monitor", "events")
+FACTS_FILE = "service.json"
+KEPT = 2
+"""The number of states of a stream that are kept: the older one stands in for a newest that is damaged."""
+
 _PAUSE = 0.05
 
 
@@ -74,12 +80,6 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-_KIND, _VERSION = "equipoise stream", 1
-FACTS = ("stream", "guard", "monitor", "events")
-KEPT = 2
-"""The number of states of a stream that are kept: the older one stands in for a newest that is damaged."""
-
-
 @dataclass(frozen=True)
 class StoredState:
     """The state of a stream as a file holds it.
@@ -111,35 +111,24 @@ class StateFolder:
             raise StorageError(f"{self.path}: the state folder cannot be used: {error}") from error
         try:
             _remove_partial(self.path)
-            self.facts = self._opened(adapter)
+            self._check_owner(adapter)
         except BaseException:
             self.close()
             raise
 
-    def _opened(self, adapter: Adapter) -> dict[str, Any]:
-        """The facts of the service; checks that the folder is of this adapter, or makes it so."""
-        own, path = adapter._identity, self.path / "service.json"
+    def _check_owner(self, adapter: Adapter) -> None:
+        """Check that the streams are of this adapter; a folder without streams becomes its own."""
+        own, path = adapter._identity, self.path / FACTS_FILE
         if not path.exists():
             if any(self._streams.iterdir()):
                 raise StateError(f"{path}: expected the file that says whose streams these are, got none")
-            self.write_facts({"identity": own})
+            with whole_file(path) as partial:
+                partial.write_text(json.dumps({"identity": own}))
+        identity = encoded(identity_in(self.path))
         try:
-            facts = dict(json.loads(path.read_text()))
-            identity = dict(facts["identity"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StateError(
-                f"{path}: expected the facts of a service, got a damaged file: {error}"
-            ) from error
-        try:
-            check_identity(encoded(identity), own)
+            check_identity(identity, own)
         except StateError as error:
             raise StateError(f"{self.path}: the streams are of another service: {error}") from error
-        return facts
-
-    def write_facts(self, facts: Mapping[str, Any]) -> None:
-        """Write the facts of the service."""
-        with whole_file(self.path / "service.json") as partial:
-            partial.write_text(json.dumps(dict(facts)))
 
     def stream(self, name: str) -> "StreamFolder":
         """The folder of a stream; not made before something is written."""
@@ -219,6 +208,15 @@ class StreamFolder:
     def facts(self) -> dict[str, Any]:
         """The few numbers of the newest state, without a check of the rest; empty where there are none."""
         return next(filter(None, (_facts(path) for _, path in self._states())), {})
+
+
+def identity_in(folder: Path) -> dict[str, Any]:
+    """The method and model whose streams a folder holds; StateError where their file is damaged."""
+    path = folder / FACTS_FILE
+    try:
+        return dict(json.loads(path.read_text())["identity"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{path}: expected the facts of a service, got a damaged file: {error}") from error
 
 
 def name_in(folder: Path) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from equipoise.errors import StateError
 from equipoise.files import whole_file
-from equipoise.production.server.store import FolderLock, name_in
+from equipoise.production.server.store import FACTS_FILE, FolderLock, identity_in, name_in
 
 
 def owner(stream: str, replicas: int) -> int:
@@ -25,9 +25,6 @@ def owner(stream: str, replicas: int) -> int:
 
 def _score(index: int, stream: str) -> bytes:
     return blake2b(f"{index} {stream}".encode(errors="surrogatepass"), digest_size=8).digest()
-
-
-_FACTS = "service.json"
 
 
 def replica_folder(folder: Path, index: int) -> Path:
@@ -48,8 +45,8 @@ def spread_streams(folder: Path, replicas: int, *, wait: float) -> None:
         wait: seconds to wait for a process that still uses one of the folders.
     """
     old = [path for path in sorted(folder.glob("replica-*")) if path.is_dir()]
-    homes = [home for home in (folder, *old) if (home / _FACTS).exists()]
-    if len({_identity(home) for home in homes}) > 1:
+    homes = [home for home in (folder, *old) if (home / FACTS_FILE).exists()]
+    if len({json.dumps(identity_in(home), sort_keys=True) for home in homes}) > 1:
         listed = ", ".join(map(str, homes))
         raise StateError(f"expected the streams of one method and model, got those of several: {listed}")
     with ExitStack() as locks:
@@ -66,16 +63,9 @@ def _move(stream: Path, home: Path, target: Path) -> None:
     if target == home:
         return
     (target / "streams").mkdir(parents=True, exist_ok=True)
-    if not (target / _FACTS).exists():
-        with whole_file(target / _FACTS) as partial:
-            partial.write_bytes((home / _FACTS).read_bytes())
+    if not (target / FACTS_FILE).exists():
+        with whole_file(target / FACTS_FILE) as partial:
+            partial.write_bytes((home / FACTS_FILE).read_bytes())
     if (target / "streams" / stream.name / "stream.json").exists():
         raise StateError(f"{stream}: expected the stream in one folder, got it in {target} as well")
     stream.rename(target / "streams" / stream.name)
-
-
-def _identity(home: Path) -> str:
-    try:
-        return json.dumps(json.loads((home / _FACTS).read_text())["identity"], sort_keys=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{home / _FACTS}: expected the facts of a service: {error}") from error
