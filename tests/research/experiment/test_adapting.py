@@ -13,12 +13,13 @@ import torch
 import equipoise as eq
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Temper, Tempering
+from equipoise.evaluation import Answers
 from equipoise.research.data import Cache, Images, Reader, Stored, make_image_stream, read_stored
 from equipoise.research.experiment import adapting, scoring
 from equipoise.research.experiment.adapting import TAU_EDGES, run_cells, summarise_stream
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.schema import CellResult, CellScores, ReliabilitySums
-from equipoise.research.experiment.scoring import Divider, RawAnswer
+from equipoise.research.experiment.scoring import Divider
 from equipoise.research.experiment.trained_model import TrainedModel, model_path, read_source_model
 from equipoise.research.experiment.training import train_source_model
 
@@ -247,12 +248,13 @@ def test_a_method_that_draws_random_numbers_gives_the_same_again(
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return torch.randn(len(images), 3)
 
-        predict = forward
+        predict, weight_distance = forward, 0.0
 
     monkeypatch.setattr("equipoise.research.experiment.adapting.create", Noisy)
     torch.manual_seed(0)
     first = run_cells(run, folder, summarise=False)[1]
     second = run_cells(run, folder, summarise=False)[1]
+    assert {line["status"] for line in first} == {"ok"}
     assert [line["scores"] for line in first] == [line["scores"] for line in second]
 
 
@@ -308,8 +310,8 @@ def test_the_running_temperature_leaves_out_what_has_no_tau() -> None:
     kind: Tempering
     for kind, expected, near in (("mean", logits / 2, None), ("median", logits, 0.01)):  # the lower middle
         divider = Divider(Temper(kind, SourceStatistics(0.5, 1.0, 3), 1.0, 3.0))
-        divider.online(RawAnswer(logits), SourceView(logits, ones, torch.tensor([1.0, torch.inf, 3.0])))
-        answers = divider.after_pass(RawAnswer(logits), SourceView(logits, ones, ones))
+        divider.online(Answers(logits), SourceView(logits, ones, torch.tensor([1.0, torch.inf, 3.0])))
+        answers = divider.after_pass(Answers(logits), SourceView(logits, ones, ones))
         torch.testing.assert_close(answers, expected, rtol=near, atol=near)
 
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from equipoise.adapter import Adapter
 from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.temper import SourceView, Temper, Tempering
 from equipoise.errors import ModelError
+from equipoise.evaluation import Answers, evaluate
 from equipoise.factory import create
 from equipoise.functional import certainty_regularizer
 from equipoise.research.data.cache import read_stored
@@ -34,7 +34,6 @@ from equipoise.research.experiment.schema import (
 )
 from equipoise.research.experiment.scoring import (
     Divider,
-    RawAnswer,
     bin_stream,
     oracle,
     quantiles,
@@ -243,9 +242,11 @@ def _adapt(
     options = untempered_options(cell)
     adapter = create(cell["method"], trained.model, trained.source, tempering="none", **options)
     novelty = Novelty(trained.source.inputs) if rehearsed is not None and trained.source.inputs else None
-    raw = {"online": [_answered(adapter, pixels, novelty) for pixels in stream.batches(size)]}
+    learning = evaluate(adapter, stream.batches(size), novelty=novelty)
+    raw = {"online": [(answers, adapter.weight_distance) for answers in learning]}
     if "after-pass" in protocols:
-        raw["after-pass"] = [RawAnswer(adapter.predict(pixels).cpu()) for pixels in stream.batches(size)]
+        after = evaluate(adapter, stream.batches(size), learn=False)
+        raw["after-pass"] = [(answers, 0.0) for answers in after]
     view = _view(cell, trained, stream.logits)
     scored: dict[str, CellResult] = {}
     for kind in dict.fromkeys(cell["tempering"] for cell in run.cells.values()):
@@ -259,13 +260,6 @@ def _adapt(
     return [scored[key] for key in run.cells]
 
 
-def _answered(adapter: Adapter, pixels: Tensor, novelty: Novelty | None) -> RawAnswer:
-    """The answers to a batch, learned from."""
-    logits = adapter(pixels).detach().cpu()
-    new = None if novelty is None else novelty({"": pixels})
-    return RawAnswer(logits, None if new is None else new.cpu(), adapter.weight_distance)
-
-
 def _divisor(kind: str, cell: Cell, trained: TrainedModel, rehearsed: Temper | None) -> Temper | float:
     if kind == REHEARSED and rehearsed is not None:
         return rehearsed
@@ -276,14 +270,14 @@ def _divisor(kind: str, cell: Cell, trained: TrainedModel, rehearsed: Temper | N
 
 
 def _divided(
-    divider: Divider, protocol: str, raw: Sequence[RawAnswer], view: SourceView
+    divider: Divider, protocol: str, raw: Sequence[tuple[Answers, float]], view: SourceView
 ) -> tuple[list[Tensor], list[EstimatedAccuracy | None]]:
     """The answers of each batch with the divider's tempering, and the estimate after each."""
     divide = divider.online if protocol == "online" else divider.after_pass
     answers, estimates = [], []
-    places = torch.arange(len(view.tau)).split(len(raw[0].logits))
-    for answered, rows in zip(raw, places, strict=True):
-        answers.append(divide(answered, view.select(rows)))
+    places = torch.arange(len(view.tau)).split(len(raw[0][0].logits))
+    for (batch, distance), rows in zip(raw, places, strict=True):
+        answers.append(divide(batch, view.select(rows), distance))
         estimates.append(divider.estimate())
     return answers, estimates
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -12,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.calibration.temper import TRUSTS, SourceView, Temper, divide
 from equipoise.errors import DataError, ModelError
+from equipoise.evaluation import Answers
 from equipoise.metrics import (
     accuracy,
     brier_score,
@@ -89,20 +89,6 @@ def oracle(logits: Tensor, labels: Tensor) -> OracleScores:
     )
 
 
-class RawAnswer(NamedTuple):
-    """An adapter's raw answers to a batch, and what else a rehearsal looks at.
-
-    Attributes:
-        logits: the answers.
-        novelty: of the inputs; None where that is not measured.
-        weight_distance: of the weights that learn from the source model's, after the batch.
-    """
-
-    logits: Tensor
-    novelty: Tensor | None = None
-    weight_distance: float = 0.0
-
-
 class Divider:
     """The logits of an adapter with a tempering, from the raw logits of an adapter without.
 
@@ -117,18 +103,18 @@ class Divider:
         self._observed = by.initial() if isinstance(by, Temper) else {}
         self._far = 0.0
 
-    def online(self, answered: RawAnswer, view: SourceView) -> Tensor:
-        """The answers to the next batch of the stream."""
-        logits, self._far = answered.logits, answered.weight_distance
+    def online(self, raw: Answers, view: SourceView, weight_distance: float = 0.0) -> Tensor:
+        """The answers to the next batch of the stream, after which the weights have this distance."""
+        logits, self._far = raw.logits, weight_distance
         if not isinstance(self._by, Temper):
             return logits / self._by
-        tempered = self._by.divide(self._observed, logits, view, _every(logits), answered.novelty)
+        tempered = self._by.divide(self._observed, logits, view, _every(logits), raw.novelty)
         self._observed = dict(tempered.observed)
         return tempered.logits
 
-    def after_pass(self, answered: RawAnswer, view: SourceView) -> Tensor:
+    def after_pass(self, raw: Answers, view: SourceView, _distance: float = 0.0) -> Tensor:
         """The answers of `predict` when all of the stream has been seen."""
-        logits = answered.logits
+        logits = raw.logits
         if not isinstance(self._by, Temper):
             return logits / self._by
         if self._by.kind == "sample":
