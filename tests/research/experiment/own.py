@@ -1,10 +1,8 @@
 """Files that a user would write: a data set, a method and a recipe, to run as programs."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from typer.testing import CliRunner, Result
 
@@ -115,16 +113,3 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 def run_here(*arguments: object) -> Result:
     """Run `equipoise …` in this process, which saves the start of another."""
     return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-def lines(out: Path) -> list[dict[str, Any]]:
-    """The results of a run."""
-    return [json.loads(text) for text in (out / "results.jsonl").read_text().splitlines()]
-
-
-def scores(out: Path) -> dict[str, Any]:
-    """The scores by key, each cell once."""
-    found = lines(out)
-    by_key = {line["key"]: line["scores"] for line in found}
-    assert len(by_key) == len(found), "a cell is there twice"
-    return by_key

@@ -14,16 +14,15 @@ import equipoise as eq
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Temper, Tempering
 from equipoise.evaluation import Answers
-from equipoise.research.data import Cache, Images, Reader, Stored, make_image_stream, read_stored
+from equipoise.research.data import Cache, Images, Reader, make_image_stream, read_stored
 from equipoise.research.experiment import adapting, scoring
 from equipoise.research.experiment.adapting import TAU_EDGES, run_cells, summarise_stream
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.schema import CellResult, CellScores, ReliabilitySums
 from equipoise.research.experiment.scoring import Divider
-from equipoise.research.experiment.trained_model import TrainedModel, model_path, read_source_model
 from equipoise.research.experiment.training import train_source_model
 
-from .toy import Toy, ToyTiers, toy_images, toy_recipe
+from .toy import Toy, ToyTiers, model_of, toy_images, toy_recipe, trained_runs
 
 METHODS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "poise")
 
@@ -35,19 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def runs_of(folder: Path, **changes: Any) -> list[RunPlan]:
     recipe = toy_recipe(**changes)
-    data = (ToyTiers if recipe.data == "toy-tiers" else Toy)(folder)
-    cache = Cache(folder / "cache")
-    parts = {part for shift in data.shifts for part in (*shift.sources, shift.stream)}
-    stored: dict[str, Stored] = {part: cache.store(data, part, None, Reader()) for part in parts}
-    starts = dict.fromkeys(recipe.backbones, None)
-    runs = make_plan(recipe, data, data.shifts, stored, starts, None)
-    for model in {run.model for run in runs}:
-        train_source_model(model, folder)
-    return runs
+    return trained_runs(recipe, (ToyTiers if recipe.data == "toy-tiers" else Toy)(folder), folder)
 
 
-def trained(run: RunPlan, folder: Path) -> TrainedModel:
-    return read_source_model(model_path(folder, run.model.key), torch.device("cpu"))
+def results(run: RunPlan, folder: Path) -> list[CellResult]:
+    return run_cells(run, folder, summarise=False)[1]
 
 
 def byhand(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
@@ -89,8 +80,8 @@ def adapter_options(run: RunPlan, tempering: str) -> dict[str, Any]:
 )
 def test_a_run_gives_what_each_adapter_would(method: str, options: dict[str, Any], folder: Path) -> None:
     run = runs_of(folder, methods={method: {"batch_size": 16, "options": options}})[1]
-    found, images = trained(run, folder), stream(run)
-    _, lines = run_cells(run, folder, summarise=False)
+    found, images = model_of(run, folder), stream(run)
+    lines = results(run, folder)
     assert [line["status"] for line in lines] == ["ok"] * 12, lines[0]["traceback"]
     by_way: dict[tuple[str, str], CellResult] = {
         (line["cell"]["tempering"], line["cell"]["protocol"]): line for line in lines
@@ -119,7 +110,7 @@ def test_answers_of_one_tempering_are_held_at_a_time(folder: Path, monkeypatch: 
 
     gc.collect()
     monkeypatch.setattr(adapting, "score", watched)
-    _, lines = run_cells(run, folder, summarise=False)
+    lines = results(run, folder)
     assert lines[0]["status"] == "ok", lines[0]["traceback"]
     # Those of the source model, of both passes, and of one tempering batch by batch and joined.
     assert len(held) == 12
@@ -128,7 +119,7 @@ def test_answers_of_one_tempering_are_held_at_a_time(folder: Path, monkeypatch: 
 
 def test_reliability_adds_up(folder: Path) -> None:
     run = runs_of(folder)[0]
-    for line in run_cells(run, folder, summarise=False)[1]:
+    for line in results(run, folder):
         bins, scores = line["reliability"], line["scores"]
         assert bins is not None
         assert scores is not None
@@ -142,7 +133,7 @@ def test_reliability_adds_up(folder: Path) -> None:
 def test_only_the_cells_that_are_missing_are_made(folder: Path) -> None:
     run = runs_of(folder)[2]
     key, cell = list(run.cells.items())[7]
-    whole = {line["key"]: line["scores"] for line in run_cells(run, folder, summarise=False)[1]}
+    whole = {line["key"]: line["scores"] for line in results(run, folder)}
     _, (line,) = run_cells(run.without(set(run.cells) - {key}), folder, summarise=False)
     assert (line["key"], line["cell"]) == (key, cell)
     assert line["scores"] == whole[key]
@@ -150,7 +141,7 @@ def test_only_the_cells_that_are_missing_are_made(folder: Path) -> None:
 
 def test_a_stream_is_described_by_its_source_logits(folder: Path) -> None:
     run = runs_of(folder)[0]
-    found, images = trained(run, folder), stream(run)
+    found, images = model_of(run, folder), stream(run)
     line, _ = run_cells(run, folder, summarise=True)
     assert line is not None
     with torch.no_grad():
@@ -202,21 +193,17 @@ def test_a_missing_model_is_a_failure_not_a_crash(folder: Path, tmp_path: Path) 
     assert {line["status"] for line in lines} == {"failed"}
 
 
-def first_answers(run: RunPlan, folder: Path) -> CellResult:
-    return run_cells(run, folder, summarise=False)[1][0]
-
-
 def test_orders_of_the_stream_are_those_asked_for(folder: Path) -> None:
     accuracies = {}
     for order in ("shuffled", "sorted"):
         run = runs_of(folder, order=order, methods={"tent": {"batch_size": 16}})[1]
-        accuracies[order] = first_answers(run, folder)["scores"]
+        accuracies[order] = results(run, folder)[0]["scores"]
     assert accuracies["shuffled"] != accuracies["sorted"]
     run = runs_of(folder, data="toy-tiers", order="continual", methods={"source": {"batch_size": 16}})[0]
-    line = first_answers(run, folder)
+    line = results(run, folder)[0]
     assert line["images"] == 80
     parts = [read_stored(path) for path in run.streams]
-    found = trained(run, folder)
+    found = model_of(run, folder)
     logits = [found.model(part.pixels.float()) for part in parts]
     assert line["scores"] == pytest.approx(
         byhand(torch.cat(logits), torch.cat([part.labels for part in parts])), abs=2e-4
@@ -252,8 +239,8 @@ def test_a_method_that_draws_random_numbers_gives_the_same_again(
 
     monkeypatch.setattr("equipoise.research.experiment.adapting.create", Noisy)
     torch.manual_seed(0)
-    first = run_cells(run, folder, summarise=False)[1]
-    second = run_cells(run, folder, summarise=False)[1]
+    first = results(run, folder)
+    second = results(run, folder)
     assert {line["status"] for line in first} == {"ok"}
     assert [line["scores"] for line in first] == [line["scores"] for line in second]
 
@@ -267,13 +254,13 @@ def test_answers_that_are_no_numbers_are_a_failure(folder: Path, monkeypatch: py
         return {**scores, "nll": float("inf")}, bins
 
     monkeypatch.setattr("equipoise.research.experiment.adapting.score", score)
-    lines = run_cells(run, folder, summarise=False)[1]
+    lines = results(run, folder)
     assert {line["status"] for line in lines} == {"failed"}
 
 
 def test_the_seed_orders_the_stream_and_its_line_says_what_it_is_of(folder: Path) -> None:
     run = runs_of(folder, seeds=[3], methods={"norm": {"batch_size": 4}})[1]
-    found, images = trained(run, folder), stream(run)
+    found, images = model_of(run, folder), stream(run)
     about, lines = run_cells(run, folder, summarise=True)
     adapter = eq.create("norm", found.model, found.source, **adapter_options(run, "none"))
     online = torch.cat([adapter(x) for x in images.pixels.float().split(4)])
@@ -291,7 +278,7 @@ def test_the_seed_orders_the_stream_and_its_line_says_what_it_is_of(folder: Path
 
 def test_images_without_a_tau_have_no_say_in_it(folder: Path) -> None:
     run = runs_of(folder)[0]
-    found = trained(run, folder)
+    found = model_of(run, folder)
     logits = torch.tensor([[3.0, 0, 1], [0, 0, 0], [1, 2, 5]])  # tau is infinite where all are zero
     line = summarise_stream(run, found, logits)
     others = summarise_stream(run, found, logits[::2])
@@ -318,7 +305,7 @@ def test_the_running_temperature_leaves_out_what_has_no_tau() -> None:
 def test_the_cells_share_the_time_of_their_run(folder: Path) -> None:
     run = runs_of(folder)[0]
     started = time.perf_counter()
-    _, lines = run_cells(run, folder, summarise=False)
+    lines = results(run, folder)
     elapsed = time.perf_counter() - started
     assert 0 < sum(line["made"]["seconds"] for line in lines) <= elapsed + 1e-4 * len(lines)
 

@@ -1,7 +1,6 @@
 """What docs/experiments.md shows works as it is written there."""
 
 import re
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,14 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from rich.console import Console
 
 from equipoise.errors import RecipeError
 from equipoise.research.data import Cache, Reader, open_data_set, read_stored
 from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.plan import resolved_order_options
-from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.recipe import Recipe, list_recipes, load_recipe
-from equipoise.research.experiment.sweep import run_recipe
-from equipoise.research.experiment.workers import InProcess
 
-from .toy import toy_images, toy_recipe
+from .toy import SMALL, go, toy_images, toy_recipe
 
 PAGE = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text()
 
@@ -69,15 +64,8 @@ def test_the_data_set_reads_its_files(tmp_path: Path) -> None:
 
 
 def test_a_trained_model_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RunProgress(Console(file=StringIO())) as shown:
-        run_recipe(
-            toy_recipe(methods={"source": {}}, temperings=["none"], protocols=["online"]),
-            data=tmp_path,
-            out=tmp_path / "results",
-            workers=InProcess(),
-            progress=shown,
-            targets=["dark"],
-        )
+    recipe = toy_recipe(methods={"source": {}}, **SMALL)
+    go(recipe, tmp_path, tmp_path / "results", targets=["dark"])
     monkeypatch.chdir(tmp_path)
     code = block("python", "load_source_model").replace('["file"][0])', '["file"][0], device="cpu")')
     names: dict[str, Any] = {"images": toy_images("dark").pixels.float()}

@@ -7,8 +7,7 @@ import torch
 import equipoise as eq
 from equipoise.research.experiment.trained_model import COLUMNS, load_source_model, models_table
 
-from .test_sweep import SMALL, go
-from .toy import Toy, toy_images, toy_recipe
+from .toy import SMALL, Toy, go, toy_images, toy_recipe
 
 
 def test_each_trained_model_has_a_row_and_loads(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from equipoise.errors import OptionError
 from equipoise.research.experiment.workers import RayCluster
 
-from .own import CELLS, RECIPE, command, run, scores, write_own
+from .own import CELLS, RECIPE, command, run, write_own
+from .toy import scores
 
 
 def test_an_address_of_ray_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

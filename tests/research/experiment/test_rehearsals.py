@@ -1,67 +1,39 @@
 """Rehearsals of the bench: made once on images that the model never saw, and what they do to answers."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 import equipoise as eq
 from equipoise.calibration.process import Process
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.research.data import (
-    Cache,
-    DataSet,
-    Images,
-    Reader,
-    Shift,
-    make_image_stream,
-    register_data_set,
-)
-from equipoise.research.data.images import chosen
+from equipoise.research.data import Images, Shift, make_image_stream, register_data_set
 from equipoise.research.experiment import rehearsals, sweep, trained_model
 from equipoise.research.experiment.adapting import run_cells
-from equipoise.research.experiment.plan import RunPlan, make_plan
-from equipoise.research.experiment.progress import RunProgress
+from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source, store_rehearsal
 from equipoise.research.experiment.schema import Cell, CellResult
-from equipoise.research.experiment.sweep import run_recipe
-from equipoise.research.experiment.trained_model import (
-    TrainedModel,
-    held_out_images,
-    model_path,
-    read_source_model,
-    source_images,
-)
-from equipoise.research.experiment.training import train_source_model
-from equipoise.research.experiment.workers import InProcess
+from equipoise.research.experiment.trained_model import held_out_images, source_images
 
-from .toy import toy_images, toy_recipe
+from .toy import ToyDataSet, go, lines, model_of, toy_images, toy_recipe, trained_runs
 
 
-class Many(DataSet):
+class Many(ToyDataSet):
     """Enough images that half of them can be rehearsed with."""
 
     name = "many"
-    about = "made by the tests"
-    classes: tuple[str, ...] = ("top", "middle", "bottom")
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
 
     @property
     def shifts(self) -> list[Shift]:
         return [Shift("dark", "dark", ("plain",))]
 
-    def read(self, part: str, limit: int | None, reader: Reader) -> Images:
-        images = toy_images(part, 204 if part == "plain" else 80)
-        return images.select(chosen(len(images), limit))
+    def images(self, part: str) -> Images:
+        return toy_images(part, 204 if part == "plain" else 80)
 
 
 @register_data_set
@@ -83,19 +55,12 @@ def made(folder: Path, limit: int | None = None, **entry: Any) -> RunPlan:
         methods={"poise": {"batch_size": 20, "rehearsed": True, **entry}},
         training={"optimizer": "adam", "learning_rate": 1e-3, "epochs": 1, "batch_size": 32},
     )
-    data, cache = Many(folder), Cache(folder / "cache")
-    stored = {part: cache.store(data, part, limit, Reader()) for part in data.parts}
-    (run,) = make_plan(recipe, data, data.shifts, stored, {"smallcnn": None}, limit)
-    train_source_model(run.model, folder)
+    (run,) = trained_runs(recipe, Many(folder), folder, limit)
     return run
 
 
 def rehearsed_cell(run: RunPlan) -> Cell:
     return next(cell for cell in run.cells.values() if cell["tempering"] == "rehearsed")
-
-
-def trained(run: RunPlan, folder: Path) -> TrainedModel:
-    return read_source_model(model_path(folder, run.model.key), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,17 +84,17 @@ def run(folder: Path) -> RunPlan:
 
 @pytest.fixture(scope="module")
 def source(folder: Path, run: RunPlan) -> SourceStatistics:
-    return rehearsed_source(rehearsed_cell(run), run.model, trained(run, folder), folder)
+    return rehearsed_source(rehearsed_cell(run), run.model, model_of(run, folder), folder)
 
 
-def rehearsed_lines(lines: list[CellResult]) -> dict[str, CellResult]:
+def by_protocol(found: list[CellResult]) -> dict[str, CellResult]:
     """The lines of that tempering by protocol."""
-    return {line["cell"]["protocol"]: line for line in lines if line["cell"]["tempering"] == "rehearsed"}
+    return {line["cell"]["protocol"]: line for line in found if line["cell"]["tempering"] == "rehearsed"}
 
 
 def test_the_model_was_trained_and_measured_without_the_held_out_images(folder: Path, run: RunPlan) -> None:
     parts = [held_out_images(run.model), source_images(run.model)]
-    assert [len(part) for part in parts] == [102, trained(run, folder).source.num_samples] == [102, 102]
+    assert [len(part) for part in parts] == [102, model_of(run, folder).source.num_samples] == [102, 102]
     sums = [part.pixels.sum((1, 2, 3)).tolist() for part in parts]
     whole = toy_images("plain", 204).pixels.sum((1, 2, 3)).tolist()
     assert sums[0] != sums[1]
@@ -151,7 +116,7 @@ def test_a_rehearsal_is_of_the_held_out_images(
     monkeypatch.setattr(rehearsals, "rehearse", noted)
     before = torch.get_rng_state()
     other: Any = {**rehearsed_cell(run), "batch_size": 10}
-    rehearsed_source(other, run.model, trained(run, folder), folder)
+    rehearsed_source(other, run.model, model_of(run, folder), folder)
     assert torch.equal(before, torch.get_rng_state())
     images = torch.cat([pixels for pixels, _ in given.pop("batches")])
     held = held_out_images(run.model).pixels.float()
@@ -159,7 +124,7 @@ def test_a_rehearsal_is_of_the_held_out_images(
     assert not torch.equal(images, held)  # a random choice of them
     assert given == {
         "method": "poise",
-        "source": trained(run, folder).source,
+        "source": model_of(run, folder).source,
         "samples": 2000,
         "shifts": None,
         "check_held_out": False,
@@ -202,10 +167,10 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
     trusts: bool, falls_back: bool, folder: Path, source: SourceStatistics
 ) -> None:
     run = made(folder, options={"falls_back": falls_back})
-    model = trained(run, folder).model
+    model = model_of(run, folder).model
     changed = doubting(source, trusts)
     changed.save(rehearsal_path(folder, rehearsed_cell(run)))
-    lines = rehearsed_lines(run_cells(run, folder, summarise=False)[1])
+    scored = by_protocol(run_cells(run, folder, summarise=False)[1])
     images = toy_images("dark", 80)
     images = images.select(make_image_stream([images.labels], "shuffled", 3).rows)
     # The range of t is the regulariser's, and limits no rehearsed temperature.
@@ -220,8 +185,8 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
     raw = eq.create("poise", model, changed, tempering="none", **options)
     assert not torch.equal(online, torch.cat([raw(x) for x in batches]))
     for protocol, logits in (("online", online), ("after-pass", after)):
-        assert lines[protocol]["status"] == "ok", lines[protocol]["traceback"]
-        scores = lines[protocol]["scores"]
+        assert scored[protocol]["status"] == "ok", scored[protocol]["traceback"]
+        scores = scored[protocol]["scores"]
         assert scores is not None
         hits = (logits.argmax(1) == images.labels).double().mean()
         nll = -logits.double().log_softmax(1)[torch.arange(80), images.labels].mean()
@@ -231,10 +196,10 @@ def test_a_run_gives_what_a_rehearsed_adapter_would(
 
 def test_estimates_are_those_after_each_batch(folder: Path, run: RunPlan, source: SourceStatistics) -> None:
     source.save(rehearsal_path(folder, rehearsed_cell(run)))
-    line = rehearsed_lines(run_cells(replace(run, trace="batches"), folder, summarise=False)[1])["online"]
+    line = by_protocol(run_cells(replace(run, trace="batches"), folder, summarise=False)[1])["online"]
     images = toy_images("dark", 80)
     images = images.select(make_image_stream([images.labels], "shuffled", 3).rows)
-    adapter = eq.Poise(trained(run, folder).model, source)
+    adapter = eq.Poise(model_of(run, folder).model, source)
     expected = []
     for x in images.pixels.float().split(20):
         adapter(x)
@@ -301,7 +266,7 @@ def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
     said = store_rehearsal(asking, folder)
     assert ("poise is rehearsed anew" in said) == (damage in (_cut, _flipped))
     for _ in range(2):
-        found = rehearsed_source(rehearsed_cell(run), run.model, trained(run, folder), folder)
+        found = rehearsed_source(rehearsed_cell(run), run.model, model_of(run, folder), folder)
         assert found.rehearsal_of("poise").samples == 102
     assert len(calls) == 1
     assert [file for file in folder.iterdir() if file.name.endswith(".partial")] == []
@@ -346,9 +311,9 @@ def test_the_range_of_t_is_of_a_rehearsal_where_the_method_learns_with_it(
 
 def test_too_few_held_out_images_fail_the_rehearsed_cells_alone(tmp_path: Path) -> None:
     run = made(tmp_path, limit=12)
-    _, lines = run_cells(run, tmp_path, summarise=False)
-    assert len(lines) == len(run.cells) == 14
-    for line in lines:
+    _, found = run_cells(run, tmp_path, summarise=False)
+    assert len(found) == len(run.cells) == 14
+    for line in found:
         if line["cell"]["tempering"] != "rehearsed":
             assert line["status"] == "ok", line["traceback"]
             continue
@@ -357,7 +322,7 @@ def test_too_few_held_out_images_fail_the_rehearsed_cells_alone(tmp_path: Path) 
             line["error"]
         )
         assert "--limit" in str(line["error"])
-    again = run.without(line["key"] for line in lines if line["status"] == "ok")
+    again = run.without(line["key"] for line in found if line["status"] == "ok")
     assert [line["status"] for line in run_cells(again, tmp_path, summarise=False)[1]] == ["failed"] * 2
 
 
@@ -378,14 +343,12 @@ def test_a_sweep_makes_each_rehearsal_once_before_its_runs(
         temperings=["none", "rehearsed"],
         protocols=["online"],
     )
-    said = StringIO()
-    with RunProgress(Console(file=said, width=200)) as shown:
-        run_recipe(recipe, data=tmp_path, out=tmp_path / "out", workers=InProcess(), progress=shown)
+    _, said = go(recipe, tmp_path)
     assert len(made_files) == 1  # for two targets of one model
-    assert "rehearsing smallcnn on plain, seed 0" in said.getvalue()
-    found = {
-        (line["cell"]["label"], line["cell"]["tempering"], line["cell"]["target"]): line
-        for line in map(json.loads, (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    assert "rehearsing smallcnn on plain, seed 0" in said
+    found: dict[tuple[str, str, str], dict[str, Any]] = {
+        (line["cell"]["label"], line["cell"]["tempering"], line["cell"]["target"]): {**line}
+        for line in lines(tmp_path / "out")
     }
     assert {key: line["status"] for key, line in found.items()} == dict.fromkeys(found, "ok")
     assert {key[1] for key, line in found.items() if "oracle" in line} == {"none"}
@@ -419,8 +382,7 @@ def test_streams_in_one_folder_share_models_and_rehearsals(
             temperings=["none", "rehearsed"],
             protocols=["online"],
         )
-        with RunProgress(Console(file=StringIO())) as shown:
-            assert not run_recipe(recipe, data=tmp_path, out=out, workers=InProcess(), progress=shown).failed
+        assert not go(recipe, tmp_path)[0].failed
         return {path.name for path in set(out.glob("models/*")) - there}
 
     monkeypatch.setattr(rehearsals, "rehearse", noted)
@@ -434,7 +396,7 @@ def test_streams_in_one_folder_share_models_and_rehearsals(
         assert stream(order, 0, both) == set()
     assert len(stream("continual", 1, both)) == 2
     assert calls == [0, 1]
-    found = [json.loads(text)["cell"] for text in (out / "results.jsonl").read_text().splitlines()]
+    found = [line["cell"] for line in lines(out)]
     assert len(found) == 5 * 2 * 2
     assert [cell["seed"] for cell in found].count(0) == 16
     assert {cell["batch_size"] for cell in found} == {20}

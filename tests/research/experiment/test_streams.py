@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from equipoise.research.data import make_image_stream, read_stored
 from equipoise.research.experiment import adapting
-from equipoise.research.experiment.progress import RunProgress
-from equipoise.research.experiment.schema import CellResult
-from equipoise.research.experiment.sweep import SweepSummary, run_recipe
+from equipoise.research.experiment.sweep import SweepSummary
 from equipoise.research.experiment.trained_model import model_path, read_source_model
-from equipoise.research.experiment.workers import InProcess
 from equipoise.research.report.results import read_results
 
-from .toy import toy_recipe
+from .toy import SMALL, go, lines, scores, toy_recipe
 
 RECURRING = {"order": "recurring", "order_options": {"passes": 3}}
 
@@ -41,15 +37,10 @@ def out(trained: Path, tmp_path: Path) -> Path:
 
 def run(out: Path, **changes: Any) -> SweepSummary:
     """Two corruptions at tier 2, streamed to one method."""
-    given = {"methods": {"tent": {"batch_size": 16}}, "temperings": ["none"], "protocols": ["online"]}
+    given = {"methods": {"tent": {"batch_size": 16}}, **SMALL}
     recipe = toy_recipe(**{"data": "toy-tiers", "tiers": [2], "trace": "bins", **given, **changes})
     adapting._HELD.clear()
-    with RunProgress(Console(quiet=True)) as progress:
-        return run_recipe(recipe, data=out, out=out, workers=InProcess(), progress=progress)
-
-
-def lines(out: Path) -> list[CellResult]:
-    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return go(recipe, out, out)[0]
 
 
 def test_a_recurring_stream_is_described_and_kept_in_bins(out: Path) -> None:
@@ -111,11 +102,11 @@ def test_a_large_stream_is_gathered_batch_by_batch_with_the_same_result(
             yield batch
 
     monkeypatch.setattr(adapting.StreamData, "batches", watched)
-    held = {each["key"]: each["scores"] for each in lines(out)}
+    held = scores(out)
     (out / "results.jsonl").unlink()
     run(out, **changes)
     assert largest == 16
-    assert {each["key"]: each["scores"] for each in lines(out)} == held
+    assert scores(out) == held
 
 
 def test_the_source_logits_are_those_of_each_place(out: Path) -> None:

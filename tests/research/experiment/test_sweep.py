@@ -13,26 +13,10 @@ from equipoise.research.data.reader import Problem
 from equipoise.research.experiment import sweep
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.provenance import code_digest
-from equipoise.research.experiment.recipe import Recipe
-from equipoise.research.experiment.sweep import SweepSummary, find_weights, picked_shifts, run_recipe
-from equipoise.research.experiment.workers import InProcess
+from equipoise.research.experiment.sweep import SweepSummary, find_weights, picked_shifts
 
-from .own import lines, scores
 from .test_training import flipped
-from .toy import Toy, ToyTiers, toy_images, toy_recipe
-
-
-def go(recipe: Recipe, folder: Path, **options: Any) -> tuple[SweepSummary, str]:
-    """The outcome, and what was said."""
-    said = StringIO()
-    with RunProgress(Console(file=said, width=200)) as shown:
-        outcome = run_recipe(
-            recipe, data=folder, out=folder / "out", workers=InProcess(), progress=shown, **options
-        )
-    return outcome, said.getvalue()
-
-
-SMALL = {"temperings": ["none"], "protocols": ["online"]}
+from .toy import SMALL, Toy, ToyTiers, go, lines, scores, toy_images, toy_recipe
 
 
 def test_only_cells_of_this_run_count_as_there_before(tmp_path: Path) -> None:
@@ -161,7 +145,7 @@ def test_the_tiers_asked_for_are_streams_in_place_of_those_of_the_recipe(tmp_pat
     recipe = toy_recipe(data="toy-tiers", order="continual", tiers=[2], methods=methods, **SMALL)
     assert go(recipe, tmp_path)[0].cells == 1
     assert go(recipe, tmp_path, tiers=[1, 2])[0] == SweepSummary(cells=2, before=1, failed=0)
-    assert sorted(line["cell"]["tier"] for line in lines(tmp_path / "out")) == [1, 2]
+    assert [line["cell"]["tier"] for line in lines(tmp_path / "out")] == [2, 1]
     with pytest.raises(RecipeError, match="tiers: expected some of 1, 2, got 3, 4"):
         go(recipe, tmp_path, tiers=[1, 3, 4])
     without = toy_recipe(methods=methods, tiers=[5], **SMALL)  # as a recipe of a stream has it

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.research.data import Cache, Images, Reader
+from equipoise.research.data import Images
 from equipoise.research.experiment import trained_model, training
 from equipoise.research.experiment.plan import ModelPlan
 from equipoise.research.experiment.recipe import Training
@@ -30,32 +29,10 @@ from equipoise.research.experiment.trained_model import (
 from equipoise.research.experiment.training import fit, make_optimizer, train_source_model
 from equipoise.research.models import create_backbone
 
-from .toy import Toy, toy_images
+from .toy import model_plan, toy_images
 
 ONE_EPOCH = Training(optimizer="adam", learning_rate=1e-3, epochs=1, batch_size=4)
 ADAM = Training(optimizer="adam", learning_rate=1e-3, epochs=3, batch_size=16)
-
-
-QUICK = ADAM.model_copy(update={"epochs": 1})
-
-
-def toy_plan(folder: Path, seed: int = 0, steps: Training = QUICK, backbone: str = "smallcnn") -> ModelPlan:
-    cache = Cache(folder / "cache")
-    sources = [cache.store(Toy(folder), part, None, Reader()).path for part in ("plain", "dark")]
-    return ModelPlan(
-        key=f"key{seed}",
-        name="toy",
-        backbone=backbone,
-        data="toy",
-        classes=("top", "middle", "bottom"),
-        trained_on=("plain", "dark"),
-        targets=("noisy",),
-        seed=seed,
-        sources=tuple(sources),
-        training=steps,
-        input_size=None,
-        weights=None,
-    )
 
 
 def weights(path: Path, plan: ModelPlan) -> dict[str, torch.Tensor]:
@@ -114,7 +91,7 @@ def test_the_same_seed_gives_the_same_model_and_another_another(tmp_path: Path) 
     for at, seed in enumerate((0, 0, 1)):
         folder = tmp_path / str(at)
         folder.mkdir()
-        plan = toy_plan(tmp_path, seed)
+        plan = model_plan(tmp_path, seed=seed)
         torch.manual_seed(at)  # the caller's random numbers change nothing
         train_source_model(plan, folder)
         found.append(weights(model_path(folder, plan.key), plan))
@@ -124,7 +101,7 @@ def test_the_same_seed_gives_the_same_model_and_another_another(tmp_path: Path) 
 
 def test_training_leaves_the_callers_state_alone(tmp_path: Path) -> None:
     before = torch.get_rng_state()
-    train_source_model(toy_plan(tmp_path), tmp_path)
+    train_source_model(model_plan(tmp_path), tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.are_deterministic_algorithms_enabled()
     filling: Any = torch.utils.deterministic
@@ -138,7 +115,9 @@ def test_a_killed_training_goes_on_to_the_same_bits(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
-    plan = toy_plan(tmp_path, steps=steps, backbone="test_resnet")  # dropout, momentum of statistics and all
+    plan = model_plan(
+        tmp_path, training=steps, backbone="test_resnet"
+    )  # dropout, momentum of statistics and all
     train_source_model(plan, whole)
     with monkeypatch.context() as patch:
         saved: list[int] = []
@@ -168,21 +147,21 @@ def test_a_killed_training_goes_on_to_the_same_bits(
 
 
 def test_a_finished_model_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = toy_plan(tmp_path)
+    plan = model_plan(tmp_path)
     train_source_model(plan, tmp_path)
     monkeypatch.setattr(training, "fit", lambda *_: pytest.fail("trained again"))
     train_source_model(plan, tmp_path)
 
 
 def test_a_damaged_unfinished_training_starts_anew(tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path)
+    plan = model_plan(tmp_path)
     model_path(tmp_path, plan.key).with_suffix(".partial.safetensors").write_bytes(b"cut")
     train_source_model(plan, tmp_path)
     assert model_path(tmp_path, plan.key).exists()
 
 
 def test_the_file_has_the_model_and_what_was_measured_of_it(tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path)
+    plan = model_plan(tmp_path)
     train_source_model(plan, tmp_path)
     trained = read_source_model(model_path(tmp_path, plan.key), torch.device("cpu"))
     images = Images.join([toy_images("plain"), toy_images("dark")])
@@ -203,7 +182,7 @@ def test_the_file_has_the_model_and_what_was_measured_of_it(tmp_path: Path) -> N
 def test_a_model_that_an_older_version_measured_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = toy_plan(tmp_path)
+    plan = model_plan(tmp_path)
     path = model_path(tmp_path, plan.key)
     train_source_model(plan, tmp_path)
     whole, source = weights(path, plan), load_source_model(path, "cpu").source
@@ -230,14 +209,14 @@ def test_a_model_that_an_older_version_measured_is_measured_again(
 def test_a_model_without_a_linear_head_has_no_features(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3), nn.Tanh()).eval()
-    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), toy_plan(tmp_path))
+    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), model_plan(tmp_path))
     assert (tmp_path / "m.safetensors").exists()
 
 
 def test_a_model_without_normalisation_has_no_fisher(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3)).eval()
-    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), toy_plan(tmp_path))
+    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), model_plan(tmp_path))
     assert (tmp_path / "m.safetensors").exists()
 
 
@@ -266,10 +245,10 @@ def test_the_fixed_temperature_has_the_least_ece() -> None:
 
 def test_new_models_depend_on_the_seed_alone(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    one = new_model(toy_plan(tmp_path, 0), 1).state_dict()
+    one = new_model(model_plan(tmp_path), 1).state_dict()
     torch.manual_seed(2)
-    assert same(one, new_model(toy_plan(tmp_path, 0), 1).state_dict())
-    assert not same(one, new_model(toy_plan(tmp_path, 1), 1).state_dict())
+    assert same(one, new_model(model_plan(tmp_path), 1).state_dict())
+    assert not same(one, new_model(model_plan(tmp_path, seed=1), 1).state_dict())
 
 
 def _cut(content: bytes) -> bytes:
@@ -291,7 +270,7 @@ def _without_description(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [_cut, flipped, _renamed, _without_description])
 def test_a_damaged_model_is_trained_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    plan = toy_plan(tmp_path)
+    plan = model_plan(tmp_path)
     path = model_path(tmp_path, plan.key)
     assert train_source_model(plan, tmp_path) == ""
     whole = {name: tensor.clone() for name, tensor in weights(path, plan).items()}
@@ -308,7 +287,7 @@ def test_a_damaged_model_is_trained_again(damage: Callable[[bytes], bytes], tmp_
 def test_fisher_and_the_fixed_temperature_are_measured_on_a_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, images = toy_plan(tmp_path, seed=5), toy_images("plain")
+    plan, images = model_plan(tmp_path, seed=5), toy_images("plain")
     model = new_model(plan, 1).eval()
     monkeypatch.setattr(trained_model, "FISHER_IMAGES", 8)
     monkeypatch.setattr(trained_model, "FIXED_IMAGES", 12)
@@ -365,14 +344,14 @@ def test_a_model_is_made_as_its_plan_says(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(trained_model, "create_backbone", noted)
     file = tmp_path / "w.safetensors"
-    plan = replace(toy_plan(tmp_path), backbone="mobilenet_v1", input_size=48, weights=file)
+    plan = model_plan(tmp_path, backbone="mobilenet_v1", input_size=48, weights=file)
     new_model(plan, 1)
     assert given == [("mobilenet_v1", 3), {"weights": file, "in_channels": 1, "input_size": 48}]
 
 
 @pytest.mark.parametrize("weights", [Path("gone.safetensors"), None])
 def test_a_trained_model_is_loaded_from_its_file_alone(weights: Path | None, tmp_path: Path) -> None:
-    plan = replace(toy_plan(tmp_path), backbone="mobilenet_v1", weights=weights, input_size=40)
+    plan = model_plan(tmp_path, backbone="mobilenet_v1", weights=weights, input_size=40)
     torch.manual_seed(0)
     model = create_backbone("mobilenet_v1", 3, weights=weights, in_channels=1, input_size=40, load=False)
     path, images = tmp_path / "m.safetensors", toy_images("plain", 4)

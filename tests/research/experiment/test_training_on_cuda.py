@@ -7,40 +7,26 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.research.data import Cache, Reader
 from equipoise.research.experiment import training
-from equipoise.research.experiment.plan import ModelPlan
 from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.repeatable import repeatable, seeded
 from equipoise.research.experiment.trained_model import model_path, on_device, read_source_model
 from equipoise.research.experiment.training import TrainingStep, fit, make_optimizer, train_source_model
 from equipoise.research.models import create_backbone
 
-from .toy import Toy, toy_images
+from .toy import model_plan, toy_images
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
+RMSPROP = Training(optimizer="rmsprop", learning_rate=2e-4, epochs=1, batch_size=16)
 
 
 @pytest.mark.parametrize("backbone", ["smallcnn", "efficientnet_b0", "mobilenet_v1"])
 def test_the_same_seed_gives_the_same_bits_after_a_kill_too(
     backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = Cache(tmp_path / "cache")
-    sources = [cache.store(Toy(tmp_path), part, None, Reader()).path for part in ("plain", "dark")]
-    plan = ModelPlan(
-        key="key",
-        name="toy",
-        backbone=backbone,
-        data="toy",
-        classes=("top", "middle", "bottom"),
-        trained_on=("plain", "dark"),
-        targets=("noisy",),
-        seed=0,
-        sources=tuple(sources),
-        training=Training(optimizer="rmsprop", learning_rate=2e-4, epochs=2, batch_size=16),
-        input_size=None if backbone == "smallcnn" else 64,
-        weights=None,
-    )
+    steps = RMSPROP.model_copy(update={"epochs": 2})
+    size = None if backbone == "smallcnn" else 64
+    plan = model_plan(tmp_path, backbone=backbone, training=steps, input_size=size)
     torch.ones(8, 8, device="cuda").mm(torch.ones(8, 8, device="cuda"))  # a process that has used cuBLAS
     found = []
     save: Any = training._save
@@ -63,9 +49,6 @@ def test_the_same_seed_gives_the_same_bits_after_a_kill_too(
         for name, tensor in found[0][0].items():
             assert torch.equal(tensor, other[0][name]), name
         assert found[0][1:] == other[1:]
-
-
-RMSPROP = Training(optimizer="rmsprop", learning_rate=2e-4, epochs=1, batch_size=16)
 
 
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])
