@@ -25,7 +25,7 @@ ORDER = [
     {"calibration", "metrics", "streams"},
     {"core", "estimators"},
     {"adapter", "registry"},
-    {"evaluation", "methods", "factory", "tempered"},
+    {"evaluation", "methods", "factory"},
     {"rehearsal"},
     {"recommendation"},
     WINGS - {"cli"},
@@ -73,6 +73,13 @@ def test_imports_go_one_way_and_wings_stand_apart() -> None:
         assert part in RANK, f"{part}: say in ORDER where it belongs"
         for other in imported(path) - {part}:
             assert RANK[other] < RANK[part], f"{path} imports {other}, which does not come before {part}"
+
+
+def test_the_parts_of_an_adapter_are_reached_by_the_adapter_and_by_tests_of_a_step() -> None:
+    for path in SOURCE.rglob("*.py"):
+        part, text = path.relative_to(SOURCE).parts[0].removesuffix(".py"), path.read_text()
+        assert part in {"core", "adapter"} or "._respond" not in text, f"{path}: the adapter lacks a fact"
+        assert part == "testing" or ".responder" not in text, f"{path}: the adapter lacks a fact"
 
 
 def test_the_root_of_the_package_has_few_modules() -> None:

@@ -86,7 +86,7 @@ def captured(adapter: eq.Adapter, x: Tensor) -> bool:
     reads = NoReads()
     if not captures(adapter, x):
         return False
-    respond = without_reads(adapter._respond, reads)
+    respond = without_reads(adapter.responder, reads)
     respond.context(Batch.of((x,), {}))  # makes the constants, as the batches before a capture do
     try:
         with no_free_reads(), reads:

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from equipoise import errors, estimators, functional, methods, metrics
-from equipoise.adapter import Adapter
+from equipoise.adapter import Adapter, Tempered
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.describe import Footprint
@@ -16,7 +16,6 @@ from equipoise.recommendation.recommend import recommend
 from equipoise.recommendation.recommendation import Recommendation
 from equipoise.registry import list_methods, register
 from equipoise.rehearsal.rehearse import rehearse
-from equipoise.tempered import Tempered
 from equipoise.version import __version__
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ def _capture_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def capture(adapter: eq.Adapter) -> Replaying:
     """Let an adapter run captured steps from now on."""
-    steps = adapter._captured = Replaying(adapter._respond.state)
+    steps = adapter._captured = Replaying(adapter.responder.state)
     return steps
 
 
@@ -235,8 +235,8 @@ def test_recording_changes_nothing() -> None:
     before = snapshot(graph)
     batch = Batch.of((drifted(8, 1),), {}).learnable()
     with torch.enable_grad():
-        steps._prepare(graph._respond, batch, "a key")
-        steps._prepare(graph._respond, batch, "a key")
+        steps._prepare(graph.responder, batch, "a key")
+        steps._prepare(graph.responder, batch, "a key")
     assert steps.sizes == [8]
     assert all(torch.equal(before[name], tensor) for name, tensor in snapshot(graph).items())
 
@@ -257,7 +257,7 @@ def key(respond: Responder, batch: Batch) -> object:
 
 def test_batches_that_share_a_graph() -> None:
     _, graph, _ = pair("tent")
-    respond, x = graph._respond, drifted(8)
+    respond, x = graph.responder, drifted(8)
     first = key(respond, Batch((x,), {"scale": 2.0}, 8))
     assert first is not None
     assert first == key(respond, Batch((drifted(8, 1),), {"scale": 2.0}, 8))

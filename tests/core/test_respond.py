@@ -207,7 +207,7 @@ def test_a_batch_with_nothing_to_learn_from_takes_no_step_by_flags_alone(
     for adapter in adapters:
         adapter(drifted(8, 0))
         assert isinstance(adapter.method, Eta)
-        adapter._respond.method = replace(adapter.method, margin=0.0)  # from now on no sample is reliable
+        adapter.responder.method = replace(adapter.method, margin=0.0)  # from now on no sample is reliable
     plain(drifted(8, 1))
     forget_the_cpu(monkeypatch)
     reads = NoReads()
@@ -237,7 +237,7 @@ def test_a_memory_that_spoils_an_update_is_emptied_by_flags_alone(monkeypatch: p
 
 def test_an_emptied_memory_is_not_captured_until_it_is_full_again() -> None:
     adapter = begun("sotta")
-    adapter._respond.state.memory["classes"].fill_(-1)  # as a graph leaves it
+    adapter.responder.state.memory["classes"].fill_(-1)  # as a graph leaves it
     _, record = unread_step(adapter, drifted(3, 1))
     assert "emptied" not in record.read().reason
     adapter(drifted(3, 2))  # the batch that runs eagerly after the alarm
@@ -275,14 +275,14 @@ def test_a_method_that_writes_weights_by_itself_is_undone(reads: NoReads) -> Non
     with reads:
         unread_step(adapter, bad)
     assert same(before, snapshot(adapter))
-    adapter._respond.method = Writing(fails=True)
+    adapter.responder.method = Writing(fails=True)
     with reads:
         _, record = unread_step(adapter, drifted(8))
     assert record.read().reason == "as asked for"
     assert same(before, snapshot(adapter))
     adapter(drifted(8))  # and by the eager engine
     assert same(before, snapshot(adapter))
-    adapter._respond.method = Writing()
+    adapter.responder.method = Writing()
     with reads:
         _, record = unread_step(adapter, drifted(8))
     assert record.read().used == 8

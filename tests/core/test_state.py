@@ -49,7 +49,7 @@ def disturb(state: State) -> dict[str, Tensor]:
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_undoes_weights_statistics_and_the_random_state(error: type[BaseException]) -> None:
     adapter = sotta()
-    state, before = adapter._respond.state, snapshot(adapter)
+    state, before = adapter.responder.state, snapshot(adapter)
     with pytest.raises(error), state.transaction():
         disturb(state)
         raise error
@@ -59,7 +59,7 @@ def test_an_error_undoes_weights_statistics_and_the_random_state(error: type[Bas
 @pytest.mark.parametrize("host_looks", [True, False])
 def test_a_commit_keeps_everything_where_its_flag_is_true(host_looks: bool) -> None:
     adapter = sotta()
-    state, there, before = adapter._respond.state, addresses(adapter), snapshot(adapter)
+    state, there, before = adapter.responder.state, addresses(adapter), snapshot(adapter)
     with state.transaction() as pending:
         memory = disturb(state)
         heat = {name: tensor + 1 for name, tensor in state.temperature.items()}
@@ -75,7 +75,7 @@ def test_a_commit_keeps_everything_where_its_flag_is_true(host_looks: bool) -> N
 
 def test_a_commit_undoes_everything_where_its_flag_is_false() -> None:
     adapter = sotta()
-    state, before = adapter._respond.state, snapshot(adapter)
+    state, before = adapter.responder.state, snapshot(adapter)
     with state.transaction() as pending:
         memory = disturb(state)
         heat = {name: tensor + 1 for name, tensor in state.temperature.items()}
@@ -85,7 +85,7 @@ def test_a_commit_undoes_everything_where_its_flag_is_false() -> None:
 
 def test_counts_and_random_numbers_of_the_host_go_on_where_the_device_decides() -> None:
     adapter = sotta()
-    state, before = adapter._respond.state, snapshot(adapter)
+    state, before = adapter.responder.state, snapshot(adapter)
     with state.transaction() as pending:
         memory = disturb(state)
         heat = {name: tensor + 1 for name, tensor in state.temperature.items()}
@@ -97,7 +97,7 @@ def test_counts_and_random_numbers_of_the_host_go_on_where_the_device_decides() 
 
 def test_memory_of_a_new_name_or_shape_is_for_the_host_to_take_over() -> None:
     adapter = sotta()
-    state, before = adapter._respond.state, snapshot(adapter)
+    state, before = adapter.responder.state, snapshot(adapter)
     for memory in ({"more": torch.zeros(2)}, {"classes": torch.zeros(2, dtype=torch.long)}):
         with pytest.raises(NewMemoryError), state.transaction() as pending:
             disturb(state)
@@ -107,7 +107,7 @@ def test_memory_of_a_new_name_or_shape_is_for_the_host_to_take_over() -> None:
 
 def test_a_trial_undoes_everything() -> None:
     adapter = sotta()
-    state, there, before = adapter._respond.state, addresses(adapter), snapshot(adapter)
+    state, there, before = adapter.responder.state, addresses(adapter), snapshot(adapter)
     with state.trial():
         adapter(drifted(5, 7))
         assert not same(before, snapshot(adapter))
@@ -146,7 +146,7 @@ def test_addresses_stay_over_batches_resets_and_loads(case: str) -> None:
 def test_named_tensors_are_copies() -> None:
     adapter = sotta()
     before = snapshot(adapter)
-    for tensor in adapter._respond.state.named().values():
+    for tensor in adapter.responder.state.snapshot().named().values():
         tensor.zero_()
     assert same(before, snapshot(adapter))
 
@@ -191,22 +191,24 @@ def test_samples_in_memory_are_not_the_callers(name: str) -> None:
 
 def test_a_state_beside_another_has_a_temperature_of_its_own() -> None:
     adapter = sotta()
-    state = adapter._respond.state
+    state = adapter.responder.state
     other = state.beside({"count": torch.tensor(7)})
     assert other.memory is state.memory
     assert other.counts is state.counts
     assert other.random is state.random
     assert {name: int(t) for name, t in other.temperature.items()} == {"count": 7}
-    before = dict(state.named())
+    before = dict(state.snapshot().named())
     other.write({}, {"count": torch.tensor(9)}, None)
-    assert same(before, state.named())
+    assert same(before, state.snapshot().named())
     other.forget_temperature()
     assert int(other.temperature["count"]) == 7
-    assert {name for name in other.named() if name.startswith("temperature")} == {"temperature.count"}
+    assert {name for name in other.snapshot().named() if name.startswith("temperature")} == {
+        "temperature.count"
+    }
     adapter(drifted(6, 4))
     assert same(
-        {n: t for n, t in state.named().items() if not n.startswith("temperature")},
-        {n: t for n, t in other.named().items() if not n.startswith("temperature")},
+        {n: t for n, t in state.snapshot().named().items() if not n.startswith("temperature")},
+        {n: t for n, t in other.snapshot().named().items() if not n.startswith("temperature")},
     )
 
 
@@ -369,7 +371,7 @@ def test_an_interrupt_in_a_swapped_forward_spares_the_source(monkeypatch: pytest
     model, source = make()
     adapter = eq.create("dec", model, source, source_copy="swapped", learning_rate=1e-3)
     adapter(drifted(8))
-    teacher = adapter._respond.student.source_copy
+    teacher = adapter.responder.student.source_copy
     stored = {name: t.clone() for name, t in teacher.tensors(list(adapter.learned)).items()}
     seen: list[int] = []
 
@@ -377,7 +379,7 @@ def test_an_interrupt_in_a_swapped_forward_spares_the_source(monkeypatch: pytest
         seen.extend(p.data_ptr() for p in network.parameters())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(adapter._respond.student.compiler, "run", noting)
+    monkeypatch.setattr(adapter.responder.student.compiler, "run", noting)
     with pytest.raises(KeyboardInterrupt):
         adapter(drifted(8, 1))
     held = {t.data_ptr() for t in teacher.tensors(list(adapter.learned)).values()}

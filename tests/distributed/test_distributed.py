@@ -199,7 +199,7 @@ def no_agreement() -> list[bool]:
         adapter = eq.create("dec", model, source, learning_rate=0.1)
         adapter(drifted(4, 0))
         before = adapter.state_dict()
-        ranks, calls = adapter._respond.student.ranks, [0]
+        ranks, calls = adapter.responder.student.ranks, [0]
         original = getattr(ranks, lost)
 
         def failing(*args: Any, at: list[int] = calls, call: Any = original, last: int = place) -> Any:

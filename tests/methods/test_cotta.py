@@ -93,10 +93,10 @@ def test_the_confidence_limit_comes_from_the_source_statistics() -> None:
     levels = torch.linspace(0, 1, 257)
     source = replace(source, confidences=0.4 + 0.6 * levels)  # its 5 % quantile is .43
     adapter = eq.create("cotta", model, source)
-    limit = adapter._respond.constants["confidence"]
+    limit = adapter.responder.constants["confidence"]
     assert float(limit) == pytest.approx(0.38, abs=1e-6)
     given = eq.create("cotta", model, source, confidence=0.9)
-    assert float(given._respond.constants["confidence"]) == pytest.approx(0.9)
+    assert float(given.responder.constants["confidence"]) == pytest.approx(0.9)
 
 
 def test_views_are_used_without_source_statistics() -> None:

@@ -59,9 +59,9 @@ def test_between_resets_it_is_the_base_and_after_one_the_base_at_its_start(base:
     plain = eq.create(base, model, source, **BASES[base], **shared)
     for seed, rows in enumerate((8, 8, 8, 8, 1, 8)):
         if seed == 3:  # 24 samples have been seen
-            random = plain._respond.state.random.state
+            random = plain.responder.state.random.state
             plain.reset()
-            plain._respond.state.random.state = random  # draws go on
+            plain.responder.state.random.state = random  # draws go on
         x = drifted(rows, seed)
         assert torch.equal(adapter(x), plain(x))
         assert same(without_name(adapter), without_name(plain))

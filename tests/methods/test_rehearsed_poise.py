@@ -65,12 +65,12 @@ def ahead(amount: float) -> eq.SourceStatistics:
 def observed(adapter: eq.Adapter) -> dict[str, Tensor]:
     """The observations of the temperature."""
     assert adapter.temper.rehearsed is not None
-    return adapter._respond.state.temperature
+    return adapter.responder.state.temperature
 
 
 def as_captured(adapter: eq.Adapter, x: Tensor) -> tuple[Tensor, Record]:
     """A step as a CUDA graph records it: the host reads no tensor."""
-    respond = adapter._respond
+    respond = adapter.responder
     for parameter in adapter.learned.values():
         parameter.requires_grad_()
     return respond(Batch.of((x,), {}).learnable(), respond.host_inputs()._replace(looks=False))

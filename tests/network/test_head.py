@@ -299,4 +299,4 @@ def test_a_head_that_runs_in_each_of_two_forwards_does_not_run_twice() -> None:
     adapter(drifted(8))
     assert adapter.last is not None
     assert adapter.last.updated
-    assert adapter._respond.student.head == "8"
+    assert adapter.responder.student.head == "8"

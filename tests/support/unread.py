@@ -33,6 +33,6 @@ def allow_plans(patch: pytest.MonkeyPatch, adapter: eq.Adapter, reads: NoReads) 
 
 def addresses(adapter: eq.Adapter) -> dict[str, int]:
     """Where the tensors of the state are."""
-    state = adapter._respond.state
+    state = adapter.responder.state
     parts = {"memory": state.memory, "temperature": state.temperature, "model": state.student.adapting}
     return {f"{part}.{name}": t.data_ptr() for part, tensors in parts.items() for name, t in tensors.items()}

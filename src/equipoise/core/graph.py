@@ -17,7 +17,6 @@ from equipoise.core.state import NewMemoryError, State
 from equipoise.core.step import HostInputs, Responder
 from equipoise.network.batch import Batch
 from equipoise.network.forward import COMPILED_AT
-from equipoise.network.named_tensors import prefixed
 
 CAPTURED_AT = 2
 """The sighting of a shape at which it is captured: a ragged last batch is never worth it."""
@@ -251,8 +250,10 @@ def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:
     kind = student.device.type
     cast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-    state = {**prefixed("memory.", respond.state.memory), **respond.state.temperature}
-    places = tuple((name, t.data_ptr(), t.shape, t.dtype) for name, t in state.items())
+    places = tuple(
+        tuple((name, t.data_ptr(), t.shape, t.dtype) for name, t in tensors.items())
+        for tensors in (respond.state.memory, respond.state.temperature)
+    )
     named = tuple((name, type(value), value) for name, value in rest.items())  # True, 1 and 1.0 are equal
     return (plan.course, shapes, tuple(values), named, cast, places)
 

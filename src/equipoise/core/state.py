@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -50,7 +50,7 @@ def check_generator_state(state: Tensor) -> None:
         raise StateError(f"the random state is damaged: {error}") from error
 
 
-_RANDOM, _COUNTS = "random", "counts."
+_MODEL, _MEMORY, _TEMPERATURE, _COUNTS, _RANDOM = "model.", "memory.", "temperature.", "counts.", "random"
 
 
 class NewMemoryError(RuntimeError):
@@ -84,6 +84,23 @@ class Snapshot:
         """The memory that the tensors take."""
         held = (*self.model.values(), *self.memory.values(), *self.temperature.values())
         return sum(tensor.nbytes for tensor in held)
+
+    def named(self) -> dict[str, Tensor]:
+        """The tensors by the names that they have in a state dict."""
+        return {
+            **prefixed(_MODEL, self.model),
+            **prefixed(_MEMORY, self.memory),
+            **prefixed(_TEMPERATURE, {name: tensor.cpu() for name, tensor in self.temperature.items()}),
+            **prefixed(_COUNTS, {name: torch.tensor(count) for name, count in self.counts.items()}),
+            **({} if self.random is None else {_RANDOM: self.random.clone()}),
+        }
+
+    @classmethod
+    def from_named(cls, named: Mapping[str, Tensor]) -> "Snapshot":
+        """The snapshot that `named` gave, with the same tensors."""
+        counts = {name: int(count) for name, count in part(named, _COUNTS).items()}
+        model, memory, temperature = (part(named, prefix) for prefix in (_MODEL, _MEMORY, _TEMPERATURE))
+        return cls(model, memory, temperature, counts, named.get(_RANDOM))
 
 
 class State:
@@ -272,46 +289,28 @@ class State:
 
     # ------------------------------------------------------------------ files
 
-    def named(self) -> dict[str, Tensor]:
-        """Copies of everything, by name."""
-        model = {name: tensor.detach().clone() for name, tensor in self.student.adapting.items()}
-        random = {} if self.random.state is None else {_RANDOM: self.random.state.clone()}
-        return {
-            **prefixed("model.", model),
-            **prefixed("memory.", {name: tensor.clone() for name, tensor in self.memory.items()}),
-            **prefixed("temperature.", {n: t.to("cpu", copy=True) for n, t in self.temperature.items()}),
-            **prefixed(_COUNTS, {name: torch.tensor(count) for name, count in self.counts.items()}),
-            **random,
-        }
-
     def load(self, named: Mapping[str, Any]) -> None:
-        """Take over what `named` returned; StateError, before anything changes, if it does not fit."""
+        """Take over a snapshot by its names; StateError, before anything changes, if it does not fit."""
         root = f"{self._method.name}."  # errors have the names that are in the caller's dict
-        optional = (_RANDOM, *(f"memory.{name}" for name in self._method.arrives))
-        check_state(
-            prefixed(root, self._expected()), prefixed(root, named), tuple(root + o for o in optional)
-        )
-        memory, temperature = part(named, "memory."), part(named, "temperature.")
-        counts = {name: int(count) for name, count in part(named, _COUNTS).items()}
-        for name, count in counts.items():
+        with torch.inference_mode(False):
+            first = self._method.initial(self.student, self._source)
+        expected = replace(self.snapshot(), memory=first, random=None).named()
+        optional = (_RANDOM, *(_MEMORY + name for name in self._method.arrives))
+        check_state(prefixed(root, expected), prefixed(root, named), tuple(root + o for o in optional))
+        came = Snapshot.from_named(named)
+        for name, count in came.counts.items():
             if count < 0:
                 raise StateError(f"expected a count of samples {name}, got {count}")
-        self._method.check_memory(self.student, memory, counts)
-        if _RANDOM in named:
-            check_generator_state(named[_RANDOM])
+        self._method.check_memory(self.student, came.memory, came.counts)
+        if came.random is not None:
+            check_generator_state(came.random)
         with torch.inference_mode(False), torch.no_grad():
-            moved = {name: t.detach().to(self.student.device, copy=True) for name, t in memory.items()}
-            self._load_model(part(named, "model."))
+            moved = {name: t.detach().to(self.student.device, copy=True) for name, t in came.memory.items()}
+            self._load_model(came.model)
             self._replace(moved)
-        self._observe(temperature)
-        self.counts.update(counts)
-        self.random.state = named[_RANDOM].cpu().clone() if _RANDOM in named else None
-
-    def _expected(self) -> dict[str, Tensor]:
-        """Every entry that must be there, with its shape and type."""
-        first = {n: t for n, t in self.named().items() if not n.startswith("memory.") and n != _RANDOM}
-        with torch.inference_mode(False):
-            return {**first, **prefixed("memory.", self._method.initial(self.student, self._source))}
+        self._observe(came.temperature)
+        self.counts.update(came.counts)
+        self.random.state = None if came.random is None else came.random.cpu().clone()
 
     def _load_model(self, values: Mapping[str, Tensor]) -> None:
         with torch.inference_mode(False), torch.no_grad():

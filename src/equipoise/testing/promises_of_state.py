@@ -158,7 +158,7 @@ def writes_no_memory_in_place(subject: Subject) -> None:
     """Return new values of memory instead of writing into the tensors of the old ones."""
     adapter = subject.adapter()
     watched: Any = _Watched(adapter.method)
-    adapter._respond.method = watched
+    adapter.responder.method = watched
     answers(adapter, drifted_stream())
 
 
@@ -299,7 +299,7 @@ def flags_decide_as_the_host_does(subject: Subject) -> None:
 def the_host_reads_no_tensor(subject: Subject) -> None:
     """Decide nothing in a step by a number that the host reads, so that it can be a CUDA graph."""
     adapter, reads = _begun(subject), NoReads()
-    respond = without_reads(adapter._respond, reads)
+    respond = without_reads(adapter.responder, reads)
     for seed in range(3, 6):
         x = drifted(8, seed)
         if not captures(adapter, x):

@@ -122,7 +122,7 @@ def without_reads(respond: Responder, reads: NoReads) -> Responder:
 
 def unread_step(adapter: Adapter, x: Tensor, respond: Responder | None = None) -> tuple[Tensor, Record]:
     """Answer a batch as a captured step does: every decision is the device's."""
-    respond = respond or adapter._respond
+    respond = respond or adapter.responder
     for parameter in adapter.learned.values():
         parameter.requires_grad_()
     batch = Batch.of((x,), {}).learnable()
@@ -132,6 +132,6 @@ def unread_step(adapter: Adapter, x: Tensor, respond: Responder | None = None) -
 
 def captures(adapter: Adapter, x: Tensor) -> bool:
     """Whether a batch like this could be a CUDA graph by now."""
-    respond = adapter._respond
+    respond = adapter.responder
     plan = respond.method.plan(respond.context(Batch.of((x,), {}), looks=False))
     return plan.captured and not plan.anew

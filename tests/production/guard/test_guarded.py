@@ -284,7 +284,7 @@ def test_threads_may_share_it() -> None:
 def test_an_adapter_whose_statistics_turn_bad_goes_back_to_the_last_good_snapshot() -> None:
     guarded = eq.Guarded(small("norm"), every=2)
     run_to(guarded, 5)
-    (mean, *_) = guarded.adapter._respond.student.statistics.values()
+    (mean, *_) = guarded.adapter.responder.student.statistics.values()
     good = mean.clone()
     mean.fill_(1e6)
     answer = guarded(drifted(8, 6))
@@ -348,7 +348,7 @@ def test_a_run_in_the_folder_of_an_earlier_one_does_not_go_back_to_its_snapshots
     run_to(eq.Guarded(small("norm"), every=1, folder=tmp_path), 3)
     guarded = eq.Guarded(small("norm"), folder=tmp_path)
     run_to(guarded, 4)
-    next(iter(guarded.adapter._respond.student.statistics.values())).fill_(1e6)
+    next(iter(guarded.adapter.responder.student.statistics.values())).fill_(1e6)
     guarded(drifted(8, 6))
     (event,) = guarded.events
     assert event.action == "reset"
@@ -361,7 +361,7 @@ def test_a_restart_goes_back_to_the_snapshots_that_its_state_names(tmp_path: Pat
     second = eq.Guarded(small("norm"), folder=tmp_path)
     second.adapter.load_state_dict(first.adapter.state_dict())
     second.load(json.loads(json.dumps(first.state())))
-    next(iter(second.adapter._respond.student.statistics.values())).fill_(1e6)
+    next(iter(second.adapter.responder.student.statistics.values())).fill_(1e6)
     second(drifted(8, 6))
     (event,) = second.events
     assert event.action == "rollback"

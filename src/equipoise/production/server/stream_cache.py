@@ -4,13 +4,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from equipoise.adapter import Adapter
-from equipoise.core.state import Snapshot
 from equipoise.errors import EquipoiseError, StateError
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.production.guard.guarded import Guarded
@@ -149,7 +147,7 @@ class StreamCache:
         snapshot = self._adapter.snapshot() if stream is self._current else live.parked
         monitor = live.monitor.state()
         tensors = {
-            **prefixed("adapter.", named(self._adapter.name, snapshot or self._fresh)),
+            **prefixed(f"adapter.{self._adapter.name}.", (snapshot or self._fresh).named()),
             **prefixed("monitor.", monitor["tensors"]),
         }
         facts = {
@@ -267,15 +265,3 @@ def _listed(folder: StreamFolder) -> ServedStream:
     with suppress(TypeError, ValueError):  # it is reported when the stream is read
         stream.take(folder.facts())
     return stream
-
-
-def named(method: str, snapshot: Snapshot) -> dict[str, Tensor]:
-    """The tensors of a snapshot by the names of `Adapter.state_dict`."""
-    parts: dict[str, Any] = {
-        "model": snapshot.model,
-        "memory": snapshot.memory,
-        "temperature": snapshot.temperature,
-        "counts": {name: torch.tensor(count) for name, count in snapshot.counts.items()},
-    }
-    flat = {f"{kind}.{name}": tensor for kind, tensors in parts.items() for name, tensor in tensors.items()}
-    return prefixed(f"{method}.", flat | ({} if snapshot.random is None else {"random": snapshot.random}))
