@@ -1,6 +1,6 @@
-"""Writes docs/estimates.md from its template and the rows that measure_estimates.py wrote.
+"""Writes the tables of docs/estimates.md from the rows that measure_estimates.py wrote.
 
-python -m benchmarks.estimators.estimates_page > docs/estimates.md
+python -m benchmarks.estimators.estimates_page
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from benchmarks.estimators.measure_estimates import REHEARSED, read
-from benchmarks.results.wording import filled, mark, signed, table, told
+from benchmarks.pages import fill, mark, percent, signed, table, told
 
 HERE = Path(__file__).parent
 TABLES = {"elec": "Elec", "weather": "weather", "car_loan": "car loan"}
@@ -83,18 +83,6 @@ def estimators(rows: pd.DataFrame, who: str) -> str:
     return table(["", *columns], body)
 
 
-def best(rows: pd.DataFrame, who: str) -> str:
-    """Who is best at single moments on each of the data: "Elec: COT (.056, rehearsed .104); …"."""
-    found = []
-    for name in places(rows):
-        own = rows[(rows["answers"] == who) & (rows["place"] == name)]
-        errors = own.groupby("estimator")["error_moments"].mean()
-        winner, ours = str(errors.idxmin()), float(errors[REHEARSED])
-        more = "" if winner == REHEARSED else f", rehearsed {told(ours)}"
-        found.append(f"{name}: {winner} ({told(float(errors.min()))}{more})")
-    return "; ".join(found)
-
-
 def intervals(rows: pd.DataFrame) -> str:
     """Coverage and width of the intervals at single moments, and what `inside` says."""
     head = ["", "data", "holds", "width", "`inside`", "off by more than half the width"]
@@ -121,7 +109,7 @@ def methods(streams: pd.DataFrame) -> str:
         values = {column: float(own[column].mean()) for column in columns}
         values["worst_chunk"] = float(own["worst_chunk"].min())
         cells = [signed(v) if column == "worst_chunk" else told(v) for column, v in values.items()]
-        body.append([name, *cells, f"{100 * own['by_source'].mean():.0f} %"])
+        body.append([name, *cells, percent(own["by_source"].mean())])
     return table(head, body)
 
 
@@ -153,7 +141,7 @@ def goals(estimates: pd.DataFrame, streams: pd.DataFrame) -> Iterator[Goal]:
         held = per_place(ours[ours["answers"] == who], "coverage")
         del held[ALL_TABLES]
         text = f"tables, `{who}`: intervals hold {100 * low:.0f} to {100 * high:.0f} % at single moments"
-        shown = ", ".join(f"{name} {100 * value:.0f} %" for name, value in held.items())
+        shown = ", ".join(f"{name} {percent(value)}" for name, value in held.items())
         yield Goal(text, shown, all(low <= value <= high for value in held.values()))
     for name, most in {"digits": DIGITS_ECE, "under-confident digits": DOUBTFUL_ECE}.items():
         own = streams.loc[(streams["kind"] == name) & (streams["stream"] == "random order"), "ece_poise"]
@@ -181,41 +169,18 @@ def goals(estimates: pd.DataFrame, streams: pd.DataFrame) -> Iterator[Goal]:
             yield Goal(text, signed(float(own.mean())), bool(own.mean() >= aim))
 
 
-def runs(streams: pd.DataFrame) -> str:
-    """How many runs the means are over: "Elec 8 (4 by the first rehearsal) …"."""
-    found = []
-    for name in places(streams):
-        own = streams[streams["place"] == name]
-        of = f"{(own['rehearsal'] == 0).sum()} by the first rehearsal"
-        if name in of_pictures():
-            of = f"without {', '.join(own['data'].unique())}"
-        found.append(f"{name} {len(own)} ({of})")
-    return ", ".join(found)
-
-
-def page(folder: Path) -> str:
-    """The page from the files of a folder."""
+def parts(folder: Path = HERE) -> dict[str, str]:
+    """The regions of the page, from the files of a folder."""
     estimates, streams = (named(read(folder / f"{name}.csv")) for name in ("estimates", "streams"))
-    content = {
+    found = [[goal.text, goal.measured, mark(goal.reached)] for goal in goals(estimates, streams)]
+    return {
         "source_estimates": estimators(estimates, "source"),
         "poise_estimates": estimators(estimates, "poise"),
-        "best_source": best(estimates, "source"),
-        "best_poise": best(estimates, "poise"),
         "intervals": intervals(estimates),
         "methods": methods(streams),
-        "goals": table(
-            ["goal", "measured", ""],
-            [[goal.text, goal.measured, mark(goal.reached)] for goal in goals(estimates, streams)],
-        ),
-        "runs": runs(streams),
+        "goals": table(["goal", "measured", ""], found),
     }
-    return filled((HERE / "estimates.template.md").read_text(encoding="utf-8"), content)
-
-
-def main() -> None:
-    """Print the page."""
-    print(page(HERE), end="")
 
 
 if __name__ == "__main__":
-    main()
+    fill("estimates.md", parts())

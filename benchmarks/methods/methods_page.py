@@ -4,27 +4,22 @@ python -m benchmarks.methods.methods_page
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 import equipoise as eq
+from benchmarks.pages import fill, table
 from equipoise.core.gradient import GradientMethod
 from equipoise.factory import options_of
 from equipoise.registry import method_class
 
-PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 CSV = Path(__file__).with_name("cost.csv")
 SMALL, MIDDLE = "SmallCNN", "MobileNet v1"
 _UNMEASURED = "not measured"
 Row = dict[Any, Any]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def costs(measured: pd.DataFrame) -> str:
@@ -86,7 +81,7 @@ def _conditions(measured: pd.DataFrame) -> str:
     return f"Measured on {machines}. {plain}"
 
 
-def options(_: pd.DataFrame) -> str:
+def options() -> str:
     """Every method with its options and their defaults, but for those that rows above it have."""
     known = {name: {n: str(v) for n, v in options_of(name).items()} for name in eq.list_methods()}
     descending = {name for name in known if issubclass(method_class(name), GradientMethod)}
@@ -110,24 +105,12 @@ def _listed(options: dict[str, str]) -> str:
     return ", ".join(f"`{name}` {value}" for name, value in options.items()) or "no others"
 
 
-TABLES: dict[str, Callable[[pd.DataFrame], str]] = {"costs": costs, "options": options}
-"""The tables by the names that the page has them under."""
-
-
-def written(text: str) -> str:
-    """The page with its tables made anew."""
+def parts() -> dict[str, str]:
+    """The regions of the page."""
     measured = pd.read_csv(CSV)
-    if "failed" in measured:
-        measured = measured[measured["failed"].isna()]
-    for name, make in TABLES.items():
-        begin, end = f"<!-- {name}, by benchmarks/methods/methods_page.py -->\n", f"\n<!-- end of {name} -->"
-        before, found, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not (found and closed):
-            raise ValueError(f"{PAGE.name} lacks the lines {begin.strip()} and {end.strip()}")
-        text = f"{before}{begin}\n{make(measured)}\n{end}{after}"
-    return text
+    done = measured[measured["failed"].isna()] if "failed" in measured else measured
+    return {"costs": costs(done), "options": options()}
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    fill("methods.md", parts())

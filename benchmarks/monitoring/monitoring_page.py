@@ -1,38 +1,30 @@
-"""Writes docs/monitoring.md and docs/monitoring.svg from the files beside this one and the committed results.
+"""Writes the tables and the picture of docs/monitoring.md from the files beside this one and the results.
 
-python -m benchmarks.monitoring.monitoring_page docs
+python -m benchmarks.monitoring.monitoring_page
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy.stats import chi2
 
 from benchmarks.monitoring.alarms import RULES, WORDS, alarms
-from benchmarks.monitoring.monitoring_figure import monitoring_figure
-from benchmarks.results.estimates import estimated
-from benchmarks.results.figures import standalone
-from benchmarks.results.measured import NAMES, NETWORKS, read
-from benchmarks.results.wording import plain, signed, table, told
-from equipoise.files import whole_file
+from benchmarks.pages import DOCS, fill, percent, plain, signed, table, told, write
+from benchmarks.results.figures import MARKS, WIDTH, standalone
+from benchmarks.results.measured import NAMES, NETWORKS, estimated, read
+from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results"
 MILLION = 1_000_000
-PROMISED = 0.9
-"""The level of the intervals."""
+COLOURS = {"mnist": SERIES[1], "usps": SERIES[3], "svhn": SERIES[0]}
 
 
 def records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as dicts by column."""
     return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
-
-
-def percent(share: float) -> str:
-    """A share as a whole percentage."""
-    return f"{100 * share:.0f} %"
 
 
 def stream_table(streams: pd.DataFrame) -> str:
@@ -56,7 +48,7 @@ def stream_table(streams: pd.DataFrame) -> str:
 
 
 def every_stream(streams: pd.DataFrame) -> str:
-    """A row for each stream, indented as the content of a folded note."""
+    """A row for each stream."""
     body = [
         [
             f"{NAMES[row['data']]}, {NETWORKS[row['backbone']]}",
@@ -70,7 +62,7 @@ def every_stream(streams: pd.DataFrame) -> str:
         for row in records(streams)
     ]
     head = ["", "stream", "seed", "estimate", "interval", "accuracy", "in the interval"]
-    return "\n".join(f"    {line}" for line in table(head, body).splitlines())
+    return table(head, body)
 
 
 def covered(rows: pd.DataFrame) -> pd.Series:
@@ -121,20 +113,6 @@ def delay_table(jumps: pd.DataFrame) -> str:
     return table(["model", "jump to", "streams", "accuracy", *(f"`{rule}`" for rule in RULES)], body)
 
 
-def after_jumps(jumps: pd.DataFrame) -> str:
-    """How often the alarms came, in a line of the summary."""
-    rows = with_alarms(jumps)
-    streams = len(rows[["target", "to", "repeat"]].drop_duplicates())
-    told_rules = []
-    for rule in ("accuracy", "estimate", "statistics"):
-        delays = (
-            rows[rows[f"on {rule}"] & (rows["after"] > 0)].groupby(["target", "to", "repeat"])["after"].min()
-        )
-        when = f" (median {delays.median():.0f} images)" if len(delays) else ""
-        told_rules.append(f"`{rule}` in {len(delays)}{when}")
-    return f"After a jump, in {streams} streams, the alarms came: {', '.join(told_rules)}."
-
-
 def _delays(rows: pd.DataFrame) -> str:
     """The median delay, the longest, and the streams without an alarm and with an early one."""
     streams = rows["repeat"].nunique()
@@ -160,15 +138,6 @@ def false_alarm_table(false_alarms: pd.DataFrame) -> str:
     return table(head, body)
 
 
-def windows_in_alarm(windows: pd.DataFrame) -> str:
-    """The alarms in the source streams of the windows, in a sentence: there is no jump in these either."""
-    source = windows[windows["stream"] == "source"]
-    batches = len(source) * 10
-    seen = {rule: int(source[f"{rule} batches"].sum()) for rule in RULES}
-    found = [f"`{rule}` was on in {count}" for rule, count in seen.items() if count]
-    return f"In the {batches} batches of the source windows above, {', '.join(found) or 'no alarm was on'}."
-
-
 def _begun(rows: pd.DataFrame, rule: str) -> list[str]:
     """The alarms, their rate with the upper end of a one-sided 95 % interval, and the share of batches."""
     if rows[f"{rule} alarms"].isna().any():
@@ -179,97 +148,103 @@ def _begun(rows: pd.DataFrame, rule: str) -> list[str]:
     return [str(begun), f"{rate:.0f} (at most {most:.0f})", f"{100 * share:.2f} %"]
 
 
-def summary(
-    streams: pd.DataFrame, windows: pd.DataFrame, jumps: pd.DataFrame, false_alarms: pd.DataFrame
-) -> str:
-    """The page in a few sentences."""
-    means = streams.groupby(["data", "backbone"])["covered"].mean()
-    begun, images = (int(false_alarms[name].sum()) for name in ("accuracy alarms", "images"))
-    return (
-        f"Over {len(streams)} streams of Digits, PACS and TinyImageNet-C the estimate is off by "
-        f"{told(streams['error'].abs().mean())} on average. By data set and network its interval held the "
-        f"accuracy of the last 500 images at {percent(means.min())} to {percent(means.max())} of the "
-        "batches, where 90 % were promised. Measured live on Digits, it held it in "
-        f"{percent(covered(windows).mean())} of {len(windows)} windows. Without a jump, {images:,} images, "
-        f"most of them replayed, raised {begun} alarms of an accuracy that is surely too low (`accuracy` "
-        f"below). {after_jumps(jumps)}"
+@themed
+def monitoring_figure(streams: pd.DataFrame, windows: pd.DataFrame, jumps: pd.DataFrame) -> Figure:
+    """Three panels: streams of the paper's data, windows of Digits, and streams that jump."""
+    figure, axes = panels(WIDTH, 3.1, columns=3)
+    for backbone, rows in streams.groupby("backbone"):
+        marker, colour = MARKS[str(backbone)]
+        _points(
+            axes[0],
+            rows["accuracy"],
+            rows,
+            ("value", "low", "high"),
+            marker,
+            colour.light,
+            NETWORKS[str(backbone)],
+        )
+    names = ("accuracy", "accuracy_low", "accuracy_high")
+    for (target, stream), rows in windows.groupby(["target", "stream"], sort=False):
+        marker = "o" if stream == "target" else "x"
+        label = f"{target}" if stream == "target" else f"sources of {target}"
+        _points(axes[1], rows["true_accuracy"], rows, names, marker, COLOURS[str(target)].light, label)
+    for axis, title in zip(axes, ("All streams", "Windows of 500, Digits"), strict=False):
+        axis.plot([0, 1], [0, 1], "--", color=INK.light, linewidth=0.9)
+        axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="true accuracy", title=title)
+        axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+        axis.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
+        axis.legend(loc="lower right", fontsize=7, handletextpad=0.2)
+    axes[0].set_ylabel("estimated, without labels")
+    _jump(axes[2], jumps)
+    return figure
+
+
+def _points(
+    axis: Axes,
+    truth: pd.Series,
+    rows: pd.DataFrame,
+    names: tuple[str, str, str],
+    marker: str,
+    colour: str,
+    label: str,
+) -> None:
+    value, low, high = (rows[name] for name in names)
+    axis.errorbar(
+        truth,
+        value,
+        yerr=[value - low, high - value],
+        fmt=marker,
+        color=colour,
+        markersize=3,
+        elinewidth=0.6,
+        alpha=0.6,
+        label=label,
     )
 
 
-def meaning(streams: pd.DataFrame, windows: pd.DataFrame) -> str:
-    """What a reader should do with the numbers."""
-    means = streams.groupby(["data", "backbone"])["covered"].mean()
-    low = [
-        f"{NAMES[data]} with {NETWORKS[network]} ({percent(means[data, network])})"
-        for data, network in means.index
-        if means[data, network] < PROMISED - 0.02
-    ]
-    source = windows[windows["stream"] == "source"]
-    off = (source["accuracy"] - source["true_accuracy"]).abs().mean()
-    width = (source["accuracy_high"] - source["accuracy_low"]).mean()
-    missed = (
-        f"- **A goal missed**: the intervals promise 90 % and held less on {', '.join(low)}. Where it "
-        "matters, label a few hundred samples and watch `estimate_error`."
+def _jump(axis: Axes, jumps: pd.DataFrame) -> None:
+    """The mean over the streams of the first model that jump to noise, where accuracy falls most."""
+    target = jumps["target"].iloc[0]
+    means = (
+        jumps[(jumps["target"] == target) & (jumps["to"] == "noise")].groupby("after").mean(numeric_only=True)
     )
-    return "\n".join(
-        [
-            *([missed] if low else []),
-            f"- Without drift the estimate was off by {told(off)} on average, in intervals {told(width)} "
-            "wide. Their width is that of the errors on rehearsed shifts that were left out, and of few "
-            "samples; more samples make only the second part smaller.",
-        ]
+    axis.fill_between(
+        means.index, means["accuracy_low"], means["accuracy_high"], color=ACCENT.light, alpha=0.2
     )
+    axis.plot(means.index, means["accuracy"], color=ACCENT.light, label="estimate, interval")
+    axis.plot(means.index, means["true_accuracy"], color=INK.light, linewidth=1, label="truth, last 500")
+    axis.axvline(0, color=MUTED.light, linewidth=0.8, linestyle=":")
+    axis.set(ylim=(0, 1), xlabel="images after the jump", title="Jump to noise")
+    axis.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
+    axis.legend(loc="lower left", fontsize=7)
 
 
-def page(folder: Path = HERE) -> str:
-    """The page, from its template."""
-    windows, jumps, false_alarms = (
-        pd.read_csv(folder / f"{name}.csv") for name in ("windows", "jumps", "false_alarms")
-    )
-    streams = estimated(read(RESULTS).cells)
-    targets = list(dict.fromkeys(windows["target"]))
-    missing = [name for name in ("mnist", "usps", "svhn") if name not in targets]
-    models = f"Models: SmallCNN trained without {', without '.join(targets)}; seed 0."
-    if missing:
-        models += f" **Not measured here: without {', without '.join(missing)}**; the table above has them."
-    drawn = false_alarms[false_alarms["kind"] == "replayed"]
-    parts = {
-        "summary": summary(streams, windows, jumps, false_alarms),
+def parts() -> dict[str, str]:
+    """The regions of the page."""
+    streams, windows, jumps, false_alarms = read_all()
+    return {
         "streams": stream_table(streams),
-        "count": str(len(streams)),
         "every_stream": every_stream(streams),
-        "models": models,
         "windows": window_table(windows),
-        "before": str(-jumps["after"].min() + 50),
-        "after": str(jumps["after"].max()),
         "rules": "\n".join(f"- `{rule}`: {words}." for rule, words in WORDS.items()),
         "delays": delay_table(jumps),
-        "replayed": f"{int(drawn['answers'].sum()):,} answers were recorded.",
         "false_alarms": false_alarm_table(false_alarms),
-        "windows_in_alarm": windows_in_alarm(windows),
-        "meaning": meaning(streams, windows),
     }
-    text = (HERE / "monitoring.template.md").read_text(encoding="utf-8")
-    for name, part in parts.items():
-        text = text.replace(f"{{{{{name}}}}}", part)
-    return text
+
+
+def read_all() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The estimates of the committed results, and the windows, jumps and false alarms of the validation."""
+    windows, jumps, false_alarms = (
+        pd.read_csv(HERE / f"{name}.csv") for name in ("windows", "jumps", "false_alarms")
+    )
+    return estimated(read().cells), windows, jumps, false_alarms
 
 
 def main() -> None:
     """Write the page and its picture."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("out", type=Path, help="the folder of the page")
-    out = parser.parse_args().out
-    streams, windows, jumps = (
-        estimated(read(RESULTS).cells),
-        *(pd.read_csv(HERE / f"{name}.csv") for name in ("windows", "jumps")),
-    )
-    drawing = standalone(monitoring_figure(streams, windows, jumps), "Estimated and true accuracy")
-    for name, text in (("monitoring.md", page()), ("monitoring.svg", drawing)):
-        with whole_file(out / name) as partial:
-            partial.write_text(text, encoding="utf-8")
+    fill("monitoring.md", parts())
+    drawing = standalone(monitoring_figure(*read_all()[:3]), "Estimated and true accuracy")
+    write(DOCS / "monitoring.svg", drawing)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from benchmarks import pages
 from benchmarks.recommendation.rules import RULES
 from equipoise.recommendation.candidates import Candidate, candidates
 from equipoise.recommendation.choice import Form, ShiftSums, most_honest
@@ -137,15 +138,13 @@ def table(accuracies: pd.DataFrame, results: pd.DataFrame, tried: Sequence[str])
     """For each rule: runs within .01 of the best of these methods, mean and worst regret, harmed runs."""
     here = results.loc[accuracies.index]
     best, source = here[list(tried)].max(axis=1), here["source"]
-    lines = [
-        f"| rule | within {NEAR:g} of the best | mean regret | worst regret | {NEAR:g} below `source` |",
-        "|---|---|---|---|---|",
-    ]
+    body = []
     for rule, accuracy in accuracies.items():
         regret, harm = best - accuracy, (accuracy < source - NEAR).mean()
         near = (regret <= NEAR).mean()
-        lines.append(f"| {rule} | {near:.0%} | {regret.mean():.3f} | {regret.max():.3f} | {harm:.0%} |")
-    return "\n".join(lines)
+        body.append([str(rule), f"{near:.0%}", f"{regret.mean():.3f}", f"{regret.max():.3f}", f"{harm:.0%}"])
+    head = ["rule", f"within {NEAR:g} of the best", "mean regret", "worst regret", f"{NEAR:g} below `source`"]
+    return pages.table(head, body, narrow=True)
 
 
 def report(rows: pd.DataFrame, results: pd.DataFrame, by: Sequence[str]) -> str:

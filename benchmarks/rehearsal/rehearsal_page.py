@@ -1,6 +1,6 @@
-"""Write docs/rehearsal.md from its template and the rows that poise_streams.py wrote.
+"""Writes the tables of docs/rehearsal.md from the rows that poise_streams.py wrote.
 
-python -m benchmarks.rehearsal.rehearsal_page > docs/rehearsal.md
+python -m benchmarks.rehearsal.rehearsal_page
 """
 
 from collections.abc import Callable, Iterable
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from benchmarks.pages import fill, percent, plain, table, told
 
 HERE = Path(__file__).parent
 Line = dict[str, Any]
@@ -35,17 +37,6 @@ def mean(lines: Iterable[Line], of: Callable[[Line], float]) -> float:
     """The mean of a number over lines."""
     values = [of(line) for line in lines]
     return sum(values) / len(values)
-
-
-def told(value: float) -> str:
-    """Three digits without the leading zero of a share."""
-    return f"{value:.3f}".removeprefix("0") if 0 <= value < 1 else f"{value:.3f}"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
-    ruled = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
 
 
 def score_of(who: str, score: str, line: Line) -> float:
@@ -85,7 +76,7 @@ def bar(lines: list[Line]) -> str:
         scores += [(who, "nll") for who in ("untempered", "poise", "oracle")]
         cells = [told(mean(found, partial(score_of, *at))) for at in scores]
         error = mean(found, lambda line: abs(line["estimate"] - line["poise.accuracy"]))
-        rows.append([name, str(len(found)), *cells, told(error), f"{100 * mean(found, covered):.0f} %"])
+        rows.append([name, str(len(found)), *cells, told(error), percent(mean(found, covered))])
     return table(head, rows)
 
 
@@ -110,7 +101,7 @@ def tiers(lines: list[Line]) -> str:
                 sides = [told(mean(found, partial(score_of, who, score))) for who in ("source", "poise")]
                 row.append(" → ".join(sides))
             error = mean(found, lambda line: abs(line["estimate"] - line["poise.accuracy"]))
-            row += [told(error), f"{100 * mean(found, covered):.0f} %"]
+            row += [told(error), percent(mean(found, covered))]
             above = [line["poise.ece"] - line["source.ece"] for line in found]
             lost = [line["source.accuracy"] - line["poise.accuracy"] for line in found]
             for values, limit in ((above, ECE_ABOVE), (lost, LOSS)):
@@ -155,7 +146,7 @@ def ordered(lines: list[Line]) -> str:
             names = ("source", "untempered", "poise")
             right = [told(mean(found, partial(score_of, who, "accuracy"))) for who in names]
             errors = [told(mean(found, partial(score_of, who, "ece"))) for who in names[1:]]
-            share = f"{100 * mean(found, lambda line: line['by_source']):.0f} %"
+            share = percent(mean(found, lambda line: line["by_source"]))
             rows.append([name, order, *right, *errors, share])
     return table(head, rows)
 
@@ -174,7 +165,7 @@ def jumps(lines: list[Line]) -> str:
     for stream in ("contrast/5", "gaussian_noise/5", "invert"):
         found = [line for line in lines if line["kind"] == "jump" and line["stream"] == stream]
         found = [line for line in found if not pd.isna(line["norm at the start.accuracy"])]
-        row = [stream.replace("_", " ").replace("/", ", tier "), str(len(found))]
+        row = [plain(stream), str(len(found))]
         for when in ("at the start", "in mid-stream"):
             ahead = [line[f"poise {when}.accuracy"] - line[f"norm {when}.accuracy"] for line in found]
             row += [f"{sum(ahead) / len(ahead):+.3f}", f"{min(ahead):+.3f}"]
@@ -214,7 +205,7 @@ def long_streams() -> str:
             went = part["guard_actions"].iloc[-1]
             ends = f"{int(part['images'].iloc[0]) - 999:,} to {int(part['images'].iloc[-1]):,}"
             scores = [told(float(part[name].mean())) for name in ("accuracy", "estimate", "ece")]
-            inside = f"{100 * part['inside'].mean():.0f} %"
+            inside = percent(part["inside"].mean())
             back = "" if pd.isna(went) else str(int(went))
             name = GROUPS[str(model)].removeprefix("SVHN-C, ")
             body.append([name, f"`{method}`", ends, *scores, f"{held} of {len(part)}", inside, back])
@@ -234,19 +225,14 @@ def novelty() -> str:
     return table(["", *orders], body)
 
 
-def page() -> str:
-    """The page from the files beside this program."""
+def parts() -> dict[str, str]:
+    """The regions of the page."""
     rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
     lines = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
-    made = {name: table_of(lines) for name, table_of in OF_STREAMS.items()}
-    made |= {"batches": batches(), "novelty": novelty(), "long": long_streams()}
-    text = (HERE / "rehearsal.template.md").read_text(encoding="utf-8")
-    for name, each in made.items():
-        text = text.replace(f"{{{{{name}}}}}", each)
-    return text
+    of_streams = {"bar": bar, "tiers": tiers, "harm": harm, "ordered": ordered, "jumps": jumps}
+    made = {name: table_of(lines) for name, table_of in of_streams.items()}
+    return made | {"batches": batches(), "novelty": novelty(), "long": long_streams()}
 
-
-OF_STREAMS = {"bar": bar, "tiers": tiers, "harm": harm, "ordered": ordered, "jumps": jumps}
 
 if __name__ == "__main__":
-    print(page(), end="")
+    fill("rehearsal.md", parts())

@@ -1,16 +1,14 @@
-"""Writes docs/choosing-poise.md from its template, search.csv and halves.csv beside this file.
+"""Writes the tables of docs/choosing-poise.md from search.csv and halves.csv beside this file.
 
-python -m benchmarks.results.choosing docs/choosing-poise.md
+python -m benchmarks.results.choosing
 """
 
-import argparse
 from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.pages import fill, table, told
 from benchmarks.results.measured import Place
-from benchmarks.results.wording import filled, table, told
-from equipoise.files import whole_file
 
 HERE = Path(__file__).parent
 HALVES = ("chosen on", "the other half")
@@ -48,17 +46,10 @@ def halves_table(rows: pd.DataFrame) -> str:
     return table(["", *heads], body)
 
 
-def main() -> None:
-    """Write the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("out", type=Path, help="the file of the page")
-    given = parser.parse_args()
-    search, halves = (
-        pd.read_csv(HERE / "search.csv"),
-        pd.read_csv(HERE / "halves.csv").fillna({"tier": 0}).astype({"tier": int}),
-    )
+def parts() -> dict[str, str]:
+    """The regions of the page."""
+    search = pd.read_csv(HERE / "search.csv")
+    halves = pd.read_csv(HERE / "halves.csv").fillna({"tier": 0}).astype({"tier": int})
     variant, rule = search["variant"], search["rule"]
     ways = variant.str.contains("following") | variant.str.startswith(("none", "stat", "batch", "the same"))
     tables = {
@@ -67,12 +58,9 @@ def main() -> None:
         "together": variant.str.startswith("head") | (variant == "poise"),
         "ranges": variant == "poise, range of t",
     }
-    content = {name: search_table(search[rows]) for name, rows in tables.items()}
-    template = (HERE / "choosing.template.md").read_text(encoding="utf-8")
-    text = filled(template, {**content, "halves": halves_table(halves)})
-    with whole_file(given.out) as partial:
-        partial.write_text(text, encoding="utf-8", newline="\n")
+    found = {name: search_table(search[rows]) for name, rows in tables.items()}
+    return found | {"halves": halves_table(halves)}
 
 
 if __name__ == "__main__":
-    main()
+    fill("choosing-poise.md", parts())

@@ -1,27 +1,28 @@
-"""Draws the two pictures of docs/results.md from the results beside this file.
+"""The two pictures of docs/results.md: the ECE of every method, and estimated against true accuracy.
 
-    python -m benchmarks.results.figures docs
-
-writes docs/results.svg (the ECE of every method) and docs/results-estimates.svg (estimated against true
-accuracy). A drawing has its own background and follows the reader's light or dark setting.
+A drawing has its own background and follows the reader's light or dark setting.
 """
-
-import argparse
-from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.results.estimates import estimated
-from benchmarks.results.measured import LABELS, NAMES, NETWORKS, POISE, Place, at, mean, networks, read
-from benchmarks.results.summary import DEC
-from benchmarks.results.wording import told
-from equipoise.files import whole_file
+from benchmarks.pages import told
+from benchmarks.results.measured import (
+    DEC,
+    LABELS,
+    NAMES,
+    NETWORKS,
+    POISE,
+    Place,
+    at,
+    estimated,
+    mean,
+    networks,
+)
 from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, palette_css, panels, svg, themed
 from equipoise.research.report.results import Variant
 
-HERE = Path(__file__).parent
 WIDTH = 7.3
 """Inches; 700 pixels on a page."""
 TICKS = {0.0: "0", 0.2: ".2", 0.4: ".4", 0.6: ".6", 0.8: ".8"}
@@ -125,29 +126,3 @@ def standalone(figure: Figure, description: str) -> str:
     head, _, body = drawn.partition(">")
     size = f'xmlns="http://www.w3.org/2000/svg" width="{figure.get_figwidth() * 96:.0f}"'
     return f"{head.replace('<svg', f'<svg {size}', 1)}>{style}{body}"
-
-
-def main() -> None:
-    """Write both pictures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--folder", type=Path, default=HERE)
-    given = parser.parse_args()
-    cells = read(given.folder).cells
-    drawings = {
-        "results": standalone(
-            calibration_figure(cells), "ECE of every method, for each data set and network"
-        ),
-        "results-estimates": standalone(
-            estimate_figure(cells), "Estimated against true accuracy, for each stream"
-        ),
-    }
-    for name, drawing in drawings.items():
-        with whole_file(given.out / f"{name}.svg") as partial:
-            partial.write_text(drawing, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -12,8 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from benchmarks.pages import told
 from equipoise.research.report.paper import ROWS, printed_tables
-from equipoise.research.report.results import Variant
+from equipoise.research.report.results import BETTER, Variant
+from equipoise.research.report.significance import Comparison, against_best_other
+from equipoise.research.report.table import DOUBTFUL
+
+FOLDER = Path(__file__).parent
 
 NAMES = {"digits": "Digits", "pacs": "PACS", "tiny-imagenet-c": "TinyImageNet-C"}
 NETWORKS = {"smallcnn": "SmallCNN", "efficientnet_b0": "EfficientNet-B0", "mobilenet_v1": "MobileNet"}
@@ -45,7 +50,12 @@ WAYS = {
     "rehearsed": "rehearsed",
 }
 """The temperings, in words."""
-SOURCE, POISE = Variant("source", "none"), Variant("poise", "rehearsed")
+MINIMISERS = ("tent", "eta", "sotta")
+"""The rivals that lower the entropy of their answers by gradient steps."""
+SOURCE, NORM, POISE = Variant("source", "none"), Variant("norm", "none"), Variant("poise", "rehearsed")
+DEC = Variant("dec", "mean")
+"""DEC as the paper has it."""
+STREAM = ["data", "backbone", "target", "tier", "seed"]
 
 
 class PaperNumber(NamedTuple):
@@ -54,6 +64,9 @@ class PaperNumber(NamedTuple):
     value: float
     decimals: int
     doubtful: bool
+
+    def __str__(self) -> str:
+        return told(self.value, self.decimals) + (DOUBTFUL if self.doubtful else "")
 
     def reached_by(self, ours: float) -> bool:
         """Whether a number of ours is at least as high, as far as the paper's is told."""
@@ -81,7 +94,7 @@ class Place(NamedTuple):
         return f"{NAMES[self.data]}, {NETWORKS[self.backbone]}{tier}"
 
 
-def read(folder: Path) -> Measured:
+def read(folder: Path = FOLDER) -> Measured:
     """The CSV files of a folder."""
     cells, streams, robust, training = (
         pd.read_csv(folder / f"{name}.csv") for name in ("cells", "streams", "robust", "training")
@@ -167,14 +180,27 @@ def spread(rows: pd.DataFrame, variant: Variant, metric: str) -> float | None:
     return float(whole.std()) if len(whole) > 1 else None
 
 
-def best_raw_rival(rows: pd.DataFrame) -> str | None:
-    """The label of the rival whose raw answers have the least ECE, of those with all runs that poise has."""
-    runs = len(of(rows, POISE))
-    raw = {label: Variant(label, "none") for label in RIVALS}
-    whole = {label: each for label, each in raw.items() if runs == len(of(common(rows, POISE, each), POISE))}
-    means = {label: mean(common(rows, POISE, each), each, "ece") for label, each in whole.items()}
-    known = {label: value for label, value in means.items() if value is not None}
-    return min(known, key=lambda label: known[label]) if known else None
+def raw(label: str) -> Variant:
+    """A method whose answers are not divided."""
+    return Variant(label, "none")
+
+
+def best_raw_rival(rows: pd.DataFrame) -> Variant | None:
+    """The rival whose raw answers have the least ECE, of those with all runs that poise has."""
+    runs, means = len(of(rows, POISE)), {}
+    for rival in map(raw, RIVALS):
+        both = common(rows, POISE, rival)
+        value = mean(both, rival, "ece")
+        if value is not None and len(of(both, POISE)) == runs:
+            means[rival] = value
+    return min(means, key=means.__getitem__, default=None)
+
+
+def change(rows: pd.DataFrame, variant: Variant, base: Variant, metric: str) -> float | None:
+    """The mean of a method less that of another, over the rows that both have."""
+    both = common(rows, variant, base)
+    ours, theirs = mean(both, variant, metric), mean(both, base, metric)
+    return None if ours is None or theirs is None else ours - theirs
 
 
 def printed(place: Place, label: str, metric: str, tiers: Sequence[int] = ()) -> PaperNumber | None:
@@ -190,3 +216,41 @@ def printed(place: Place, label: str, metric: str, tiers: Sequence[int] = ()) ->
                 decimals = table.decimals if len(known) == 1 else 3
                 return PaperNumber(value, decimals, any(each.doubt for each in known))
     return None
+
+
+def against_each(
+    rows: pd.DataFrame,
+    metric: str,
+    focal: Variant,
+    temperings: Sequence[str],
+    rivals: Sequence[str] = RIVALS,
+) -> list[Comparison]:
+    """A method against every rival with every tempering, over the shifts and seeds that both have.
+
+    Comparisons that lack a shift of these rows are left out.
+    """
+    made = [
+        against_best_other(rows.dropna(subset=[metric]), metric, focal, tempering, [rival])
+        for rival in rivals
+        for tempering in temperings
+    ]
+    return [each for each in made if each is not None and each.test.pairs == rows["shift"].nunique()]
+
+
+def hardest(comparisons: Sequence[Comparison]) -> Comparison | None:
+    """The comparison that is the worst for the method: by a ratio where lower is better, or a difference."""
+
+    def loss(comparison: Comparison) -> float:
+        if BETTER[comparison.metric] < 0:
+            return comparison.focal_mean / comparison.rival_mean
+        return comparison.rival_mean - comparison.focal_mean
+
+    return max(comparisons, key=loss, default=None)
+
+
+def estimated(cells: pd.DataFrame) -> pd.DataFrame:
+    """A row for each stream: estimate (`value`, `low`, `high`, `covered`), accuracy, and the `error`."""
+    online = cells[cells["protocol"] == "online"]
+    guesses = of(online, Variant(POISE.name, "estimate"))[[*STREAM, "value", "low", "high", "covered"]]
+    both = guesses.merge(of(online, POISE)[[*STREAM, "accuracy"]], on=STREAM)
+    return both.assign(error=both["value"] - both["accuracy"])

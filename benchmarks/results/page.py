@@ -1,136 +1,445 @@
-"""Writes docs/results.md from its template and the results beside this file.
+"""Writes the tables and pictures of docs/results.md from the results beside this file.
 
-python -m benchmarks.results.page docs/results.md
+python -m benchmarks.results.page
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.results import (
-    bar,
-    causes,
-    claims,
-    estimates,
-    extent,
-    robustness,
-    significant,
-    sources,
-    summary,
-    temperatures,
+import pandas as pd
+
+from benchmarks.pages import (
+    DOCS,
+    fill,
+    folded,
+    mark,
+    percent,
+    plain,
+    signed,
+    table,
+    told,
+    write,
 )
-from benchmarks.results.bar import Decision
-from benchmarks.results.domains import domain_tables
-from benchmarks.results.full_tables import doubts, full_tables
-from benchmarks.results.measured import POISE, SOURCE, Measured, read
-from benchmarks.results.wording import filled, folded
-from equipoise.files import whole_file
+from benchmarks.results.figures import calibration_figure, estimate_figure, standalone
+from benchmarks.results.goals import against_paper, decision_table, decisions, goal_table, rival_of
+from benchmarks.results.measured import (
+    DEC,
+    FOLDER,
+    LABELS,
+    NETWORKS,
+    POISE,
+    RIVALS,
+    SOURCE,
+    WAYS,
+    Place,
+    against_each,
+    at,
+    best_raw_rival,
+    change,
+    estimated,
+    hardest,
+    mean,
+    means,
+    networks,
+    places,
+    printed,
+    raw,
+    read,
+    spread,
+)
+from benchmarks.results.robustness import collapsed, paired
+from equipoise.research.report.paper import experiments, printed_tables
+from equipoise.research.report.results import Variant
+from equipoise.research.report.significance import Comparison, holm
+from equipoise.research.report.table import DOUBTFUL, INCOMPLETE
+from equipoise.research.report.tables import NAMES as METRIC_NAMES
 
-HERE = Path(__file__).parent
+MOST_UNFOLDED = 4
+"""The most targets of a table that is not folded."""
+CHOSEN = "recipe"
+"""The way to train that the runs of the page have."""
+LAST = 5
+"""The epochs before the end that a held-out accuracy is averaged over: single epochs differ by chance."""
+NEAR = 0.02
+"""A model within so much of the paper's accuracy is called as good."""
+FAMILIES: dict[str, tuple[str, Variant, Sequence[str]]] = {
+    "raw": ("poise against the best raw rival", POISE, ["none"]),
+    "tempered": ("poise against the best rival divided by tau", POISE, ["mean", "median"]),
+    "rehearsed": ("poise against the best rehearsed rival", POISE, ["rehearsed"]),
+    "dec": ("DEC against the best raw rival", DEC, ["none"]),
+}
+"""The families of tests: a title, the method, and the temperings of its rivals."""
+KINDS = {
+    "none": "raw",
+    "fixed": "fixed",
+    "mean": "mean",
+    "median": "median",
+    "rehearsed": "rehearsed",
+    "oracle": "floor",
+}
+PROTOCOLS = {"online": "Online: each batch is answered as it comes", "after-pass": "After one pass"}
+METRICS = ["accuracy", "ece", "nll", "entropy"]
+GOAL_TABLES = {
+    "bar_ece": {"ece": "ECE of `poise`", "third": "against the best raw rival"},
+    "bar_nll": {
+        "nll": "NLL of `poise` against the best rival, raw or by tau",
+        "nll-rehearsed": "against the best rehearsed rival",
+    },
+    "bar_accuracy": {
+        "accuracy": "accuracy of `poise` against the best rival",
+        "domain": "worst domain, against no adaptation",
+    },
+}
+PICTURES = {
+    "results": (calibration_figure, "ECE of every method, for each data set and network"),
+    "results-estimates": (estimate_figure, "Estimated against true accuracy, for each stream"),
+}
 
 
-def parts(measured: Measured) -> dict[str, Any]:
-    """Everything that the template names."""
-    cells, made = measured.cells, bar.decisions(measured)
+def parts(folder: Path = FOLDER) -> dict[str, str]:
+    """The regions of the page, from the files of a folder."""
+    measured = read(folder)
+    cells, made = measured.cells, decisions(measured)
     return {
-        "summary": summary.summary_table(cells),
-        "source_right_says": summary.right_and_says(cells, SOURCE),
-        "poise_right_says": summary.right_and_says(cells, POISE),
-        "ece_factors": summary.factors_of_ece(cells),
-        "lower": summary.lower(cells),
-        "apart": summary.apart(cells),
-        "models_that_lost": summary.models_that_lost(cells),
-        "hardly_learn": summary.hardly_learn(cells),
-        "beyond_rivals": bar.beyond_rivals(cells),
-        "against_dec": summary.against_dec(cells),
-        "goals_reached": bar.count(made),
-        "causes": causes.causes(measured, made),
-        "goals": bar.goal_table(made),
-        **_bar_tables(measured, made),
-        "runs": extent.run_table(cells),
-        "gaps": extent.gaps(measured),
-        "machines": extent.machines(cells),
-        "rehearsals": extent.rehearsals(cells),
+        "summary": summary_table(cells),
+        "runs": run_table(cells),
+        "goals": goal_table(made),
+        **{name: decision_table(made, heads) for name, heads in GOAL_TABLES.items()},
+        "bar_paper": against_paper(cells, made),
         "domains": domain_tables(cells),
-        "estimates": estimates.estimate_table(cells),
-        "estimate_verdict": estimates.estimate_verdict(cells),
-        "robustness": robustness.robustness_tables(measured.robust),
-        "robust_verdict": robustness.verdict(measured.robust),
-        "collapses": robustness.collapse_table(measured.robust),
-        "robust_estimates": robustness.estimate_verdict(measured.robust),
-        "tent_verdict": robustness.tent_verdict(measured.robust),
-        "robust_images": robustness.images(measured.robust),
-        "tests": _tests(measured),
-        "temperatures": temperatures.temperature_table(cells),
-        "mean_or_median": temperatures.mean_or_median(cells),
-        "median_or_rehearsed": temperatures.median_or_rehearsed(cells),
-        "claims": _claims(measured),
-        "source_accuracy": sources.accuracy_table(cells),
-        "near_paper": sources.near_paper(cells),
-        "trained": sources.training_count(measured.training),
-        "training_verdicts": sources.training_verdicts(measured.training),
-        "training": sources.training_tables(measured.training),
+        "estimates": estimate_table(cells),
+        "collapses": collapse_table(measured.robust),
+        "robustness": robustness_tables(measured.robust),
+        **{
+            f"tests_{name}": folded(title, test_table(tested(cells, focal, temperings)))
+            for name, (title, focal, temperings) in FAMILIES.items()
+        },
+        "temperatures": temperature_table(cells),
+        "certainty": certainty_table(cells),
+        "norms": norm_table(measured.streams),
+        "accuracy": dec_table(cells),
+        "source_accuracy": source_table(cells),
+        "training": training_tables(measured.training),
         "doubts": doubts(cells),
         "full_tables": full_tables(cells),
     }
 
 
-def _bar_tables(measured: Measured, made: Sequence[Decision]) -> dict[str, str]:
-    """The numbers behind the goals."""
-    heads = {
-        "bar_ece": {"ece": "ECE of `poise`", "third": "against the best raw rival"},
-        "bar_nll": {
-            "nll": "NLL of `poise` against the best rival, raw or by tau",
-            "nll-rehearsed": "against the best rehearsed rival",
-        },
-        "bar_accuracy": {
-            "accuracy": "accuracy of `poise` against the best rival",
-            "domain": "worst domain, against no adaptation",
-        },
+def summary_table(cells: pd.DataFrame) -> str:
+    """Accuracy and ECE of no adaptation, the raw rival with the least ECE and poise, with the ECE's floor."""
+    body = []
+    for place in networks(cells):
+        rows = at(cells, place)
+        rival = best_raw_rival(rows)
+        floor = told(mean(rows, Variant(POISE.name, "oracle"), "ece"))
+        theirs = [LABELS[rival.name], *_right_and_ece(rows, rival)] if rival else ["-"] * 3
+        ours, ece = _right_and_ece(rows, POISE)
+        body.append([str(place), *_right_and_ece(rows, SOURCE), *theirs, ours, f"**{ece}**", floor])
+    head = ["", "no adaptation: right", "ECE", "raw rival with the least ECE", "right", "ECE"]
+    return table([*head, "`poise`: right", "ECE", "floor"], body)
+
+
+def _right_and_ece(rows: pd.DataFrame, variant: Variant) -> tuple[str, str]:
+    accuracy = mean(rows, variant, "accuracy")
+    return "-" if accuracy is None else percent(accuracy), told(mean(rows, variant, "ece"))
+
+
+def run_table(cells: pd.DataFrame) -> str:
+    """Seeds, streams and images for each data set and network."""
+    body = []
+    for place in networks(cells):
+        rows, experiment = at(cells, place), experiments()[place.data]
+        tiers = [str(tier) for tier in sorted(rows["tier"].unique()) if tier]
+        streams = str(rows["target"].nunique()) + (f", each at tiers {', '.join(tiers)}" if tiers else "")
+        images = " to ".join(
+            dict.fromkeys(f"{end:,}" for end in (rows["images"].min(), rows["images"].max()))
+        )
+        seeds = ", ".join(str(seed) for seed in sorted(rows["seed"].unique()))
+        size = int(rows["input_size"].fillna(experiment.own_size).iloc[0])
+        theirs = "" if size == experiment.input_size else f" (the paper: {experiment.input_size})"
+        body.append([str(place), seeds, streams, images, f"{size}{theirs}"])
+    return table(["", "seeds", "streams", "images a stream", "pixels"], body)
+
+
+def domain_tables(cells: pd.DataFrame) -> str:
+    """Every target by no adaptation, the best raw rival and poise; long tables are folded."""
+    found = []
+    for place in networks(cells):
+        rows = at(cells, place)
+        shown = [each for each in (SOURCE, best_raw_rival(rows), POISE) if each]
+        body = []
+        for target in sorted(rows["target"].unique()):
+            there = rows[rows["target"] == target]
+            for variant in shown:
+                scores = [mean_and_spread(there, variant, metric) for metric in ("accuracy", "ece", "nll")]
+                floor = told(mean(there, Variant(variant.name, "oracle"), "ece"))
+                name = plain(target) if variant is SOURCE else ""
+                body.append([name, LABELS[variant.name], *scores, floor])
+        content = table(["target", "", "accuracy", "ECE", "NLL", "floor of ECE"], body)
+        few = rows["target"].nunique() <= MOST_UNFOLDED
+        found.append(f"**{place}**\n\n{content}" if few else folded(str(place), content))
+    return "\n\n".join(found)
+
+
+def mean_and_spread(rows: pd.DataFrame, variant: Variant, metric: str) -> str:
+    """The mean over shifts and seeds, ± the standard deviation over seeds where there are several."""
+    value, over_seeds = mean(rows, variant, metric), spread(rows, variant, metric)
+    return told(value) if value is None or over_seeds is None else f"{told(value)} ± {told(over_seeds)}"
+
+
+def estimate_table(cells: pd.DataFrame) -> str:
+    """The errors of the estimates, for each data set and network."""
+    streams, body = estimated(cells), []
+    for place in networks(cells):
+        rows = streams[(streams["data"] == place.data) & (streams["backbone"] == place.backbone)]
+        if len(rows):
+            off = rows["error"].abs()
+            numbers = [told(off.mean()), signed(rows["error"].mean()), told(off.max())]
+            body.append([str(place), str(len(rows)), *numbers, percent(rows["covered"].mean())])
+    head = ["", "streams", "off by, on average", "too high by, on average", "off by at most"]
+    return table([*head, "interval right"], body)
+
+
+def collapse_table(robust: pd.DataFrame) -> str:
+    """A row for each stream that collapsed."""
+    body = [
+        [
+            f"{Place(row['data'], row['backbone'])} → {plain(row['target'])}, {row['stream']}",
+            *(told(row[name]) for name in ("accuracy", "accuracy_source", "accuracy_base")),
+            *(told(row[name]) for name in ("after", "after_source", "after_base")),
+            percent(row["answered_by_source"]),
+        ]
+        for _, row in collapsed(robust).iterrows()
+    ]
+    head = ["collapsed", "`poise`", "no adaptation", "`poise`, shuffled", "afterwards"]
+    return table([*head, "no adaptation", "`poise`, shuffled", "the source model answered"], body)
+
+
+def robustness_tables(robust: pd.DataFrame) -> str:
+    """A table for each data set and network: the means over the targets, and the worst target."""
+    found = []
+    for (data, backbone), rows in paired(robust).groupby(["data", "backbone"], sort=False):
+        body = []
+        for stream, group in rows.groupby("stream", sort=False):
+            names = ("accuracy_source", "accuracy", "estimate", "ece_source", "ece", "after")
+            source, ours, estimate, *rest = (told(float(group[name].mean())) for name in names)
+            worst = group.sort_values("change").iloc[0]
+            least = f"{signed(worst['change'])} ({plain(worst['target'])})"
+            body.append([str(stream), source, f"{ours} ({estimate})", *rest, least])
+        head = ["stream", "no adaptation", "`poise` (estimate)", "its ECE", "ECE of `poise`", "afterwards"]
+        found.append(f"**{Place(str(data), str(backbone))}**\n\n{table([*head, 'worst target'], body)}")
+    return "\n\n".join(found)
+
+
+def tested(
+    cells: pd.DataFrame, focal: Variant, temperings: Sequence[str]
+) -> list[tuple[Place, Comparison, float | None]]:
+    """A method against the best rival by ECE and NLL at each place, with p after Holm's correction.
+
+    p is None for fewer than three pairs.
+    """
+    made = [
+        (place, best)
+        for place in networks(cells)
+        for metric in ("ece", "nll")
+        if (best := hardest(against_each(at(cells, place), metric, focal, temperings))) is not None
+    ]
+    corrected = iter(holm([best.test.t_p for _, best in made if best.test.t_p is not None]))
+    return [(place, best, None if best.test.t_p is None else next(corrected)) for place, best in made]
+
+
+def test_table(tests: Sequence[tuple[Place, Comparison, float | None]]) -> str:
+    """A row for each comparison."""
+    body = []
+    for place, best, p in tests:
+        shown = "too few pairs" if p is None else "< .001" if p < 0.001 else told(p)
+        ours = [best.metric.upper(), told(best.focal_mean), rival_of(best)]
+        body.append([str(place), *ours, str(best.test.pairs), shown])
+    return table(["", "by", "method", "best rival", "pairs", "p"], body)
+
+
+def cases(cells: pd.DataFrame) -> pd.DataFrame:
+    """A row for each network and case; columns are a metric and a tempering."""
+    found = {
+        (str(place), place.backbone): means(at(cells, place), ["ece", "nll"]).unstack("tempering")
+        for place in networks(cells)
     }
-    made_tables = {name: bar.decision_table(made, goals) for name, goals in heads.items()}
-    return made_tables | {"bar_paper": bar.against_paper(measured.cells, made)}
+    return pd.concat(found, names=["place", "backbone", "method"])
 
 
-def _tests(measured: Measured) -> dict[str, dict[str, str]]:
-    """A verdict and a folded table for each family of tests."""
-    return {
-        name: {
-            "verdict": significant.test_verdict(tests),
-            "table": folded(significant.FAMILIES[name], significant.test_table(tests)),
-        }
-        for name, tests in significant.families(measured.cells).items()
-    }
+def temperature_table(cells: pd.DataFrame) -> str:
+    """Each tempering against raw answers: ECE before and after, and counts of ECE and NLL that fall."""
+    frame, body = cases(cells), []
+    for kind in (kind for kind in WAYS if kind != "none" and ("ece", kind) in frame.columns):
+        both = frame.dropna(subset=[("ece", "none"), ("ece", kind)])
+        moved = f"{told(both['ece', 'none'].mean())} → {told(both['ece', kind].mean())}"
+        falls = [
+            f"{(both[metric, kind] < both[metric, 'none']).sum()} of {len(both)}" for metric in ("ece", "nll")
+        ]
+        body.append([WAYS[kind], moved, *falls])
+    return table(["divided by", "ECE: raw → divided", "ECE falls in", "NLL falls in"], body)
 
 
-def _claims(measured: Measured) -> dict[str, str]:
-    """The verdicts and tables of the paper's claims."""
-    cells, streams = measured.cells, measured.streams
-    return {
-        "certainty_verdict": claims.certainty_verdict(cells),
-        "certainty": claims.certainty_table(cells),
-        "source_ece": claims.over_certain_source(cells),
-        "norm_verdict": claims.norm_verdict(streams),
-        "norms": claims.norm_table(streams),
-        "accuracy_verdict": claims.accuracy_verdict(cells),
-        "accuracy": claims.accuracy_table(cells),
-        "fixed_verdict": claims.fixed_verdict(cells),
-    }
+def certainty_table(cells: pd.DataFrame) -> str:
+    """The changes of entropy and of ECE from no adaptation to each raw rival."""
+    body = []
+    for place in networks(cells):
+        row = [str(place)]
+        for rival in map(raw, RIVALS):
+            entropy, ece = (change(at(cells, place), rival, SOURCE, metric) for metric in ("entropy", "ece"))
+            row.append("-" if entropy is None or ece is None else f"{entropy:+.2f}, {signed(ece)}")
+        body.append(row)
+    return table(["", *(LABELS[label] for label in RIVALS)], body)
+
+
+def norms(streams: pd.DataFrame) -> pd.DataFrame:
+    """Means over the streams of each network and tier: quantiles of ‖z‖/κ, and median and variance of tau."""
+    tiered = streams[streams["tier"] > 0]
+    columns = {f"{level} %": tiered[f"norm_{level / 100:g}"] / tiered["kappa"] for level in (5, 50, 95)}
+    columns |= {"median": tiered["tau_0.5"], "variance": tiered["tau_std"] ** 2}
+    keys = [tiered["backbone"], tiered["tier"].astype(int)]
+    return pd.DataFrame(columns).groupby(keys).mean().sort_index()
+
+
+def norm_table(streams: pd.DataFrame) -> str:
+    """The rows of `norms`."""
+    found = norms(streams)
+    body = [
+        [NETWORKS[str(backbone)], str(tier), *(told(value, 2) for value in values)]
+        for (backbone, tier), values in zip(found.index.tolist(), found.to_numpy().tolist(), strict=True)
+    ]
+    return table(["network", "tier", "norm: 5 %", "50 %", "95 %", "tau: median", "variance"], body)
+
+
+def dec_table(cells: pd.DataFrame) -> str:
+    """The accuracy of both readings of DEC beside that of no adaptation, norm and the best rival."""
+    shown, body = ("source", "norm", "dec", "dec-released"), []
+    for place in networks(cells):
+        accuracy = {label: mean(at(cells, place), raw(label), "accuracy") for label in (*shown, *RIVALS)}
+        best = max((value for label in RIVALS if (value := accuracy[label]) is not None), default=None)
+        body.append([str(place), *(told(accuracy[label]) for label in shown), told(best)])
+    return table(["", *(LABELS[label] for label in shown), "best rival"], body)
+
+
+def source_table(cells: pd.DataFrame) -> str:
+    """Our models' accuracy on the targets, without adaptation, beside the paper's."""
+    body = []
+    for place in networks(cells):
+        rows = at(cells, place)
+        tiers = sorted(int(tier) for tier in rows["tier"].unique() if tier)
+        ours, theirs = mean(rows, SOURCE, "accuracy"), printed(place, "source", "accuracy", tiers)
+        if ours is not None and theirs is not None:
+            near = f"{signed(ours - theirs.value)} {mark(ours >= theirs.value - NEAR)}"
+            by_seed = mean_and_spread(rows, SOURCE, "accuracy")
+            body.append([str(place), str(rows["seed"].nunique()), by_seed, str(theirs), near])
+    return table(["", "seeds", "ours", "the paper's", "difference"], body)
+
+
+def training_tables(training: pd.DataFrame) -> str:
+    """The ways that were tried for each data set and network, the best on held-out source images first."""
+    found = []
+    for (data, backbone), rows in training.groupby(["data", "backbone"], sort=False):
+        tried = dict(iter(rows.groupby("way", sort=False)))
+        body = []
+        for way in sorted(tried, key=lambda way: -float(steady(tried[way]).mean())):
+            last = _last(tried[way], 1)
+            targets = ", ".join(plain(target) for target in sorted(last["target"].unique()))
+            seeds = last["seed"].nunique()
+            scores = (steady(tried[way]).mean(), last["held_out"].mean(), last["target_accuracy"].mean())
+            body.append(
+                [
+                    f"**{way}** (chosen)" if way == CHOSEN else str(way),
+                    f"{targets}; {seeds} seeds" if seeds > 1 else targets,
+                    *(told(float(score)) for score in scores),
+                ]
+            )
+        head = ["way", "models", f"held out, last {LAST} epochs", "held out, last epoch", "target"]
+        found.append(folded(str(Place(str(data), str(backbone))), table(head, body)))
+    return "\n\n".join(found)
+
+
+def _last(tried: pd.DataFrame, epochs: int) -> pd.DataFrame:
+    """The rows of the last epochs of each model."""
+    return tried.sort_values("epoch").groupby(["target", "seed"]).tail(epochs)
+
+
+def steady(tried: pd.DataFrame) -> pd.Series:
+    """The held-out accuracy of each model of a way, over the last epochs."""
+    return _last(tried, LAST).groupby(["target", "seed"])["held_out"].mean()
+
+
+def doubts(cells: pd.DataFrame) -> str:
+    """The reasons why some of the printed numbers are doubtful, as a folded list."""
+    met = {place[:2] for place in places(cells)}
+    reasons = dict.fromkeys(
+        (Place(each.data, each.backbone), metric, cell.doubt)
+        for each in printed_tables()
+        if (each.data, each.backbone) in met
+        for (metric, _, _), cell in each.cells.items()
+        if cell.doubt
+    )
+    lines = [f"- {place}, {METRIC_NAMES.get(metric, metric)}: {doubt}." for place, metric, doubt in reasons]
+    return folded(f"{DOUBTFUL} Why some printed numbers are doubtful", "\n".join(lines))
+
+
+def full_tables(cells: pd.DataFrame) -> str:
+    """Every method at every place by both protocols, raw and tempered, beside the paper's numbers; folded."""
+    found = []
+    for place in places(cells):
+        by_protocol = [
+            f"**{words}**\n\n{_tables(rows, place)}"
+            for protocol, words in PROTOCOLS.items()
+            if len(rows := at(cells, place, protocol))
+        ]
+        found.append(folded(str(place), "\n\n".join(by_protocol)))
+    return "\n\n".join(found)
+
+
+def _tables(rows: pd.DataFrame, place: Place) -> str:
+    """Accuracy and entropy, ECE, NLL: means as they are written, marked where they lack a run.
+
+    Rehearsed answers have an accuracy of their own: the source model may answer.
+    """
+    values, runs = means(rows, METRICS), rows.groupby(["name", "tempering"]).size()
+    whole = len(rows[["shift", "seed"]].drop_duplicates())
+    lacking = runs.reindex(values.index).lt(whole).map({True: INCOMPLETE, False: ""})
+    shown = values.map(told).where(values.isna(), values.map(told).add(lacking, axis="index"))
+    labels = [label for label in LABELS if (label, "none") in shown.index]
+    kinds = [kind for kind in KINDS if kind in shown.index.get_level_values("tempering")]
+
+    def cell(label: str, kind: str, metric: str) -> str:
+        return str(shown.loc[(label, kind), metric]) if (label, kind) in shown.index else "-"
+
+    def papers(label: str, metric: str) -> str:
+        return str(printed(place, label, metric) or "-")
+
+    body = [
+        [
+            LABELS[label],
+            *(cell(label, kind, "accuracy") for kind in ("none", "rehearsed")),
+            papers(label, "accuracy"),
+            cell(label, "mean" if label == DEC.name else "none", "entropy"),
+            papers(label, "entropy"),
+        ]
+        for label in labels
+    ]
+    head = ["accuracy and entropy", "raw", "rehearsed", "paper", "entropy, bits", "paper"]
+    found = [table(head, body)]
+    for metric in ("ece", "nll"):
+        body = [
+            [LABELS[label], *(cell(label, kind, metric) for kind in kinds), papers(label, metric)]
+            for label in labels
+        ]
+        found.append(table([metric.upper(), *(KINDS[kind] for kind in kinds), "paper"], body))
+    return "\n\n".join(found)
 
 
 def main() -> None:
-    """Write the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("out", type=Path, help="the file of the page")
-    parser.add_argument("--folder", type=Path, default=HERE)
-    given = parser.parse_args()
-    template = (HERE / "results.template.md").read_text(encoding="utf-8")
-    text = filled(template, parts(read(given.folder)))
-    with whole_file(given.out) as partial:
-        partial.write_text(text, encoding="utf-8", newline="\n")
+    """Write the page and its pictures."""
+    fill("results.md", parts())
+    cells = read().cells
+    for name, (figure, description) in PICTURES.items():
+        write(DOCS / f"{name}.svg", standalone(figure(cells), description))
 
 
 if __name__ == "__main__":

@@ -22,11 +22,13 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 import equipoise as eq
 from benchmarks.results.models import SEED, arguments, plans, some_images, trained_model
-from benchmarks.results.robust_streams import STREAMS, Stream, segments
+from benchmarks.results.robustness import STREAMS, Stream
 from equipoise.errors import EquipoiseError, RecipeError
+from equipoise.research.data.corruptions import corrupt
 from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source
@@ -45,6 +47,30 @@ COLUMNS = (
     *("data", "backbone", "target", "seed", "stream", "method", "images"),
     *("accuracy", "ece", "nll", "estimate", "answered_by_source", "after", "model", "code"),
 )
+
+
+CHANGES = ("clean", "gaussian_noise", "contrast", "inverted", "clean")
+"""The segments of "abrupt changes", each with its own fifth of the images; corruptions are of tier 5."""
+
+
+def changed(pixels: Tensor, change: str) -> Tensor:
+    """Images as they are, inverted, or corrupted; grey ones are shown three times, and the first is taken."""
+    if change == "clean":
+        return pixels
+    if change == "inverted":
+        return 255 - pixels
+    colour = pixels.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).contiguous().numpy()
+    made = torch.from_numpy(corrupt(colour, change, 5, range(len(pixels))))
+    return made.permute(0, 3, 1, 2)[:, : pixels.shape[1]]
+
+
+def segments(stream: Stream, images: Images) -> list[Images]:
+    """The images of a stream in its order, cut where they change."""
+    ordered = images.select(make_stream([images.labels], stream.order, SEED).rows)
+    if not stream.changes:
+        return [ordered]
+    parts = [ordered.select(rows) for rows in torch.arange(len(ordered)).tensor_split(len(CHANGES))]
+    return [Images(changed(part.pixels, how), part.labels) for part, how in zip(parts, CHANGES, strict=True)]
 
 
 class Rows:

@@ -1,17 +1,18 @@
-"""Writes docs/performance.md from the measured lines beside this file, or the tables of one file.
+"""Writes the tables of docs/performance.md from the lines beside this file, or prints those of one file.
 
-python -m benchmarks.speed.performance > docs/performance.md
+python -m benchmarks.speed.performance
 python -m benchmarks.speed.performance benchmarks/speed/local.csv
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.bars import bars, memory_rows
+from benchmarks.pages import fill, table
 from benchmarks.speed.cases import BACKBONES, METHODS
-from benchmarks.speed.lines import BASES, MIB, Lines, ordered, over, table, variant
+from benchmarks.speed.flat_csv import read_lines
 
 HERE = Path(__file__).parent
 GPU, CPU = "h200.csv", "cpu.csv"
@@ -25,6 +26,199 @@ LEGEND = """Milliseconds are medians of rounds in which all variants take turns.
   brackets. Below 1 this library is faster. In tables by batch size or classes the ratio follows the comma.
 - growth of the bytes held: the model of that table is small, so that 100,000 images take seconds; zero means
   that no state grows with the stream."""
+BASES = ("plain", "reference", "tent")
+MIB = 2**20
+Row = Sequence[str]
+PAPER = ("smallcnn", "mobilenet_v1", "efficientnet_b0")
+AGAINST_DEC = ("dec", "poise")  # measured against the paper's DEC
+
+
+class Lines:
+    """The measured cells of one machine."""
+
+    def __init__(self, path: Path) -> None:
+        found = read_lines(path)
+        self.machines = [line for line in found if line.get("kind") == "machine"]
+        # Of a cell that was measured again, the last.
+        self.cells = list({str(line["cell"]): line for line in found if "cell" in line}.values())
+
+    def of(self, kind: str, **where: Any) -> list[dict[str, Any]]:
+        """Cells of a kind that were measured, and match."""
+        return [line for line in self.asked(kind, **where) if not {"skipped", "failed"} & line.keys()]
+
+    def asked(self, kind: str, **where: Any) -> list[dict[str, Any]]:
+        """Cells of a kind that match, measured or not."""
+        return [
+            line
+            for line in self.cells
+            if line["cell"]["kind"] == kind and all(line["cell"][key] == each for key, each in where.items())
+        ]
+
+    def one(self, kind: str, **where: Any) -> dict[str, Any] | None:
+        """The cell that matches, if it was measured."""
+        return next(iter(self.of(kind, **where)), None)
+
+    @property
+    def device(self) -> str:
+        """What it ran on, in words."""
+        last = self.machines[-1]
+        where = f"{last['threads']} CPU cores ({last['name']})" if last["device"] == "cpu" else last["name"]
+        return f"{where}, torch {last['torch']}, Python {last['python']}"
+
+    @property
+    def engine(self) -> str:
+        """The engine that the goals are about: what a user gets on this device, in float32."""
+        return "graph" if self.machines[-1]["device"] == "cuda" else "auto"
+
+    @property
+    def commands(self) -> str:
+        """The commands that made the lines, each once."""
+        return "\n".join(f"    {each}" for each in dict.fromkeys(line["command"] for line in self.machines))
+
+
+def variant(line: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """What a cell has of a variant that ran."""
+    found: dict[str, Any] = line["variants"].get(name, {})
+    return found if "ms" in found else None
+
+
+def over(line: dict[str, Any] | None, name: str, base: str = "reference") -> float | None:
+    """How much longer a variant takes than another of the same rounds."""
+    found = None if line is None else variant(line, name)
+    return None if found is None or base not in found["over"] else float(found["over"][base][0])
+
+
+def label(cell: dict[str, Any]) -> str:
+    """A cell in words."""
+    return f"{cell['method']}, {cell['backbone']}, batch {cell['batch']}"
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Methods in the order of the tables."""
+    wanted = set(names)
+    return [name for name in METHODS if name in wanted]
+
+
+def tabled(head: Row, rows: Iterable[Row]) -> str:
+    """A table; empty where it has no rows."""
+    found = list(rows)
+    return table(head, found, narrow=True) if found else ""
+
+
+def bars(gpu: Lines, cpu: Lines) -> str:
+    """All goals, on both machines."""
+    rows = [*_gpu(gpu), *_cpu(cpu), *_outputs(gpu), *_shared("H200", gpu), *_shared("two CPU cores", cpu)]
+    return tabled(["where", "goal", "measured", ""], rows)
+
+
+def judged(
+    where: str, goal: str, value: float | None, text: str, *, least: float = -inf, most: float = inf
+) -> Row:
+    """A row: the goal, what was measured, and whether it is met."""
+    if value is None:
+        return [where, goal, "not measured", "-"]
+    return [where, goal, text.format(value), "met" if least <= value <= most else "**missed**"]
+
+
+def _gpu(lines: Lines) -> Iterator[Row]:
+    where = "H200"
+    for backbone, times in zip(PAPER, (3.0, 3.0, 2.5), strict=True):
+        for method in AGAINST_DEC:
+            line = lines.one("step", backbone=backbone, batch=50, method=method)
+            place = f"`{method}`, {BACKBONES[backbone].title}, batch 50"
+            ratio = over(line, lines.engine) if line else None
+            goal = f"{place}: at least {times:g} times as fast as eager DEC"
+            yield judged(where, goal, ratio and 1 / ratio, "{:.2f} times", least=times)
+            ratio = over(line, lines.engine, "tent") if line else None
+            goal = f"{place}: faster than eager TENT"
+            yield judged(where, goal, ratio and 1 / ratio, "{:.2f} times", least=1)
+    yield _worst(where, "every method no slower than its reference, anywhere", lines, 1.0)
+    for method in ("tent", "eta", "sotta"):
+        for backbone in ("smallcnn", "mobilenet_v1"):
+            line = lines.one("step", backbone=backbone, batch=50, method=method)
+            ratio = over(line, lines.engine) if line else None
+            goal = f"`{method}`, {BACKBONES[backbone].title}, batch 50: at least 2 times as fast as eager"
+            yield judged(where, goal, ratio and 1 / ratio, "{:.2f} times", least=2)
+
+
+def _cpu(lines: Lines) -> Iterator[Row]:
+    where = "two CPU cores"
+    yield _worst(where, "every method at most 1.05 of its reference's time, anywhere", lines, 1.05)
+    for backbone in PAPER:
+        for method in AGAINST_DEC:
+            line = lines.one("step", backbone=backbone, batch=50, method=method)
+            goal = f"`{method}`, {BACKBONES[backbone].title}, batch 50: at most .95 of eager DEC's time"
+            ratio = over(line, lines.engine) if line else None
+            yield judged(where, goal, ratio, "{:.2f}", most=0.95)
+
+
+def _worst(where: str, goal: str, lines: Lines, most: float) -> Row:
+    """The slowest of all cells against its reference, and how many keep the goal."""
+    found = [
+        (ratio, label(line["cell"]))
+        for line in lines.of("step")
+        if (ratio := over(line, lines.engine)) is not None
+    ]
+    if not found:
+        return judged(where, goal, None, "")
+    kept = sum(ratio <= most for ratio, _ in found)
+    ratio, place = max(found)
+    text = f"{{:.2f}} at worst ({place}); {kept} of {len(found)} cells keep it"
+    return judged(where, goal, ratio, text, most=most)
+
+
+def _outputs(lines: Lines) -> Iterator[Row]:
+    where = "H200"
+    graph, half = (_worst_of(lines, name) for name in ("graph", "graph-bf16"))
+    goal = "graph equals eager to 1e-4, float32"
+    yield judged(where, goal, graph.get("apart"), "{:.1e} at most", most=1e-4)
+    goal = "graph decides as eager does"
+    yield judged(where, goal, graph.get("undecided"), "{:.2%} differ at most", most=0)
+    goal = "bfloat16: ECE within .005 of eager's"
+    text = f"{{:.4f}} at most (logits {half.get('apart', inf):.2g} apart)"
+    yield judged(where, goal, half.get("ece_apart"), text, most=0.005)
+
+
+def _worst_of(lines: Lines, name: str) -> dict[str, float]:
+    """How far a variant's answers were from the eager ones at most."""
+    found = [each for line in lines.of("step") if (each := variant(line, name)) and "apart" in each]
+    if not found:
+        return {}
+    return {
+        "apart": max(each["apart"] for each in found),
+        "undecided": max(1 - each["decided_alike"] for each in found),
+        "ece_apart": max(each["ece_apart"] for each in found),
+    }
+
+
+def _shared(where: str, lines: Lines) -> Iterator[Row]:
+    peaks = (lines.one("memory") or {}).get("peaks")
+    for engine in ("eager", "auto"):
+        goal = f'`source_copy="swapped"` DEC peaks at most 15 % over TENT, EfficientNet-B0, {engine}'
+        value = peaks and peaks[f"dec swapped, {engine}"]["peak"] / peaks[f"tent, {engine}"]["peak"] - 1
+        yield judged(where, goal, value, "{:+.1%}", most=0.15)
+    grown = [line["held"][-1] - line["held"][0] for line in lines.of("stream")]
+    grown += [each[-1] - each[0] for line in lines.of("stream") if (each := line["allocated"])]
+    goal = "nothing grows with the stream, 1,000 to 100,000 images"
+    yield judged(where, goal, max(grown, default=None), "{:,} bytes at most", most=0)
+    shares: list[dict[str, Any]] = lines.of("metrics")
+    worst = max((line["share"][0] for line in shares), default=None)
+    goal = "five streaming metrics under 2 % of a SmallCNN step, batch 50"
+    yield judged(where, goal, worst, "{:.1%} at worst", most=0.02)
+
+
+def memory_rows(lines: Lines) -> Iterator[Row]:
+    """Peak memory of every variant, batch 50, in MiB."""
+    for line in lines.of("step", batch=50):
+        peaks = {name: each["peak"] for name, each in line["variants"].items() if "peak" in each}
+        mine = [f"{name} {peak / MIB:,.0f}" for name, peak in peaks.items() if name not in BASES]
+        cell, official = line["cell"], peaks.get("reference", 0)
+        yield [
+            BACKBONES[cell["backbone"]].title,
+            f"`{cell['method']}`",
+            f"{official / MIB:,.0f}",
+            ", ".join(mine),
+        ]
 
 
 def milliseconds(value: float) -> str:
@@ -65,7 +259,7 @@ def main_table(lines: Lines, backbone: str, batch: int) -> str:
                 f"{official['images_per_second']:,.0f} → {best:,.0f}",
             ]
         )
-    return table(["", "plain forward", "reference", *names, "images/s, reference → best"], rows)
+    return tabled(["", "plain forward", "reference", *names, "images/s, reference → best"], rows)
 
 
 def batches_table(lines: Lines, backbone: str) -> str:
@@ -76,7 +270,7 @@ def batches_table(lines: Lines, backbone: str) -> str:
         cells = [lines.one("step", backbone=backbone, batch=size, method=method) for size in sizes]
         if any(cells):
             rows.append([f"`{method}`", *(_short(cell, lines.engine) for cell in cells)])
-    return table([lines.engine, *(f"batch {size}" for size in sizes)], rows)
+    return tabled([lines.engine, *(f"batch {size}" for size in sizes)], rows)
 
 
 def _short(line: dict[str, Any] | None, name: str) -> str:
@@ -94,7 +288,7 @@ def classes_table(lines: Lines) -> str:
         ]
         for method in ordered(line["cell"]["method"] for line in lines.of("classes"))
     ]
-    return table([lines.engine, *(f"{count:,} classes" for count in counts)], rows)
+    return tabled([lines.engine, *(f"{count:,} classes" for count in counts)], rows)
 
 
 def stream_table(lines: Lines) -> str:
@@ -108,7 +302,7 @@ def stream_table(lines: Lines) -> str:
         for line in lines.of("stream")
     ]
     head = ["more bytes than after 1,000 images", "after 10,000", "after 100,000"]
-    return table([*head, "of the GPU, after 100,000"][: max((len(row) for row in rows), default=0)], rows)
+    return tabled([*head, "of the GPU, after 100,000"][: max((len(row) for row in rows), default=0)], rows)
 
 
 def passes_table(lines: Lines) -> str:
@@ -120,7 +314,7 @@ def passes_table(lines: Lines) -> str:
         numbers = [f"{number:,}" for number in line["numbers"].values()]
         rows.append([f"`{line['cell']['method']}`", *counts, *numbers])
     head = ["", "forwards", "backwards", "samples forwarded", "forwards if tempered", "parameters held"]
-    return table([*head, "learned", "buffers", "supports", "observations", "the paper's measure"], rows)
+    return tabled([*head, "learned", "buffers", "supports", "observations", "the paper's measure"], rows)
 
 
 def metrics_table(lines: Lines) -> str:
@@ -134,14 +328,14 @@ def metrics_table(lines: Lines) -> str:
         ]
         for line in lines.of("metrics")
     ]
-    return table(["", "step", "metrics", "share"], rows)
+    return tabled(["", "step", "metrics", "share"], rows)
 
 
 def swapped_table(lines: Lines) -> str:
     """Peaks of TENT and of the paper's DEC with its teacher here and there."""
     peaks = (lines.one("memory") or {"peaks": {}})["peaks"]
     rows = [[n, f"{p['peak'] / MIB:,.0f}", f"{p['held'] / MIB:,.0f}"] for n, p in peaks.items()]
-    return table(["EfficientNet-B0, batch 50", "peak, MiB", "held after it, MiB"], rows)
+    return tabled(["EfficientNet-B0, batch 50", "peak, MiB", "held after it, MiB"], rows)
 
 
 def executions(lines: Lines) -> str:
@@ -151,7 +345,7 @@ def executions(lines: Lines) -> str:
         for name, each in line["variants"].items():
             if each.get("execution"):
                 found.setdefault(f"{name}: {each['execution']}", set()).add(line["cell"]["method"])
-    return table(
+    return tabled(
         ["engine and what it came to", "methods"], ([n, ", ".join(ordered(m))] for n, m in found.items())
     )
 
@@ -163,7 +357,7 @@ def left_out(lines: Lines) -> str:
         for line in lines.asked("step")
         if "skipped" in line and (c := line["cell"])
     ]
-    return table(["not measured", "why"], rows)
+    return tabled(["not measured", "why"], rows)
 
 
 def sections(lines: Lines) -> Iterator[str]:
@@ -191,7 +385,7 @@ def _tables(lines: Lines) -> Iterator[tuple[str, str]]:
     yield "Passes of a step and numbers held, SmallCNN, batches of 50", passes_table(lines)
     yield (
         "Peak memory in MiB, batches of 50",
-        _joined(table(["", "", "reference", "ours"], memory_rows(lines)), swapped_table(lines)),
+        _joined(tabled(["", "", "reference", "ours"], memory_rows(lines)), swapped_table(lines)),
     )
     yield "What ran", _joined(executions(lines), left_out(lines))
 
@@ -200,17 +394,18 @@ def _joined(*parts: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def parts() -> dict[str, str]:
+    """The regions of the page."""
+    gpu, cpu = (Lines(HERE / name) for name in (GPU, CPU))
+    return {"bars": bars(gpu, cpu), "gpu": "\n\n".join(sections(gpu)), "cpu": "\n\n".join(sections(cpu))}
+
+
 def main() -> None:
-    """Print the page, or the tables of the file that is named."""
+    """Write the page, or print the tables of the file that is named."""
     if len(sys.argv) > 1:
         print("\n\n".join([LEGEND, *sections(Lines(Path(sys.argv[1])))]))
-        return
-    gpu, cpu = (Lines(HERE / name) for name in (GPU, CPU))
-    text = (HERE / "performance.template.md").read_text()
-    parts = {"bars": bars(gpu, cpu), "gpu": "\n\n".join(sections(gpu)), "cpu": "\n\n".join(sections(cpu))}
-    for name, part in parts.items():
-        text = text.replace(f"{{{name}}}", part)
-    sys.stdout.write(text)
+    else:
+        fill("performance.md", parts())
 
 
 if __name__ == "__main__":

@@ -1,211 +1,347 @@
-"""Writes docs/streams.md and its two pictures from cells.csv beside this file.
+"""Writes the tables and pictures of docs/streams.md from cells.csv beside this file and the recommendations.
 
-python -m benchmarks.streams.streams_page docs
+python -m benchmarks.streams.streams_page
 """
 
-import argparse
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
+import matplotlib as mpl
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from benchmarks.recommendation.regret_table import ALWAYS, accuracies_of, chosen_labels, deployed, short_list
+from benchmarks.pages import DOCS, fill, folded, percent, signed, table, told, write
+from benchmarks.recommendation.regret_table import ALWAYS, accuracies_of, chosen_labels, deployed
 from benchmarks.recommendation.regret_table import table as regret_table
-from benchmarks.recommendation.rules import ANY_LOSS
 from benchmarks.results.figures import standalone
-from benchmarks.results.wording import filled, folded, signed, told
 from benchmarks.streams.stream_cells import (
-    DATA,
     RAW,
     REHEARSED,
     SOURCE,
-    Matrix,
+    Place,
+    Setting,
+    at,
     by_mean,
+    by_pass,
     complete,
     gains,
+    marked,
     matrix,
     mean_of,
+    names,
+    of_place,
     places,
     read,
+    settings,
     with_rehearsal,
 )
-from benchmarks.streams.stream_findings import (
-    HARM,
-    best_table,
-    extent_table,
-    over_passes,
-    source_by_target,
-    summary_table,
-)
-from benchmarks.streams.stream_pictures import gains_figure, passes_figure
-from benchmarks.streams.stream_runs import (
-    alike_norm,
-    at_target,
-    overview_table,
-    rehearsed_by_run,
-    run_gains,
-    without_target,
-    worst_run,
-)
-from benchmarks.streams.stream_tables import comparison_tables
-from equipoise.files import whole_file
+from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
 
 HERE = Path(__file__).parent
+RECOMMENDATIONS = HERE.parent / "recommendation"
 RULE_CHOSEN_ON = "digits-c"
 """The data set on whose runs the rule of `recommend` was preferred to others."""
-PICTURES = {
-    "streams-gains": "The gain of each method over no adaptation in every setting",
-    "streams-passes": "The accuracy of each method in each pass of the recurring streams",
+RUN = ["data", "backbone", "tier", "stream", "target", "seed"]
+HARM = -0.01
+"""A mean loss of more accuracy counts as harm."""
+SCORES = (("ece", RAW), ("ece", REHEARSED), ("nll", RAW), ("nll", REHEARSED), ("off", REHEARSED))
+"""The metrics and temperings of a summary."""
+TITLES = {
+    ("accuracy", RAW): "Accuracy, higher is better",
+    ("accuracy", REHEARSED): "Accuracy of rehearsed answers, where the source model may answer as well",
+    ("ece", RAW): "ECE of raw answers, lower is better",
+    ("ece", REHEARSED): "ECE of rehearsed answers",
+    ("nll", RAW): "NLL of raw answers, lower is better",
+    ("nll", REHEARSED): "NLL of rehearsed answers",
+    ("off", REHEARSED): "Error of the accuracy that is estimated without labels",
 }
+WIDTH = 10.0
+"""Inches."""
+LARGEST = 0.12
+"""A gain or loss of accuracy with the darkest colour; the number is in the cell."""
+DARK = 0.65
+"""Cells beyond so much of `LARGEST` have light numbers."""
 
 
-def content(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]:
-    """The names that the template asks for."""
-    gain = gains(cells)
-    order = [name for name in by_mean(gain) if name in complete(gain) and name != SOURCE]
-    harmless = [name for name in order if all(by_name[name] >= HARM for by_name in gain.values())]
-    best = Counter(max(by_name, key=by_name.__getitem__) for by_name in gain.values())
-    both = with_rehearsal(cells)
-    raw, tempered = (matrix(both, "ece", kind) for kind in (RAW, REHEARSED))
-    pairs = [
-        (by_name[name], tempered[setting][name])
-        for setting, by_name in raw.items()
-        for name in by_name
-        if name in tempered[setting]
-    ]
-    bursts = sorted(order, key=lambda name: -mean_of(gain, name, "correlated"))
+def parts(folder: Path = HERE, recommendations: Path = RECOMMENDATIONS) -> dict[str, str]:
+    """The regions of the page, from the files of two folders."""
+    cells = read(folder)
+    regrets = Regrets(cells, recommendations)
     return {
-        "settings": len(gain),
-        "methods": cells["name"].nunique(),
-        "winners": listed(name for name, _ in best.most_common()),
-        "winner_count": len(best),
-        "leaders": with_gains(gain, order[:5]),
-        "last": with_gains(gain, order[-3:]),
-        "poise_gain": signed(mean_of(gain, "poise")),
-        "poise_place": order.index("poise") + 1,
-        "compared": len(order),
-        "worst_of_poise": signed(min(by_name["poise"] for by_name in gain.values())),
-        "harmless": listed(harmless) if harmless else "none",
-        "harmed_count": len(order) - len(harmless),
-        "correlated": with_gains(gain, bursts[:5], "correlated"),
-        "classes_in_a_row": in_a_row(cells),
-        "norm_correlated": by_setting(gain, "norm", "correlated"),
-        "lost_over_passes": ends_of(over_passes(cells), min),
-        "gained_over_passes": ends_of(over_passes(cells), max),
-        "lower_share": f"{100 * fmean(after < before for before, after in pairs):.0f} %",
-        "ece_raw": told(fmean(before for before, _ in pairs)),
-        "ece_rehearsed": told(fmean(after for _, after in pairs)),
-        "source_ece": told(mean_of(raw, SOURCE)),
-        "rehearsed_pairs": len(pairs),
-        "rehearsed_settings": len(raw),
-        "source_by_target": source_by_target(cells),
-        "extent": folded("The extent of each run", extent_table(cells)),
         "overview": overview_table(cells),
-        "summary": summaries(cells),
-        "runs": len(run_gains(cells, RAW)),
-        "runs_rehearsed": len(run_gains(cells, REHEARSED)),
-        "mnist_ece": at_target(cells, "ece", "poise", "digits-c", "mnist"),
-        "without_svhn": without_target(cells, "digits-c", "svhn"),
-        **worst_run(cells, "poise"),
-        **rehearsed_by_run(cells),
-        **alike_norm(gain, "mobilenet_v1"),
+        "summary": "\n\n".join(folded(str(place), summary_table(cells, place)) for place in places(cells)),
         "best": best_table(cells),
+        "regret_seen": regrets.table(seen=True),
+        "regret_unseen": regrets.table(seen=False),
         "tables": comparison_tables(cells),
-        **regret(cells, recommendations),
-        "made_on": "; ".join(
-            f"{device} with torch {version}"
-            for device, version in dict.fromkeys(zip(cells["device"], cells["torch"], strict=True))
-        ),
+        "extent": folded("The extent of each run", extent_table(cells)),
     }
 
 
-def regret(cells: pd.DataFrame, recommendations: pd.DataFrame) -> dict[str, Any]:
-    """The regret of the recommendation, and of always taking one method.
+class Regrets:
+    """The recommendations of a folder beside the comparison.
 
-    The best in hindsight is one of the methods that were run in all streams.
+    Attributes:
+        everywhere: the methods that were run in all streams, one of which is the best in hindsight.
+        results: their accuracies, a row for each run.
+        chosen: the label that each rule chooses, for the runs that have a recommendation.
+        accuracies: those of each rule, and of the methods that are always taken.
+        seen: whether a run is of the data set that the rule was chosen on.
     """
-    everywhere = complete(matrix(cells, "accuracy", RAW))
-    results = deployed(cells.rename(columns={"name": "label"}))[everywhere]
-    chosen = chosen_labels(recommendations, results, short=True)
-    with_others = accuracies_of(chosen, results)
-    accuracies = with_others[["recommend()", *(name for name in ALWAYS.values() if name in with_others)]]
-    seen = accuracies.index.get_level_values("data") == RULE_CHOSEN_ON
-    best = results.loc[accuracies.index].idxmax(axis=1).astype(str)
-    more = (accuracies["recommend()"] - accuracies[ALWAYS["poise"]]).to_numpy(float)
-    before = results.loc[accuracies.index].max(axis=1) - with_others[ANY_LOSS]
-    streams = best.index.get_level_values("stream")
-    listed_best = [str(name) in short_list(stream) for stream, name in zip(streams, best, strict=True)]
-    return {
-        "regret_seen": regret_table(accuracies[seen], results, everywhere),
-        "regret_seen_runs": int(seen.sum()),
-        "regret_unseen": regret_table(accuracies[~seen], results, everywhere) if not seen.all() else "",
-        "regret_unseen_runs": int((~seen).sum()),
-        "regret_before": " and ".join(told(before[part].mean()) for part in (seen, ~seen) if part.any()),
-        "recommended_poise": int((chosen["recommend()"] == "poise").sum()),
-        "recommended_runs": len(chosen),
-        "over_poise": f"{signed(more.mean())} ± {told(more.std(ddof=1) / len(more) ** 0.5)}",
-        "regret_methods": len(everywhere),
-        "best_not_listed": f"{100 - 100 * fmean(listed_best):.0f} %",
-        "best_not_listed_names": listed(best[[not each for each in listed_best]].value_counts().index[:3]),
-    }
+
+    def __init__(self, cells: pd.DataFrame, folder: Path = RECOMMENDATIONS) -> None:
+        recommendations = pd.concat([pd.read_csv(path) for path in sorted(folder.glob("*.csv"))])
+        self.everywhere = complete(matrix(cells, "accuracy", RAW))
+        self.results = deployed(cells.rename(columns={"name": "label"}))[self.everywhere]
+        self.chosen = chosen_labels(recommendations, self.results, short=True)
+        self.accuracies = accuracies_of(self.chosen, self.results)
+        self.seen = self.accuracies.index.get_level_values("data") == RULE_CHOSEN_ON
+
+    def table(self, *, seen: bool) -> str:
+        """The regret of the recommendation and of always taking one method, in the runs of one kind."""
+        rules = ["recommend()", *(name for name in ALWAYS.values() if name in self.accuracies)]
+        rows = self.accuracies.loc[self.seen == seen, rules]
+        return regret_table(rows, self.results, self.everywhere) if len(rows) else ""
 
 
-def summaries(cells: pd.DataFrame) -> str:
-    """The summary of each place, folded under its name."""
-    return "\n\n".join(folded(str(place), summary_table(cells, place)) for place in places(cells))
+def run_gains(cells: pd.DataFrame, tempering: str) -> pd.DataFrame:
+    """The accuracy less that of the source model's raw answers: a row for each run, a column a method."""
+    accuracies, source = _by_run(cells, "accuracy", tempering), _by_run(cells, "accuracy", RAW)[SOURCE]
+    return accuracies.sub(source.loc[accuracies.index], axis=0)
 
 
-def in_a_row(cells: pd.DataFrame) -> str:
-    """The classes of 64 images in a row of correlated streams, data set by data set."""
-    means = cells.groupby("data", sort=False)["classes_in_a_row"].mean()
-    return ", ".join(f"{DATA[str(data)]} {value:.0f}" for data, value in means.items())
+def _by_run(cells: pd.DataFrame, metric: str, tempering: str) -> pd.DataFrame:
+    return cells[cells["tempering"] == tempering].pivot_table(index=RUN, columns="name", values=metric)
 
 
-def with_gains(gain: Matrix, names: Sequence[str], stream: str | None = None) -> str:
-    """Methods with their mean gains."""
-    return ", ".join(f"`{name}` ({signed(mean_of(gain, name, stream))})" for name in names)
+def overview_table(cells: pd.DataFrame) -> str:
+    """For each method that has all settings: the mean gain, harm in single runs, and calibration."""
+    gain, both = gains(cells), with_rehearsal(cells)
+    runs = {kind: run_gains(cells, kind) for kind in (RAW, REHEARSED)}
+    scores = [matrix(both, metric, kind) for metric in ("ece", "nll") for kind in (RAW, REHEARSED)]
+    body = [
+        [
+            f"`{name}`",
+            gained(mean_of(gain, name)),
+            *(text for kind in (RAW, REHEARSED) for text in harm(runs[kind], name)),
+            *(told(mean_of(each, name)) for each in scores),
+        ]
+        for name in by_mean(gain)
+        if name in complete(gain)
+    ]
+    head = ["", "gain", "runs that lose", "worst run", "rehearsed: runs that lose", "worst run"]
+    return table([*head, "ECE raw", "rehearsed", "NLL raw", "rehearsed"], body)
 
 
-def by_setting(gain: Matrix, name: str, stream: str) -> str:
-    """The gain of a method in a kind of stream, data set by data set."""
-    met = {
-        setting.place.short: by_name[name] for setting, by_name in gain.items() if setting.stream == stream
-    }
-    return ", ".join(f"{place} {signed(value)}" for place, value in met.items())
+def harm(runs: pd.DataFrame, name: str) -> list[str]:
+    """The share of runs in which a method loses more than .01, and its worst run."""
+    return [percent((runs[name] < HARM).mean()), signed(float(runs[name].min()))]
 
 
-def ends_of(by_place: Mapping[str, Mapping[str, float]], end: Callable[..., str]) -> str:
-    """The method with the largest or the smallest number of each place."""
-    found = {place: (end(values, key=values.__getitem__), values) for place, values in by_place.items()}
-    return ", ".join(f"{place} `{name}` ({signed(values[name])})" for place, (name, values) in found.items())
+def extent_table(cells: pd.DataFrame) -> str:
+    """The models, domains and images of each place and stream, as they were run."""
+    body = []
+    for setting in settings(cells):
+        rows = at(cells, setting)
+        first = rows.iloc[0]
+        body.append(
+            [
+                str(setting.place),
+                setting.stream,
+                str(len(rows[["target", "seed"]].drop_duplicates())),
+                str(len(first["accuracy_by_domain"].split())),
+                str(first["domain_images"]),
+                f"{round(rows['images'].mean()):,}",
+                str(first["batch_size"]),
+                str(rows["name"].nunique()),
+            ]
+        )
+    head = ["", "stream", "models", "domains", "images of each, at most", "images a stream", "batch"]
+    return table([*head, "methods"], body)
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names as code, with commas."""
-    return ", ".join(f"`{name}`" for name in names)
+def summary_table(cells: pd.DataFrame, place: Place) -> str:
+    """For each method: the gain in each kind of stream, and calibration before and after a rehearsal."""
+    gain = of_place(gains(cells), place)
+    both = with_rehearsal(cells)
+    matched = both if len(of_place(matrix(both, "ece", RAW), place)) else cells
+    scores = [of_place(matrix(matched, metric, kind), place) for metric, kind in SCORES]
+    streams = [setting.stream for setting in gain]
+    over_seeds = seed_spread(cells, place)
+    some = fewer_seeds(cells, place)
+    several = len(streams) > 1
+    body = [
+        [
+            f"`{name}`",
+            *([gained(mean_of(gain, name)) + over_seeds.get(name, "")] if several else []),
+            *(gained(mean_of(gain, name, stream)) for stream in streams),
+            *(told(mean_of(each, name)) for each in scores),
+        ]
+        for name in by_mean(gain)
+    ]
+    head = ["", *(["all streams"] if several else []), *streams]
+    columns = ("ECE raw", "rehearsed", "NLL raw", "rehearsed", "estimate off by")
+    return table([*head, *(f"{column}{some}" for column in columns)], body)
+
+
+def seed_spread(cells: pd.DataFrame, place: Place) -> dict[str, str]:
+    """The standard deviation over seeds of each method's mean gain; nothing where there is one seed."""
+    here = (cells["data"] == place.data) & (cells["backbone"] == place.backbone)
+    rows = cells[here & (cells["tier"] == place.tier) & (cells["tempering"] == RAW)]
+    wide = rows.pivot_table(index=["seed", "target", "stream"], columns="name", values="accuracy")
+    by_seed = wide.sub(wide[SOURCE], axis=0).groupby("seed").mean()
+    return {str(name): f" ± {told(by_seed[name].std())}" for name in by_seed} if len(by_seed) > 1 else {}
+
+
+def fewer_seeds(cells: pd.DataFrame, place: Place) -> str:
+    """A remark for columns of rehearsed runs, where only some of the seeds are rehearsed."""
+    rows = cells[(cells["data"] == place.data) & (cells["backbone"] == place.backbone)]
+    every, some = (rows.loc[rows["tempering"] == kind, "seed"].unique() for kind in (RAW, REHEARSED))
+    return "" if len(some) in (0, len(every)) else f", seed {', '.join(map(str, some))}"
+
+
+def gained(value: float) -> str:
+    """A gain with its sign; a dash where there is none."""
+    return "-" if math.isnan(value) else signed(value)
+
+
+def best_table(cells: pd.DataFrame) -> str:
+    """For each setting the most accurate method and the one of lowest NLL, `poise` and no adaptation."""
+    honest, body = matrix(cells, "nll", REHEARSED), []
+    for setting, accuracy in matrix(cells, "accuracy", RAW).items():
+        best, likely = max(accuracy, key=accuracy.__getitem__), honest[setting]
+        lowest = min(likely, key=likely.__getitem__, default=None)
+        body.append(
+            [
+                setting.place.short,
+                setting.stream,
+                f"`{best}` {told(accuracy[best])}",
+                told(accuracy["poise"]),
+                told(accuracy[SOURCE]),
+                f"`{lowest}` {told(likely[lowest])}" if lowest else "-",
+                told(likely.get("poise")),
+            ]
+        )
+    head = ["", "stream", "most accurate", "`poise`", "no adaptation", "lowest NLL, rehearsed", "`poise`"]
+    return table(head, body)
+
+
+def comparison_tables(cells: pd.DataFrame) -> str:
+    """The table of accuracy, and folded tables of the other metrics."""
+    first, *others = TITLES
+    parts = [f"**{TITLES[first]}**", metric_table(cells, *first)]
+    parts += [folded(TITLES[each], metric_table(cells, *each)) for each in others]
+    return "\n\n".join(parts)
+
+
+def metric_table(cells: pd.DataFrame, metric: str, tempering: str) -> str:
+    """A row for each method, a column for each setting; the best in bold, those alike in italics."""
+    values = matrix(cells, metric, tempering)
+    columns = [
+        written(by_name, marked(cells, setting, metric, tempering)) for setting, by_name in values.items()
+    ]
+    shown = [name for name in names(cells) if any(name in column for column in columns)]
+    body = [[f"`{name}`", *(column.get(name, "-") for column in columns)] for name in shown]
+    return table(["", *(f"{place.short}: {stream}" for place, stream in values)], body)
+
+
+def written(by_name: Mapping[str, float], best: Sequence[str]) -> dict[str, str]:
+    """The numbers of a setting with their marks; all that are written as the best is are the best."""
+    found = {}
+    for name, value in by_name.items():
+        text = told(value)
+        if best and text == told(by_name[best[0]]):
+            text = f"**{text}**"
+        elif name in best:
+            text = f"*{text}*"
+        found[name] = text
+    return found
+
+
+@themed
+def gains_figure(cells: pd.DataFrame) -> Figure:
+    """A cell for each method and setting: the accuracy less that of no adaptation, in points."""
+    table = gains(cells)
+    methods = [name for name in by_mean(table) if name != SOURCE]
+    figure, (axes,) = panels(WIDTH, 0.27 * len(methods) + 1.4)
+    values = np.array([[by_name.get(name, np.nan) for by_name in table.values()] for name in methods])
+    axes.imshow(values, cmap=mpl.colormaps["RdBu"], norm=TwoSlopeNorm(0, -LARGEST, LARGEST), aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        if np.isnan(value):
+            continue
+        colour = "white" if abs(value) > DARK * LARGEST else "black"
+        axes.text(column, row, points(value), ha="center", va="center", fontsize=8, color=colour)
+    axes.set_yticks(range(len(methods)), methods)
+    axes.get_yticklabels()[methods.index("poise")].set(color=ACCENT.light, fontweight="bold")
+    axes.set_xticks(range(len(table)), [setting.stream for setting in table], rotation=45, ha="right")
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    _group(axes, [setting.place for setting in table])
+    return figure
+
+
+def points(gain: float) -> str:
+    """A gain of accuracy in points, with its sign."""
+    whole = round(100 * gain)
+    return f"{whole:+d}" if whole else "0"
+
+
+def _group(axes: Axes, columns: list[Place]) -> None:
+    """The name of each place above its columns, and lines between places."""
+    for place in dict.fromkeys(columns):
+        first, count = columns.index(place), columns.count(place)
+        middle = first + (count - 1) / 2
+        axes.text(middle, -0.9, place.short, ha="center", fontsize=9.5, color=INK.light)
+        if first:
+            axes.axvline(first - 0.5, color=INK.light, linewidth=1.2)
+
+
+@themed
+def passes_figure(cells: pd.DataFrame) -> Figure:
+    """A panel for each place: the accuracy of raw answers in each pass of the recurring stream."""
+    met = [place for place in places(cells) if len(at(cells, Setting(place, "recurring")))]
+    figure, axes = panels(WIDTH, 3.3, columns=len(met))
+    for axis, place in zip(axes, met, strict=True):
+        _passes(axis, by_pass(cells, place))
+        axis.set_title(place.short)
+        axis.set_xlabel("pass")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].set_ylabel("accuracy")
+    return figure
+
+
+def _passes(axis: Axes, accuracies: dict[str, list[float]]) -> None:
+    """Grey lines, and in colour no adaptation, poise and the methods that end highest and lowest."""
+    last = {name: values[-1] for name, values in accuracies.items() if name not in (SOURCE, "poise")}
+    ends = max(last, key=last.__getitem__), min(last, key=last.__getitem__)
+    chosen = {SOURCE: SERIES[6], "poise": ACCENT, ends[0]: SERIES[1], ends[1]: SERIES[0]}
+    for name, values in accuracies.items():
+        if name not in chosen:
+            axis.plot(range(1, len(values) + 1), values, color=MUTED.light, alpha=0.3, linewidth=0.8)
+    for name, colour in chosen.items():
+        values, words = accuracies[name], "no adaptation" if name == SOURCE else name
+        axis.plot(range(1, len(values) + 1), values, color=colour.light, linewidth=1.8, label=words)
+    axis.legend(fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, handlelength=1.2)
+
+
+PICTURES = {
+    "streams-gains": (gains_figure, "The gain of each method over no adaptation in every setting"),
+    "streams-passes": (passes_figure, "The accuracy of each method in each pass of the recurring streams"),
+}
 
 
 def main() -> None:
     """Write the page and its pictures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--folder", type=Path, default=HERE)
-    parser.add_argument("--recommendations", type=Path, default=HERE.parent / "recommendation")
-    given = parser.parse_args()
-    cells = read(given.folder)
-    drawn = dict(zip(PICTURES, (gains_figure(cells), passes_figure(cells)), strict=True))
-    texts = {f"{name}.svg": standalone(figure, PICTURES[name]) for name, figure in drawn.items()}
-    template = (HERE / "streams.template.md").read_text(encoding="utf-8")
-    recommendations = pd.concat([pd.read_csv(path) for path in sorted(given.recommendations.glob("*.csv"))])
-    texts["streams.md"] = filled(template, content(cells, recommendations))
-    for name, text in texts.items():
-        with whole_file(given.out / name) as partial:
-            partial.write_text(text, encoding="utf-8")
+    fill("streams.md", parts())
+    cells = read(HERE)
+    for name, (figure, description) in PICTURES.items():
+        write(DOCS / f"{name}.svg", standalone(figure(cells), description))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from benchmarks.results import bar, causes, measured, robustness
+from benchmarks.results import goals, measured, page, robustness
 from benchmarks.results.measured import Measured, PaperNumber, Place
-from benchmarks.results.robust_streams import STREAMS
+from benchmarks.results.robustness import STREAMS
 from tests.support.results_frames import made_up, made_up_robust
 
 DIGITS = Place("digits", "smallcnn")
@@ -43,12 +43,12 @@ def without(results: Measured, **values: object) -> Measured:
 
 def missed(results: Measured) -> list[tuple[str, Place]]:
     """The goals that are missed, and where."""
-    return [(each.goal, each.place) for each in bar.decisions(results) if each.reached is False]
+    return [(each.goal, each.place) for each in goals.decisions(results) if each.reached is False]
 
 
 def test_the_made_up_results_reach_every_goal(results: Measured) -> None:
-    made = bar.decisions(results)
-    assert {each.goal for each in made if each.reached} == set(bar.GOALS)
+    made = goals.decisions(results)
+    assert {each.goal for each in made if each.reached} == set(goals.GOALS)
     assert missed(results) == []
 
 
@@ -85,19 +85,21 @@ def test_the_papers_own_ece_must_be_beaten(
         asked = (place, label, metric) == (DIGITS, "dec", "ece")
         return PaperNumber(papers, 3, doubtful=False) if asked else printed(place, label, metric)
 
-    monkeypatch.setattr(bar, "printed", other)
+    monkeypatch.setattr(goals, "printed", other)
     assert missed(with_score(results, "poise", "rehearsed", {"ece": 0.031})) == lost
 
 
 def test_the_papers_nll_is_no_goal_for_a_less_accurate_model(results: Measured) -> None:
     worse = with_score(results, "source", "none", {"accuracy": 0.588})  # the paper has .589
-    (decision,) = [each for each in bar.decisions(worse) if (each.goal, each.place) == ("paper-nll", DIGITS)]
+    (decision,) = [
+        each for each in goals.decisions(worse) if (each.goal, each.place) == ("paper-nll", DIGITS)
+    ]
     assert decision.reached is None
-    assert "1 do not apply" in bar.goal_table([decision])
+    assert "1 do not apply" in goals.goal_table([decision])
 
 
 @pytest.mark.parametrize(
-    ("lost", "lost_after", "source", "goals"),
+    ("lost", "lost_after", "source", "expected"),
     [
         (0.049, 0.049, 0.8, []),
         (0.051, 0.0, 0.8, [("collapse", DIGITS)]),
@@ -107,9 +109,9 @@ def test_the_papers_nll_is_no_goal_for_a_less_accurate_model(results: Measured) 
     ],
 )
 def test_collapse_is_below_no_adaptation_or_below_poise_on_the_same_images_shuffled(
-    results: Measured, lost: float, lost_after: float, source: float, goals: list[tuple[str, Place]]
+    results: Measured, lost: float, lost_after: float, source: float, expected: list[tuple[str, Place]]
 ) -> None:
-    assert missed(results._replace(robust=made_up_robust(lost, lost_after, source))) == goals
+    assert missed(results._replace(robust=made_up_robust(lost, lost_after, source))) == expected
 
 
 def test_a_stream_is_compared_with_one_of_the_same_images() -> None:
@@ -120,78 +122,17 @@ def test_a_stream_is_compared_with_one_of_the_same_images() -> None:
     robust = made_up_robust()
     robust.loc[robust["stream"] == "abrupt changes", ["accuracy", "after"]] -= 0.3
     assert robustness.collapsed(robust).empty
-    assert "| -.060 (usps) |" in robustness.robustness_tables(made_up_robust(lost=0.06))
-
-
-def test_collapses_are_told_with_their_kinds(results: Measured) -> None:
-    robust = made_up_robust(lost=0.06, source=0.7)
-    assert "1 of 24 streams collapsed**, 0 of them to more" in robustness.verdict(robust)
-    assert "→ usps, sorted by class | .740 | .700 | .800 |" in robustness.collapse_table(robust)
-    made = results._replace(robust=robust)
-    assert "one class after the other" in causes.causes(made, bar.decisions(made))
-    answered = made._replace(robust=robust.assign(answered_by_source=1.0))
-    assert "1 where the source model answers" in causes.causes(answered, bar.decisions(answered))
-
-
-def test_the_estimates_of_these_streams_are_judged() -> None:
-    robust = made_up_robust()
-    robust.loc[(robust["stream"] == "batches of 1") & (robust["target"] == "svhn"), "estimate"] = 0.95
-    told = robustness.estimate_verdict(robust)
-    assert "in batches of 1 by .050; it is off most on svhn, batches of 1 (.95 for .80)" in told
-    assert "above that of no adaptation on 0 of 24 streams" in told
-
-
-@pytest.mark.parametrize(("floor", "words"), [(0.06, "leaves .060."), (0.02, "is off by .020 on average")])
-def test_a_missed_ece_is_explained_by_its_floor_or_by_the_estimate(
-    everything: Measured, floor: float, words: str
-) -> None:
-    place = Place("tiny-imagenet-c", "mobilenet_v1", 1)
-    cells = everything.cells.assign(
-        ece=everything.cells["ece"].mask(everything.cells["tempering"] == "oracle", floor)
-    )
-    made = bar.Decision("ece", place, "", reached=False, limit=0.055)
-    assert words in causes.causes(everything._replace(cells=cells), [made])
-
-
-@pytest.mark.parametrize(
-    ("norm", "words"),
-    [(0.6, "norm is right on .600, no adaptation on .700), and T3A leaves them alone"), (0.8, "no cause")],
-)
-def test_a_missed_nll_is_explained_by_statistics_that_cost_accuracy(
-    everything: Measured, norm: float, words: str
-) -> None:
-    place, cells = Place("digits", "smallcnn"), everything.cells.copy()
-    best = cells["tempering"] == "oracle"
-    for label, accuracy, nll in (
-        ("norm", norm, 1.0),
-        ("source", 0.7, 1.0),
-        ("t3a", 0.7, 0.5),
-        ("poise", 0.7, 0.6),
-    ):
-        cells.loc[cells["name"] == label, "accuracy"] = accuracy
-        cells.loc[(cells["name"] == label) & best, "nll"] = nll
-    made = bar.Decision("nll-rehearsed", place, "", reached=False)
-    assert words in causes.causes(everything._replace(cells=cells), [made])
-
-
-def test_norm_and_dec_may_count_as_rivals_too(results: Measured) -> None:
-    assert bar.beyond_rivals(results.cells).endswith("decided in the same way.")
-    better = with_score(results, "dec-released", "median", {"nll": 1.0})
-    assert (
-        "missed on Digits, SmallCNN (1.100 against 1.000 (DEC (notebook), median of tau))"
-        in bar.beyond_rivals(better.cells)
-    )
+    assert "| -.060 (usps) |" in page.robustness_tables(made_up_robust(lost=0.06))
 
 
 def test_no_collapse_is_claimed_of_streams_that_were_not_run(results: Measured) -> None:
     robust = made_up_robust()
     for part in (robust.iloc[:0], robust[robust["method"] == "poise"], robust.iloc[2:]):
-        made = bar.decisions(results._replace(robust=part))
+        made = goals.decisions(results._replace(robust=part))
         assert "collapse" not in {each.goal for each in made}
-    assert robustness.verdict(robust.iloc[:0]) == "Not run."
-    assert robustness.images(robust.iloc[:0]) == ""
-    assert "1 of 24 streams collapsed" in robustness.verdict(made_up_robust(lost=0.06))
-    assert "No stream of 24 collapsed" in robustness.verdict(robust)
+    assert robustness.collapsed(robust).empty
+    lost = made_up_robust(lost=0.06, source=0.7)
+    assert "→ usps, sorted by class | .740 | .700 | .800 |" in page.collapse_table(lost)
 
 
 @pytest.mark.parametrize("gone", [{}, {"target": "svhn"}])
@@ -200,7 +141,7 @@ def test_a_goal_against_every_rival_needs_all_of_them_to_be_reached_and_one_to_b
 ) -> None:
     part = without(results, data="digits", name="tent", **gone)
     about_rivals = {"third", "nll", "nll-rehearsed", "accuracy"}
-    there = {each.goal for each in bar.decisions(part) if each.place == DIGITS}
+    there = {each.goal for each in goals.decisions(part) if each.place == DIGITS}
     assert there & about_rivals == set()
     assert missed(with_score(part, "eta", "mean", {"nll": 1.0})) == [("nll", DIGITS)]
 
@@ -208,7 +149,7 @@ def test_a_goal_against_every_rival_needs_all_of_them_to_be_reached_and_one_to_b
 @pytest.mark.parametrize("gone", [{"name": "poise", "target": "svhn"}, {"target": "svhn"}])
 def test_nothing_is_decided_where_a_domain_was_not_run(results: Measured, gone: dict[str, str]) -> None:
     part = without(results, data="digits", **gone)
-    assert {each.goal for each in bar.decisions(part) if each.place == DIGITS} == {"collapse"}
+    assert {each.goal for each in goals.decisions(part) if each.place == DIGITS} == {"collapse"}
 
 
 def test_a_domain_is_compared_on_the_seeds_that_both_have(results: Measured) -> None:
@@ -220,14 +161,12 @@ def test_a_domain_is_compared_on_the_seeds_that_both_have(results: Measured) -> 
 
 
 def test_goals_are_counted_at_every_place_that_they_name(everything: Measured) -> None:
-    made = bar.decisions(everything)
-    lines = dict(line.strip("| ").split(" | ", 1) for line in bar.goal_table(made).splitlines())
-    assert lines[bar.GOALS["ece"]].startswith("3 of 3, 10 not run")  # Digits, and two tiers of MobileNet
-    assert lines[bar.GOALS["nll"]].startswith("2 of 2, 3 not run")
-    assert lines[bar.GOALS["collapse"]].startswith("1 of 1, 2 not run")
-    assert sum(len(bar.named(goal)) for goal in bar.GOALS) == 4 * 13 + 4 * 5 + 3
-    reached = sum(each.reached is True for each in made)
-    assert bar.count(made).startswith(f"{reached} reached, {75 - len(made)} not run")
-    whole = [bar.Decision("collapse", place, "", reached=True) for place in bar.named("collapse")]
-    assert "| ✓ 3 of 3 |" in bar.goal_table(whole)
-    assert "| ✗ 2 of 3 |" in bar.goal_table([whole[0]._replace(reached=False), *whole[1:]])
+    made = goals.decisions(everything)
+    lines = dict(line.strip("| ").split(" | ", 1) for line in goals.goal_table(made).splitlines())
+    assert lines[goals.GOALS["ece"]].startswith("3 of 3, 10 not run")  # Digits, and two tiers of MobileNet
+    assert lines[goals.GOALS["nll"]].startswith("2 of 2, 3 not run")
+    assert lines[goals.GOALS["collapse"]].startswith("1 of 1, 2 not run")
+    assert sum(len(goals.named(goal)) for goal in goals.GOALS) == 4 * 13 + 4 * 5 + 3
+    whole = [goals.Decision("collapse", place, "", reached=True) for place in goals.named("collapse")]
+    assert "| ✓ 3 of 3 |" in goals.goal_table(whole)
+    assert "| ✗ 2 of 3 |" in goals.goal_table([whole[0]._replace(reached=False), *whole[1:]])

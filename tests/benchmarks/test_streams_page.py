@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks.streams import pack_streams, stream_cells, stream_findings, stream_runs, stream_tables
+from benchmarks.streams import pack_streams, stream_cells, streams_page
 from benchmarks.streams.pack_streams import packed
 from benchmarks.streams.stream_cells import Place, Setting
 from equipoise.errors import DataError
@@ -168,59 +168,26 @@ def test_gains_are_over_no_adaptation_on_the_same_streams(cells: pd.DataFrame) -
     assert stream_cells.mean_of(gains, "source", "noisy") == 0
 
 
-def test_the_last_passes_are_held_against_the_first(cells: pd.DataFrame) -> None:
-    found = stream_findings.over_passes(cells)
-    assert list(found) == ["Digits", "PACS"]
-    # .25, .15 and .05 in three passes: the mean of the last two less that of the first two
-    assert found["PACS"] == pytest.approx({"source": 0, "norm": 0, "tent": -0.1, "poise": 0})
-
-
 def test_harm_is_counted_in_single_runs_and_not_in_means(cells: pd.DataFrame) -> None:
     """One of 16 runs of a method that gains .1 in all others loses .3: no mean over targets shows it."""
     one = (cells["name"] == "norm") & (cells["data"] == "pacs-c") & (cells["stream"] == "noisy")
     one &= (cells["target"] == "svhn") & (cells["seed"] == 0) & (cells["tempering"] == "none")
     harmed = cells.assign(accuracy=cells["accuracy"].where(~one, cells["accuracy"] - 0.4))
-    runs = stream_runs.run_gains(harmed, "none")
+    runs = streams_page.run_gains(harmed, "none")
     assert len(runs) == 2 * 2 * 2 * len(stream_cells.STREAMS)
-    assert stream_runs.harm(runs, "norm") == ["3 %", "-.300"]
-    assert stream_runs.worst_run(harmed, "norm") == {
-        "worst_run": "PACS svhn, `noisy`, seed 0",
-        "worst_run_raw": "-.300",
-        "worst_run_rehearsed": "+.100",
-    }
-    assert "| `norm` |" in stream_runs.overview_table(harmed)
-
-
-def test_a_rehearsal_that_raises_the_error_of_a_run_is_counted(cells: pd.DataFrame) -> None:
-    worse = (cells["target"] == "usps") & (cells["seed"] == 1) & (cells["name"] == "tent")
-    worse &= (cells["tempering"] == "rehearsed") & (cells["data"] == "digits-c")
-    found = stream_runs.rehearsed_by_run(cells.assign(ece=cells["ece"].where(~worse, 0.9)))
-    assert found == {
-        "lower_share_by_run": "97 %",  # 4 of 128 are not
-        "rehearsed_runs": "128",
-        "not_lower": "4 of Digits usps",
-    }
-
-
-def test_methods_that_are_alike_everywhere_are_named(cells: pd.DataFrame) -> None:
-    gain = stream_cells.gains(cells)
-    same = {
-        setting: {**by_name, "poise": by_name["norm"] + 0.004, "tent": by_name["norm"] - 0.006}
-        for setting, by_name in gain.items()
-    }
-    found = stream_runs.alike_norm(same, "mobilenet_v1")
-    assert (found["alike"], found["alike_most"], found["alike_settings"]) == ("`poise`", ".004", 4)
+    assert streams_page.harm(runs, "norm") == ["3 %", "-.300"]
+    assert "| `norm` |" in streams_page.overview_table(harmed)
 
 
 def test_gains_have_their_spread_over_seeds_and_columns_say_which_are_rehearsed(cells: pd.DataFrame) -> None:
     place = Place("pacs-c", "mobilenet_v1", 5)
     lucky = (cells["name"] == "norm") & (cells["seed"] == 1) & (cells["data"] == "pacs-c")
     luckier = cells.assign(accuracy=cells["accuracy"].where(~lucky, cells["accuracy"] + 0.1))
-    assert stream_findings.seed_spread(luckier, place)["norm"] == " ± .071"  # of .1 and .2
-    assert stream_findings.seed_spread(luckier[luckier["seed"] == 0], place) == {}
-    assert stream_findings.fewer_seeds(cells, place) == ""
+    assert streams_page.seed_spread(luckier, place)["norm"] == " ± .071"  # of .1 and .2
+    assert streams_page.seed_spread(luckier[luckier["seed"] == 0], place) == {}
+    assert streams_page.fewer_seeds(cells, place) == ""
     some = cells[(cells["tempering"] == "none") | (cells["seed"] == 0)]
-    assert stream_findings.fewer_seeds(some, place) == ", seed 0"
+    assert streams_page.fewer_seeds(some, place) == ", seed 0"
 
 
 def test_the_classes_in_a_row_come_from_the_description_of_the_stream() -> None:
@@ -230,29 +197,9 @@ def test_the_classes_in_a_row_come_from_the_description_of_the_stream() -> None:
 
 
 def test_a_table_marks_the_best_of_each_column(cells: pd.DataFrame) -> None:
-    text = stream_tables.metric_table(cells, "accuracy", "none")
+    text = streams_page.metric_table(cells, "accuracy", "none")
     assert "| `poise` | **.550** |" in text
     assert "| `tent` | .250 |" in text
-
-
-def test_the_page_is_written_whole(folder: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks.streams.streams_page", str(tmp_path)),
-            *("--folder", str(folder), "--recommendations", str(folder / "recommended")),
-        ],
-        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "", "MPLCONFIGDIR": str(tmp_path)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "streams.md").read_text(encoding="utf-8")
-    assert "{{" not in page
-    assert "4 methods and variants in four streams" in page
-    assert "| recommend() | 0% | 0.300 | 0.300 | 100% |" in page  # TENT is recommended, and harms
-    assert (tmp_path / "streams-gains.svg").read_text().startswith("<svg")
 
 
 def test_packing_reads_folders_of_runs(tmp_path: Path) -> None:
@@ -262,3 +209,9 @@ def test_packing_reads_folders_of_runs(tmp_path: Path) -> None:
     assert len(stream_cells.read(tmp_path)) == 1
     with pytest.raises(DataError, match="got none"):
         pack_streams.read_lines(tmp_path / "nothing.jsonl")
+
+
+def test_a_recommendation_that_harms_has_its_regret(folder: Path) -> None:
+    made = streams_page.parts(folder, folder / "recommended")
+    assert "| recommend() | 0% | 0.300 | 0.300 | 100% |" in made["regret_seen"]  # TENT is recommended
+    assert made["regret_unseen"] == ""

@@ -8,7 +8,7 @@ import pandas as pd
 
 from benchmarks.results import pack
 from benchmarks.results.measured import LABELS
-from benchmarks.results.robust_streams import STREAMS
+from benchmarks.results.robustness import STREAMS
 
 CORRUPTIONS = tuple(f"corruption_{number}" for number in range(15))
 PLACES = (

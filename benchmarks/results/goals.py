@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from benchmarks.results.comparing import against_each, hardest
+from benchmarks.pages import mark, plain, signed, table, told
 from benchmarks.results.measured import (
     LABELS,
     LEAVE_ONE_OUT,
@@ -14,10 +14,13 @@ from benchmarks.results.measured import (
     POISE,
     RIVALS,
     SOURCE,
+    WAYS,
     Measured,
     Place,
+    against_each,
     at,
     common,
+    hardest,
     mean,
     networks,
     of,
@@ -25,16 +28,12 @@ from benchmarks.results.measured import (
     printed,
 )
 from benchmarks.results.robustness import collapsed, is_complete, paired
-from benchmarks.results.wording import mark, plain, signed, table, told, told_paper, who
 from equipoise.research.report.paper import experiments
 from equipoise.research.report.results import Variant
 from equipoise.research.report.significance import Comparison
-from equipoise.research.report.table import listed
 
 MOST_ECE = {"digits": 0.05, "pacs": 0.04, "tiny-imagenet-c": 0.055}
 RAW_OR_TAU = ("none", "mean", "median")
-OTHERS = [label for label in LABELS if label not in (*RIVALS, SOURCE.name, POISE.name)]
-"""Norm and both readings of DEC."""
 NLL_MARGIN, ACCURACY_MARGIN, DOMAIN_MARGIN = 0.005, 0.005, 0.01
 GOALS = {
     "ece": "ECE of `poise` at most "
@@ -56,17 +55,12 @@ BY_TIER = ("ece", "third", "paper-ece", "paper-nll")
 
 
 class Decision(NamedTuple):
-    """A goal at a place: the numbers that decide it, and whether it is reached (None: does not apply).
-
-    `limit` is the most that an ECE may be, `worst` the domain that decides.
-    """
+    """A goal at a place: the numbers that decide it, and whether it is reached (None: does not apply)."""
 
     goal: str
     place: Place
     numbers: str
     reached: bool | None
-    limit: float | None = None
-    worst: str = ""
 
     def __str__(self) -> str:
         return self.numbers if self.reached is None else f"{self.numbers} {mark(self.reached)}"
@@ -109,15 +103,15 @@ def _by_tier(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
         return
     limit = MOST_ECE[place.data]
     floor = told(mean(rows, Variant(POISE.name, "oracle"), "ece"))
-    yield Decision("ece", place, f"{told(ece)} (floor {floor}), goal {told(limit)}", ece <= limit, limit)
+    yield Decision("ece", place, f"{told(ece)} (floor {floor}), goal {told(limit)}", ece <= limit)
     yield from _against_all(rows, Decision("third", place, "", None), "ece", ("none",), _third)
     papers = {metric: printed(place, "dec", metric) for metric in ("ece", "nll")}
     if (paper := papers["ece"]) is not None:
-        numbers = f"{told(ece)}, paper {told_paper(paper)}"
-        yield Decision("paper-ece", place, numbers, ece < paper.value, paper.value)
+        numbers = f"{told(ece)}, paper {paper}"
+        yield Decision("paper-ece", place, numbers, ece < paper.value)
     ours, theirs = mean(rows, SOURCE, "accuracy"), printed(place, "source", "accuracy")
     if (paper := papers["nll"]) is not None and ours is not None and theirs is not None:
-        numbers = f"{told(nll)}, paper {told_paper(paper)}"
+        numbers = f"{told(nll)}, paper {paper}"
         yield Decision("paper-nll", place, numbers, nll < paper.value if theirs.reached_by(ours) else None)
 
 
@@ -134,7 +128,7 @@ def _by_network(cells: pd.DataFrame, place: Place) -> Iterator[Decision]:
     if len(gained := ours - theirs):
         worst = str(gained.idxmin())
         numbers = f"{signed(gained[worst])} on {plain(worst)}"
-        yield Decision("domain", place, numbers, bool(gained[worst] >= -DOMAIN_MARGIN), worst=worst)
+        yield Decision("domain", place, numbers, bool(gained[worst] >= -DOMAIN_MARGIN))
 
 
 def _against_all(
@@ -150,42 +144,32 @@ def _against_all(
         return
     numbers, reached = decide(worst)
     if not reached or len(made) == len(RIVALS) * len(temperings):
-        limit = worst.rival_mean / 3 if blank.goal == "third" else None
-        yield blank._replace(numbers=numbers, reached=reached, limit=limit)
+        yield blank._replace(numbers=numbers, reached=reached)
 
 
 def _third(best: Comparison) -> tuple[str, bool]:
     ratio = best.focal_mean / best.rival_mean
-    return f"{told(best.focal_mean)} is {told(ratio, 2)} of {_rival(best)}", ratio <= 1 / 3
+    return f"{told(best.focal_mean)} is {told(ratio, 2)} of {rival_of(best)}", ratio <= 1 / 3
 
 
 def _below(best: Comparison) -> tuple[str, bool]:
-    return f"{told(best.focal_mean)} against {_rival(best)}", best.focal_mean < best.rival_mean
+    return f"{told(best.focal_mean)} against {rival_of(best)}", best.focal_mean < best.rival_mean
 
 
 def _hardly_above(best: Comparison) -> tuple[str, bool]:
     more = best.focal_mean / best.rival_mean - 1
-    return f"{told(best.focal_mean)} against {_rival(best)}, {100 * more:+.1f} %", more <= NLL_MARGIN
+    return f"{told(best.focal_mean)} against {rival_of(best)}, {100 * more:+.1f} %", more <= NLL_MARGIN
 
 
 def _as_accurate(best: Comparison) -> tuple[str, bool]:
     reached = best.focal_mean >= best.rival_mean - ACCURACY_MARGIN
-    return f"{told(best.focal_mean)} against {_rival(best)}", reached
+    return f"{told(best.focal_mean)} against {rival_of(best)}", reached
 
 
-def _rival(comparison: Comparison) -> str:
-    return f"{told(comparison.rival_mean)} ({who(comparison.rival)})"
-
-
-def beyond_rivals(cells: pd.DataFrame) -> str:
-    """The places where the goal of NLL is missed once norm and both readings of DEC count as rivals."""
-    lost = []
-    for place in networks(cells):
-        best = hardest(against_each(at(cells, place), "nll", POISE, RAW_OR_TAU, OTHERS))
-        if best is not None and best.focal_mean >= best.rival_mean:
-            lost.append(f"{place} ({told(best.focal_mean)} against {_rival(best)})")
-    others = f"With {listed(LABELS[label] for label in OTHERS)} counted as rivals too, the goal of NLL is"
-    return f"{others} missed on {listed(lost)}." if lost else f"{others} decided in the same way."
+def rival_of(comparison: Comparison) -> str:
+    """The rival of a comparison with its mean and tempering: ".250 (ETA, raw)"."""
+    name, tempering = comparison.rival
+    return f"{told(comparison.rival_mean)} ({LABELS[name]}, {WAYS[tempering]})"
 
 
 def goal_table(made: Sequence[Decision]) -> str:
@@ -220,15 +204,7 @@ def against_paper(cells: pd.DataFrame, made: Sequence[Decision]) -> str:
         ours, theirs = mean(at(cells, place), SOURCE, "accuracy"), printed(place, "source", "accuracy")
         there = {each.goal: str(each) for each in made if each.place == place}
         if ours is not None and theirs is not None and "paper-ece" in there:
-            accuracies = f"{told(ours)}, paper {told_paper(theirs)}"
+            accuracies = f"{told(ours)}, paper {theirs}"
             less = "" if theirs.reached_by(ours) else " (less accurate)"
             body.append([str(place), accuracies + less, there["paper-ece"], there.get("paper-nll", "-")])
     return table(["", "no adaptation: accuracy", "ECE", "NLL"], body)
-
-
-def count(made: Sequence[Decision]) -> str:
-    """The numbers of goals, each at every place that it names, that are reached, missed and not run."""
-    reached, missed, not_apply = (sum(each.reached is way for each in made) for way in (True, False, None))
-    left = sum(len(named(goal)) for goal in GOALS) - len(made)
-    counts = {"reached": reached, "missed": missed, "not run": left, "not applicable": not_apply}
-    return ", ".join(f"{number} {words}" for words, number in counts.items() if number)

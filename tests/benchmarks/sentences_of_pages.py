@@ -1,0 +1,104 @@
+"""The sentences of docs/monitoring.md, guard.md and estimates.md that have numbers, by their results."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from benchmarks.estimators import estimates_page
+from benchmarks.estimators.measure_estimates import REHEARSED, read
+from benchmarks.guard import guard_page
+from benchmarks.monitoring import monitoring_page
+from benchmarks.monitoring.alarms import RULES
+from benchmarks.pages import percent, told
+from benchmarks.results.measured import NAMES, NETWORKS
+
+PROMISED, FALL = 0.9, 0.05
+"""The level of the intervals of an estimate; the fall below no adaptation that a guard must act before."""
+
+
+def monitoring() -> Iterator[str]:
+    streams, windows, jumps, false_alarms = monitoring_page.read_all()
+    by_place = streams.groupby(["data", "backbone"])["covered"].mean()
+    yield (
+        f"Over {len(streams)} streams of Digits, PACS and TinyImageNet-C the estimate is off by "
+        f"{told(streams['error'].abs().mean())} on average."
+    )
+    yield f"images at {percent(by_place.min())} to {percent(by_place.max())} of the batches, where 90 % were"
+    yield f"it held it in {percent(monitoring_page.covered(windows).mean())} of {len(windows)} windows."
+    begun, images = (int(false_alarms[name].sum()) for name in ("accuracy alarms", "images"))
+    yield f"Without a jump, {images:,} images, most of them replayed, raised {begun} alarms of an accuracy"
+    rows = monitoring_page.with_alarms(jumps)
+    one = ["target", "to", "repeat"]
+    later, came = rows[rows["after"] > 0], []
+    for rule in ("accuracy", "estimate", "statistics"):
+        delays = later[later[f"on {rule}"]].groupby(one)["after"].min()
+        came.append(f"`{rule}` in {len(delays)} (median {delays.median():.0f} images)")
+    yield f"After a jump, in {len(rows[one].drop_duplicates())} streams, the alarms came: {', '.join(came)}."
+    yield f'note "All {len(streams)} streams"'
+    targets = ", without ".join(dict.fromkeys(windows["target"]))
+    yield f"Models: SmallCNN trained without {targets}; seed 0."
+    yield (
+        f"Streams of {50 - jumps['after'].min()} unseen source images and then {jumps['after'].max()} target "
+        "images"
+    )
+    recorded = int(false_alarms.loc[false_alarms["kind"] == "replayed", "answers"].sum())
+    yield f"{recorded:,} answers were recorded."
+    source = windows[windows["stream"] == "source"]
+    seen = {rule: int(source[f"{rule} batches"].sum()) for rule in RULES}
+    on = ", ".join(f"`{rule}` was on in {count}" for rule, count in seen.items() if count)
+    yield f"In the {10 * len(source)} batches of the source windows above, {on}."
+    low = [
+        f"{NAMES[data]} with {NETWORKS[network]} ({percent(share)})"
+        for data, network in by_place.index
+        if (share := by_place[data, network]) < PROMISED - 0.02
+    ]
+    yield f"the intervals promise 90 % and held less on {', '.join(low)}."
+    off = (source["accuracy"] - source["true_accuracy"]).abs().mean()
+    width = (source["accuracy_high"] - source["accuracy_low"]).mean()
+    yield f"Without drift the estimate was off by {told(off)} on average, in intervals {told(width)} wide."
+
+
+def guard() -> Iterator[str]:
+    usual, fast = (guard_page.rows_of(quick=quick) for quick in (False, True))
+    collapsed = [row for row in fast if row["adapted"] < row["source"] - FALL]
+    in_time = [row for row in collapsed if row["acted"] and row["drop"] < FALL]
+    yield f"Targets measured: {', '.join(sorted({row['target'] for row in usual + fast}))}."
+    yield f"It acted on {sum(bool(row['acted']) for row in usual)} of {len(usual)} streams."
+    worst = [told(max(row[f"largest_{name}"] for row in usual)) for name in guard_page.DISTANCES]
+    yield (
+        f"Weights went by at most {worst[0]} of their norm in all (limit 1), {worst[1]} in one batch (limit "
+        f".05), statistics by {worst[2]} of theirs"
+    )
+    yield (
+        f"Of {len(collapsed)} streams on which tent alone ends more than .05 below no adaptation, the guard "
+        f"acted in time on {len(in_time)}."
+    )
+
+
+def estimates() -> Iterator[str]:
+    rows, streams = (
+        estimates_page.named(read(estimates_page.HERE / f"{name}.csv")) for name in ("estimates", "streams")
+    )
+    found = []
+    for name in estimates_page.places(streams):
+        own = streams[streams["place"] == name]
+        pictures = name in estimates_page.of_pictures()
+        first = f"{(own['rehearsal'] == 0).sum()} by the first rehearsal"
+        found.append(
+            f"{name} {len(own)} ({'without ' + ', '.join(own['data'].unique()) if pictures else first})"
+        )
+    yield f"that each number is the mean of: {', '.join(found)}. Missing ones"
+    for who in estimates_page.ANSWERED:
+        least = [
+            best(rows[(rows["answers"] == who) & (rows["place"] == name)])
+            for name in estimates_page.places(rows)
+        ]
+        yield f"Least error at single moments: {'; '.join(least)}."
+
+
+def best(rows: pd.DataFrame) -> str:
+    """The estimator with the least error on some data: "Elec: COT (.056, rehearsed .104)"."""
+    errors = rows.groupby("estimator")["error_moments"].mean()
+    winner, ours = errors.idxmin(), errors[REHEARSED]
+    more = "" if winner == REHEARSED else f", rehearsed {told(ours)}"
+    return f"{rows['place'].iloc[0]}: {winner} ({told(errors.min())}{more})"

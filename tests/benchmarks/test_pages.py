@@ -1,0 +1,71 @@
+"""Pages of the documentation: tables are what programs write, sentences have the numbers of the results."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from benchmarks.estimators import estimates_page
+from benchmarks.guard import guard_page
+from benchmarks.methods import methods_page
+from benchmarks.monitoring import monitoring_page
+from benchmarks.pages import DOCS, ends, filled, signed, table, told
+from benchmarks.rehearsal import rehearsal_page
+from benchmarks.results import choosing
+from benchmarks.results import page as results_page
+from benchmarks.speed import performance
+from benchmarks.streams import streams_page
+from tests.benchmarks import sentences_of_pages, sentences_of_results, sentences_of_streams
+
+REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
+    "choosing-poise.md": choosing.parts,
+    "estimates.md": estimates_page.parts,
+    "guard.md": guard_page.parts,
+    "methods.md": methods_page.parts,
+    "monitoring.md": monitoring_page.parts,
+    "performance.md": performance.parts,
+    "rehearsal.md": rehearsal_page.parts,
+    "results.md": results_page.parts,
+    "streams.md": streams_page.parts,
+}
+SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "estimates.md": sentences_of_pages.estimates,
+    "guard.md": sentences_of_pages.guard,
+    "monitoring.md": sentences_of_pages.monitoring,
+    "results.md": sentences_of_results.sentences,
+    "streams.md": sentences_of_streams.sentences,
+}
+
+
+@pytest.mark.parametrize("page", REGIONS)
+def test_the_regions_of_a_page_are_what_its_program_writes(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert filled(text, REGIONS[page]()) == text
+
+
+@pytest.mark.parametrize("page", SENTENCES)
+def test_the_sentences_of_a_page_have_the_numbers_of_the_results(page: str) -> None:
+    text = " ".join((DOCS / page).read_text(encoding="utf-8").split())
+    stale = [sentence for sentence in SENTENCES[page]() if sentence not in text]
+    assert not stale, "the results say otherwise:\n" + "\n".join(stale)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.0312, "+.031"), (-0.0204, "-.020"), (-0.0001, "+.000"), (1.5, "+1.500")]
+)
+def test_differences_have_a_sign(value: float, words: str) -> None:
+    assert signed(value) == words
+
+
+def test_shares_have_no_leading_zero() -> None:
+    written = [told(each) for each in (0.5, 10.5, -0.25, None, float("nan"))]
+    assert written == [".500", "10.500", "-.250", "-", "-"]
+    assert (ends([0.2, 0.1]), ends([0.1, 0.1001]), ends([8.06], 1)) == (".100 to .200", ".100", "8.1")
+
+
+def test_a_region_is_filled_and_indented_as_its_comments() -> None:
+    page = "a\n\n    <!-- costs, by benchmarks.methods.page -->\nold\n    <!-- end of costs -->\n\nb\n"
+    made = filled(page, {"costs": table(["x"], [["1"]])})
+    assert made == page.replace("old", "\n    | x |\n    | --- |\n    | 1 |\n")
+    for parts in ({}, {"costs": "", "options": ""}):
+        with pytest.raises(ValueError, match="expected the page to have the regions"):
+            filled(page, parts)
