@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise import factory, functional, tempered
+from equipoise import adapter, factory, functional
 from equipoise.calibration import source_statistics
 from equipoise.functional import certainty_regularizer, entropy, soft_cross_entropy
 
@@ -27,7 +27,7 @@ def by_hand(z: list[float], h0: float, kappa: float, t_min: float, t_max: float)
     return t, t * kappa / math.sqrt(sum(v * v for v in z))
 
 
-@pytest.mark.parametrize("module", [functional, source_statistics, factory, tempered])
+@pytest.mark.parametrize("module", [functional, source_statistics, factory, adapter])
 def test_doctests(module: ModuleType) -> None:
     result = doctest.testmod(module, extraglobs={"torch": torch})
     assert result.attempted > 0
