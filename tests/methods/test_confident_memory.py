@@ -8,13 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.state import HostRandom
-from equipoise.methods.sotta import (
-    offer,
-    replaced_slots,
-    taken_slots,
-    takers_by_tensors,
-    takers_on_cpu,
-)
+from equipoise.methods.sotta import offer, replaced_slots, taken_slots, takers_by_tensors, takers_on_cpu
 from tests.support.list_memory import ListMemory
 
 
@@ -28,10 +22,7 @@ def drawn(random: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
 
 
 def empty(capacity: int, seed: int = 0) -> dict[str, Tensor]:
-    return {
-        "classes": torch.full((capacity,), -1),
-        "random": torch.Generator().manual_seed(seed).get_state(),
-    }
+    return {"classes": torch.full((capacity,), -1), "random": torch.Generator().manual_seed(seed).get_state()}
 
 
 def offered_all(

@@ -1,6 +1,5 @@
 """EATA against formulas written out here and in `byhand`."""
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from tests.methods.test_eta import Selecting
 from tests.support import byhand as by
 from tests.support.models import same, snapshot, step_of
 
 MARGIN, EPSILON = 0.6, 0.8
 SINGLE = 1e-6  # the Fisher diagonal is kept in single precision
-NORM = ("norm.weight", "norm.bias")
 
 
 def source_batches(model: nn.Sequential) -> list[Tensor]:
@@ -28,7 +27,7 @@ def measured(model: nn.Sequential, fisher: Any = True) -> eq.SourceStatistics:
     return eq.SourceStatistics.measure(model, source_batches(model), fisher=fisher, progress=False)
 
 
-def fisher_of(model: nn.Sequential, learned: Iterable[str] = NORM) -> dict[str, Tensor]:
+def fisher_of(model: nn.Sequential, learned: Iterable[str] = by.NORM) -> dict[str, Tensor]:
     """The mean over batches of the square of the mean gradient of −ln p(argmax)."""
     hand = by.ByHand(model, learned)
     total = {name: torch.zeros_like(hand.weights[name]) for name in hand.learned}
@@ -42,36 +41,25 @@ def fisher_of(model: nn.Sequential, learned: Iterable[str] = NORM) -> dict[str, 
     return {name: value / len(batches) for name, value in total.items()}
 
 
-class Anchored:
-    """EATA's steps: those on the samples that are reliable and new, held back by the penalty."""
+class Anchored(Selecting):
+    """ETA's steps, held back by the penalty."""
+
+    alpha = 2.0
 
     def __init__(
-        self, model: nn.Sequential, descent: by.Descent, alpha: float, learned: Iterable[str] = NORM
+        self, model: nn.Sequential, optimizer: str, rate: float, learned: Iterable[str] = by.NORM
     ) -> None:
-        self.hand = by.ByHand(model, learned)
-        self.fisher = fisher_of(model, learned)
-        self.descent, self.alpha = descent, alpha
-        self.average: Tensor | None = None
+        super().__init__(model, optimizer, rate, learned)
+        self.fisher = fisher_of(model, self.learned)
         self.penalties: list[float] = []
 
-    def step(self, x: Tensor) -> Tensor:
-        self.hand.watch()
-        z = self.hand.forward(x)
-        h, p, limit = by.entropy(z), by.softmax(z).detach(), MARGIN * math.log(by.CLASSES)
-        kept = h.detach() < limit
-        if self.average is not None:
-            norms = (p * p).sum(1).sqrt() * (self.average * self.average).sum().sqrt()
-            kept &= ((p * self.average).sum(1) / norms).abs() < EPSILON
-        if kept.any():
-            mean = p[kept].sum(0) / kept.sum()
-            self.average = mean if self.average is None else 0.9 * self.average + 0.1 * mean
-            selected = ((limit - h.detach()).exp() * h)[kept].sum() / kept.sum()
-            penalty = torch.zeros((), dtype=torch.float64)
-            for name, fisher in self.fisher.items():
-                penalty = penalty + (fisher * (self.hand.weights[name] - self.hand.source[name]) ** 2).sum()
-            self.penalties.append(self.alpha * float(penalty.detach()))
-            self.hand.descend(selected + self.alpha * penalty, self.descent)
-        return z.detach()
+    def loss(self, z: Tensor, x: Tensor) -> tuple[Tensor, int]:
+        selected, used = super().loss(z, x)
+        penalty = torch.zeros((), dtype=torch.float64)
+        for name, fisher in self.fisher.items():
+            penalty = penalty + (fisher * (self.weights[name] - self.source[name]) ** 2).sum()
+        self.penalties += [self.alpha * float(penalty.detach())] if used else []
+        return selected + self.alpha * penalty, used
 
 
 @pytest.mark.parametrize("build", [by.flat_model, by.conv_model, by.layer_norm_model])
@@ -83,25 +71,6 @@ def test_the_fisher_diagonal_is_exact(build: Any) -> None:
     for name, value in expected.items():
         assert torch.allclose(source.fisher[name].double(), value, rtol=SINGLE, atol=0), name
     assert same(before, model.state_dict())
-
-
-@pytest.mark.parametrize("build", [by.flat_model, by.conv_model, by.layer_norm_model])
-@pytest.mark.parametrize(
-    ("optimizer", "rate", "alpha"), [("sgd", 0.02, 3.0), ("sgd", 2.5e-4, 2000.0), ("adam", 0.02, 50.0)]
-)
-def test_batches_are_exact(build: Any, optimizer: str, rate: float, alpha: float) -> None:
-    model = build()
-    source = measured(model)
-    options: dict[str, Any] = {"margin": MARGIN, "epsilon": EPSILON, "optimizer": optimizer}
-    adapter = eq.create("eata", model, source, learning_rate=rate, fisher_alpha=alpha, **options)
-    descent: by.Descent = by.Adam(rate) if optimizer == "adam" else by.Momentum(rate)
-    expected = Anchored(model, descent, alpha)
-    for x in by.stream(5, like=model):
-        assert by.close(adapter(x), expected.step(x), SINGLE)
-    by.assert_alike(adapter, expected.hand, SINGLE)
-    assert expected.penalties[0] == 0
-    assert len(expected.penalties) == 5
-    assert min(expected.penalties[1:]) > 0
 
 
 def test_the_loss_on_record_has_the_penalty_in_it() -> None:
@@ -159,10 +128,10 @@ def test_the_parameters_named_are_those_measured_and_those_held(
         "fisher_alpha": 2.0,
     }
     adapter = eq.create("eata", model, source, parameters=patterns, **options)
-    expected = Anchored(model, by.Momentum(0.02), 2.0, learned)
+    expected = Anchored(model, "sgd", 0.02, learned)
     for x in by.stream(4):
         assert by.close(adapter(x), expected.step(x), SINGLE)
-    by.assert_alike(adapter, expected.hand, SINGLE)
+    by.assert_alike(adapter, expected, SINGLE)
     assert max(expected.penalties) > 0
 
 

@@ -89,49 +89,25 @@ def test_a_stream_of_random_logits_is_replayed_sample_by_sample(
             assert by.close(adapter.memory["average"], torch.tensor(oracle.average, dtype=torch.float64))
 
 
-def learn(
-    expected: by.ByHand, average: Tensor | None, x: Tensor, margin: float, epsilon: float, descent: by.Descent
-) -> tuple[Tensor, Tensor | None, int]:
-    """A step on the samples that are reliable and new: logits, moving average, and how many were kept."""
-    expected.watch()
-    z = expected.forward(x)
-    h, p, limit = by.entropy(z), by.softmax(z).detach(), margin * math.log(by.CLASSES)
-    kept = h.detach() < limit
-    if average is not None:
-        cosine = (p * average).sum(1) / ((p * p).sum(1) * (average * average).sum()).sqrt()
-        kept &= cosine.abs() < epsilon
-    if not kept.any():
-        return z.detach(), average, 0
-    weight = 1 / (h.detach() - limit).exp()
-    expected.descend((weight * h)[kept].sum() / kept.sum(), descent)
-    mean = p[kept].sum(0) / kept.sum()
-    return z.detach(), mean if average is None else 0.9 * average + 0.1 * mean, int(kept.sum())
+class Selecting(by.Learner):
+    """A step on the samples that are reliable and new, with their moving average."""
 
+    margin, epsilon = 0.6, 0.8
 
-@pytest.mark.parametrize("build", [by.flat_model, by.conv_model, by.layer_norm_model])
-@pytest.mark.parametrize(
-    ("options", "descent"),
-    [
-        ({}, lambda: by.Momentum(2.5e-4)),
-        ({"optimizer": "adam"}, lambda: by.Adam(1e-3)),
-        ({"learning_rate": 0.02}, lambda: by.Momentum(0.02)),
-    ],
-)
-def test_batches_of_a_normalised_model_are_exact(build: Any, options: dict[str, Any], descent: Any) -> None:
-    model = build()
-    adapter = eq.create("eta", model, margin=0.6, epsilon=0.8, **options)
-    expected, optimiser, average = by.ByHand(model), descent(), None
-    kept = []
-    for x in by.stream(4, rows=9, like=model):
-        z, average, count = learn(expected, average, x, 0.6, 0.8, optimiser)
-        assert by.close(adapter(x), z)
-        assert step_of(adapter).used == count
-        kept.append(count)
-    assert 0 < kept[0] < 9
-    assert 0 < sum(kept[1:]) < 27
-    by.assert_alike(adapter, expected)
-    assert average is not None
-    assert by.close(adapter.memory["average"], average)
+    def objective(self, z: Tensor) -> Tensor:
+        return by.entropy(z)
+
+    def loss(self, z: Tensor, x: Tensor) -> tuple[Tensor, int]:
+        h, p, limit = by.entropy(z).detach(), by.softmax(z).detach(), self.margin * math.log(by.CLASSES)
+        kept, average = h < limit, self.memory.get("average")
+        if average is not None:
+            cosine = (p * average).sum(1) / ((p * p).sum(1) * (average * average).sum()).sqrt()
+            kept &= cosine.abs() < self.epsilon
+        if kept.any():
+            mean = p[kept].sum(0) / kept.sum()
+            self.memory["average"] = mean if average is None else 0.9 * average + 0.1 * mean
+        weight = 1 / (h - limit).exp()
+        return (weight * self.objective(z))[kept].sum() / kept.sum(), int(kept.sum())
 
 
 def peaked(classes: int, nats: float) -> list[float]:
@@ -259,13 +235,15 @@ def test_a_sample_left_out_has_no_part_in_the_loss() -> None:
 def test_lone_samples_are_selected_in_their_window() -> None:
     model = by.flat_model()
     adapter = eq.create("eta", model, margin=0.6, epsilon=0.7, window=3, learning_rate=0.05)
-    expected, descent, average, used = by.ByHand(model), by.Momentum(0.05), None, []
+    expected, used = Selecting(model, "sgd", 0.05), []
+    expected.epsilon = 0.7
     samples = by.stream(9, rows=1)
     for place, x in enumerate(samples):
         window = torch.cat(samples[max(0, place - 2) : place + 1])
         count = 0
         if place % 3 == 2:
-            z, average, count = learn(expected, average, window, 0.6, 0.7, descent)
+            z = expected.step(window)
+            count = expected.used
         else:
             z = expected.forward(window) if place else expected.predict(x)
         assert by.close(adapter(x), z[-1:]), place

@@ -12,8 +12,8 @@ from equipoise.core.gradient import GradientMethod
 from equipoise.core.method import Context
 from equipoise.factory import make_method
 from equipoise.methods.parts.objectives import mean_over, objective
+from tests.methods.test_eta import Selecting
 from tests.support import byhand as by
-from tests.support.models import step_of
 
 NOT_NEEDED: Any = None
 
@@ -118,36 +118,23 @@ def test_a_row_that_is_left_out_has_no_part_in_the_gradient(method: str, bad: fl
     assert by.close(gradients[0], gradients[1]) or method == "poem"
 
 
-@pytest.mark.parametrize("build", [by.flat_model, by.conv_model, by.layer_norm_model])
-def test_tent_minimises_come_exactly(build: Any) -> None:
-    model = build()
-    adapter = eq.create("tent", model, objective="come", learning_rate=0.01)
-    expected, descent = by.ByHand(model), by.Adam(0.01)
-    for x in by.stream(3, like=model):
-        expected.watch()
-        z = expected.forward(x)
-        loss = come(z).sum() / len(z)
-        expected.descend(loss, descent)
-        assert by.close(adapter(x), z)
-        assert step_of(adapter).loss == pytest.approx(float(loss.detach()))
-    by.assert_alike(adapter, expected)
+class Come(by.Learner):
+    def loss(self, z: Tensor, x: Tensor) -> tuple[Tensor, int]:
+        return come(z).sum() / len(z), len(z)
 
 
-def test_eta_selects_and_weighs_by_the_entropy_and_minimises_come() -> None:
-    model, limit = by.flat_model(), 0.6 * math.log(by.CLASSES)
-    adapter = eq.create("eta", model, objective="come", margin=0.6, epsilon=2.0, learning_rate=0.02)
-    expected, descent, otherwise = by.ByHand(model), by.Momentum(0.02), 0
-    for x in by.stream(3, rows=9):
-        expected.watch()
-        z = expected.forward(x)
-        h = by.entropy(z).detach()
-        kept = h < limit
-        assert 0 < int(kept.sum()) < 9
-        otherwise += int((kept != (come(z).detach() < limit)).sum())
-        expected.descend(((limit - h).exp() * come(z))[kept].sum() / kept.sum(), descent)
-        assert by.close(adapter(x), z)
-    by.assert_alike(adapter, expected)
-    assert otherwise > 0  # an entropy over C + 1 outcomes is another filter
+class SelectedCome(Selecting):
+    """ETA selects and weighs by the entropy, and minimises COME."""
+
+    epsilon = 2.0
+
+    def objective(self, z: Tensor) -> Tensor:
+        return come(z)
+
+
+def test_an_entropy_over_one_more_outcome_is_another_filter() -> None:
+    z, limit = by.ByHand(by.flat_model()).forward(by.stream(1, rows=60)[0]), 0.6 * math.log(by.CLASSES)
+    assert not torch.equal(by.entropy(z) < limit, come(z) < limit)
 
 
 def test_come_keeps_answers_less_sure_than_entropy_does() -> None:

@@ -2,7 +2,6 @@
 
 import bisect
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -32,11 +31,17 @@ def inverse(u: float, quantiles: list[float]) -> float:
     return quantiles[below] + (place - below) * (quantiles[below + 1] - quantiles[below])
 
 
-class Bettor:
-    """The bets in Python's numbers, sample after sample."""
+def less_contrast(model: nn.Sequential) -> eq.SourceStatistics:
+    """Of source data whose entropies are higher than those of the stream."""
+    return measured(model, [0.3 * x for x in by.stream(5, rows=40, like=model, seed=8)])
 
-    def __init__(self, quantiles: Tensor) -> None:
-        self.quantiles = quantiles.double().tolist()
+
+class Betting(by.Learner):
+    """A step towards the targets of the bets, in Python's numbers, sample after sample."""
+
+    def __init__(self, model: nn.Sequential, optimizer: str, rate: float) -> None:
+        super().__init__(model, optimizer, rate)
+        self.quantiles = less_contrast(model).entropies.double().tolist()
         self.epsilon, self.squares = 0.0, 0.0
 
     def targets(self, entropies: Tensor) -> Tensor:
@@ -55,48 +60,11 @@ class Bettor:
             self.epsilon = min(max(self.epsilon, -1.8), 1.8)
         return torch.tensor(made, dtype=torch.float64)
 
-
-def learn(
-    expected: by.ByHand, bettor: Bettor, x: Tensor, margin: float, descent: by.Descent
-) -> tuple[Tensor, int, float]:
-    """A step towards the targets: logits, how many were reliable, and the loss."""
-    limit = margin * math.log(by.CLASSES)
-    expected.watch()
-    z = expected.forward(x)
-    h = by.entropy(z)
-    targets, kept = bettor.targets(h.detach()), h.detach() < limit
-    if not kept.any():
-        return z.detach(), 0, math.nan
-    weight = 1 / (h.detach() - limit).exp()
-    loss = (0.5 * (weight * h - weight * targets) ** 2)[kept].sum() / kept.sum()
-    expected.descend(loss, descent)
-    return z.detach(), int(kept.sum()), float(loss.detach())
-
-
-@pytest.mark.parametrize("build", [by.flat_model, by.conv_model, by.layer_norm_model])
-@pytest.mark.parametrize(
-    ("options", "descent"),
-    [
-        ({}, lambda: by.Momentum(2.5e-4)),
-        ({"optimizer": "adam"}, lambda: by.Adam(1e-3)),
-        ({"learning_rate": 0.02}, lambda: by.Momentum(0.02)),
-    ],
-)
-def test_batches_are_exact(build: Any, options: dict[str, Any], descent: Any) -> None:
-    model = build()
-    # Source data of less contrast: the entropies of the stream are lower than the source's.
-    source = measured(model, [0.3 * x for x in by.stream(5, rows=40, like=model, seed=8)])
-    adapter = eq.create("poem", model, source, margin=0.7, **options)
-    expected, bettor, optimiser = by.ByHand(model), Bettor(source.entropies), descent()
-    for x in by.stream(4, rows=9, like=model):
-        z, count, loss = learn(expected, bettor, x, 0.7, optimiser)
-        assert torch.allclose(adapter(x), z, rtol=1e-7, atol=1e-7)
-        assert step_of(adapter).used == count
-        assert count > 0
-        assert step_of(adapter).loss == pytest.approx(loss, rel=1e-5)
-        assert float(adapter.memory["epsilon"]) == pytest.approx(bettor.epsilon, rel=1e-6)
-    assert abs(bettor.epsilon) > 0.2
-    by.assert_alike(adapter, expected, rtol=1e-7)
+    def loss(self, z: Tensor, x: Tensor) -> tuple[Tensor, int]:
+        h, limit = by.entropy(z), 0.7 * math.log(by.CLASSES)
+        targets, kept, weight = self.targets(h.detach()), h.detach() < limit, 1 / (h.detach() - limit).exp()
+        self.memory = {"epsilon": torch.tensor(self.epsilon, dtype=torch.float64)}
+        return (0.5 * (weight * h - weight * targets) ** 2)[kept].sum() / kept.sum(), int(kept.sum())
 
 
 def test_levels_and_quantiles_are_inverse() -> None:

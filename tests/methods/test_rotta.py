@@ -90,10 +90,7 @@ def test_with_more_classes_than_slots_new_classes_still_enter(classes: int) -> N
 def test_samples_until_the_next_update_are_the_reason_for_none() -> None:
     adapter = eq.create("rotta", small_model(), every=5)
     adapter(stream([3])[0])
-    assert (step_of(adapter).updated, step_of(adapter).reason) == (
-        False,
-        "2 samples until the next update",
-    )
+    assert (step_of(adapter).updated, step_of(adapter).reason) == (False, "2 samples until the next update")
 
 
 def test_one_class_only_is_learned_from() -> None:

@@ -12,44 +12,24 @@ import equipoise as eq
 from tests.support import byhand as by
 from tests.support.models import drifted, make, same, snapshot, step_of
 
-MODELS = {"BatchNorm1d": by.flat_model, "BatchNorm2d": by.conv_model, "LayerNorm": by.layer_norm_model}
 ENCODER = ("first.weight", "first.bias", "norm.weight", "norm.bias")
 
 
-def information(z: Tensor) -> Tensor:
-    """The mean entropy less the entropy of the mean, in nats."""
-    mean = by.softmax(z).sum(0) / len(z)
-    return by.entropy(z).sum() / len(z) + (mean * mean.log()).sum()
+class Informed(by.Learner):
+    """The mean entropy less the entropy of the mean, and pseudo-labels of the confident samples."""
+
+    weight = 0.0
+
+    def loss(self, z: Tensor, x: Tensor) -> tuple[Tensor, int]:
+        p = by.softmax(z)
+        mean = p.sum(0) / len(z)
+        labelled = [-row.max().log() for row in p if row.max() > 0.9]
+        loss = by.entropy(z).sum() / len(z) + (mean * mean.log()).sum()
+        return loss + self.weight * sum(labelled, torch.zeros(())) / max(len(labelled), 1), len(z)
 
 
-def labelled(z: Tensor, confidence: float) -> Tensor:
-    """The mean cross-entropy of the confident samples against their own answers."""
-    terms = [-p.max().log() for p in by.softmax(z) if p.max() > confidence]
-    return sum(terms, torch.zeros(())) / max(len(terms), 1)
-
-
-def learn(expected: by.ByHand, x: Tensor, descent: by.Descent, weight: float = 0.0) -> Tensor:
-    expected.watch()
-    z = expected.forward(x)
-    expected.descend(information(z) + weight * labelled(z, 0.9), descent)
-    return z.detach()
-
-
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("weight", [0.0, 0.3])
-def test_three_batches_are_exact(kind: str, optimizer: str, weight: float) -> None:
-    model = MODELS[kind]()
-    options: dict[str, Any] = {"pseudo_weight": weight} if weight else {}
-    adapter = eq.create("shot_im", model, optimizer=optimizer, learning_rate=0.02, **options)
-    expected, descent = by.ByHand(model, ENCODER), by.Adam(0.02) if optimizer == "adam" else by.Momentum(0.02)
-    for x in by.stream(3, like=model):
-        assert by.close(adapter(x), learn(expected, x, descent, weight), 1e-6)
-        assert step_of(adapter).used == len(x)
-    by.assert_alike(adapter, expected, 1e-6)
-    for name in ENCODER:
-        if (kind, name) != ("LayerNorm", "first.bias") and "bias" not in name:
-            assert not by.close(expected.weights[name], expected.source[name], 1e-4)
+class Labelled(Informed):
+    weight = 0.3
 
 
 def test_the_head_stays_and_all_else_learns() -> None:

@@ -227,10 +227,7 @@ def test_an_empty_memory_is_the_reason_for_no_update() -> None:
     adapter = eq.create("sotta", small_model(), confidence=1.0, every=5)
     before = snapshot(adapter)
     adapter(stream([3])[0])
-    assert (step_of(adapter).updated, step_of(adapter).reason) == (
-        False,
-        "2 samples until the next update",
-    )
+    assert (step_of(adapter).updated, step_of(adapter).reason) == (False, "2 samples until the next update")
     adapter(stream([2])[0])
     step = step_of(adapter)
     assert (step.updated, step.used, step.loss) == (False, 0, None)

@@ -90,11 +90,7 @@ def test_a_stream_is_exact(limit: int | None, bias: bool, seed: int) -> None:
         assert torch.allclose(adapter.predict(probe), expected.scores(probe), rtol=1e-9, atol=1e-12)
         assert torch.allclose(adapter.detach()(probe), adapter.predict(probe), rtol=1e-9, atol=1e-12)
         step = step_of(adapter)
-        assert (step.used, step.updated, step.reason) == (
-            rows,
-            True,
-            "",
-        )
+        assert (step.used, step.updated, step.reason) == (rows, True, "")
     assert (expected.evicted > 0) == (limit in (1, 2))
 
 
@@ -186,11 +182,7 @@ def test_samples_with_non_finite_logits_never_become_supports(limit: int | None)
     adapter(x[1:2])
     assert same(snapshot(adapter), snapshot(clean))
     step = step_of(adapter)
-    assert (step.used, step.updated, step.reason) == (
-        0,
-        False,
-        "non-finite logits",
-    )
+    assert (step.used, step.updated, step.reason) == (0, False, "non-finite logits")
 
 
 @pytest.mark.parametrize(("saved", "loading"), [(None, 2), (2, None), (2, 3), (3, 1)])

@@ -5,7 +5,7 @@ precision; `ByHand` computes it from its weights, and the optimisers are their f
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
@@ -52,6 +52,13 @@ class Scale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight
+
+
+MODELS: dict[str, Callable[[], nn.Sequential]] = {
+    "BatchNorm1d": flat_model,
+    "BatchNorm2d": conv_model,
+    "LayerNorm": layer_norm_model,
+}
 
 
 def stream(batches: int, rows: int = 7, *, like: nn.Sequential | None = None, seed: int = 3) -> list[Tensor]:
@@ -108,6 +115,10 @@ class Adam:
         return -self.rate * (mean / (1 - 0.9**count)) / ((square / (1 - 0.999**count)).sqrt() + 1e-8)
 
 
+NORM = ("norm.weight", "norm.bias")
+OPTIMIZERS: dict[str, Callable[[float], Descent]] = {"sgd": Momentum, "adam": Adam}
+
+
 class ByHand:
     """One of the models above as it adapts.
 
@@ -118,7 +129,7 @@ class ByHand:
         var: the running variance.
     """
 
-    def __init__(self, model: nn.Sequential, learned: Iterable[str] = ("norm.weight", "norm.bias")) -> None:
+    def __init__(self, model: nn.Sequential, learned: Iterable[str] = NORM) -> None:
         self.source = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         self.weights = {name: self.source[name].clone() for name, _ in model.named_parameters()}
         self.learned = tuple(learned)
@@ -186,6 +197,47 @@ class ByHand:
     def descend(self, loss: Tensor, descent: Descent) -> None:
         for name, gradient in self.slope(loss).items():
             self.weights[name] = self.weights[name].detach() + descent.move(name, gradient)
+
+
+class Learner(ByHand):
+    """A model that is taught by a step a batch; a subclass has the loss.
+
+    Attributes:
+        used: the number of samples in the loss of the last batch; without any there is no step.
+        lost: that loss.
+        memory: what the method keeps besides the optimiser's state, by name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        optimizer: str,
+        rate: float,
+        learned: Iterable[str] = NORM,
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__(model, learned)
+        self.optimizer, self.rate, self.momentum = optimizer, rate, momentum
+        self.descent, self.used, self.lost = self.begin(), 0, 0.0
+        self.memory: dict[str, Tensor] = {}
+
+    def begin(self) -> Descent:
+        """The optimiser at its start."""
+        return OPTIMIZERS[self.optimizer](self.rate)
+
+    def loss(self, z: Tensor, x: Tensor) -> tuple[Tensor, int]:
+        """The loss of the logits of a batch, and how many samples are in it."""
+        raise NotImplementedError
+
+    def step(self, x: Tensor) -> Tensor:
+        """The logits of before the step."""
+        self.watch()
+        z = self.forward(x, self.momentum)
+        loss, self.used = self.loss(z, x)
+        self.lost = float(loss.detach())
+        if self.used:
+            self.descend(loss, self.descent)
+        return z.detach()
 
 
 def close(came: Tensor, expected: Tensor, rtol: float = 1e-9) -> bool:
