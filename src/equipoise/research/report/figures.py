@@ -31,6 +31,7 @@ from equipoise.research.report.drawing import (
 )
 from equipoise.research.report.part import Part, Place, Spread, pooled
 from equipoise.research.report.results import Variant, grouped, scope_of
+from equipoise.research.report.table import shortened
 from equipoise.research.report.tables import short
 
 MARKERS = "osD^vP<>X*"
@@ -81,7 +82,7 @@ def certainty_figures(part: Part, *, by_place: bool = False) -> dict[str, Figure
         found[title] = figure = Figure(figsize=(3.6, max(2.7, 0.24 * len(several) + 0.6)))
         axes = figure.add_axes((0.19, 0.16, 0.48, 0.74))
         axes.set(xlim=(0, 1.05 * max(x for x, _ in ends) or 1), ylim=(0, 1.05 * max(y for _, y in ends) or 1))
-        axes.set(xlabel="entropy, bits", ylabel="ECE", title=title if len(title) < 40 else f"{title[:39]}…")
+        axes.set(xlabel="entropy, bits", ylabel="ECE", title=shortened(title, 40))
         _draw(axes, several)
     return found
 
@@ -143,11 +144,10 @@ def by_place(part: Part, streams: Sequence[StreamSummary], value: Callable[[Stre
 
     At a tier, the seeds of a domain are averaged first, so that the deviation is from domain to domain.
     """
-    found: dict[str, dict[object, list[float]]] = {}
-    for stream in streams:
-        inner = stream["target"] if part.tiers else stream["seed"]
-        found.setdefault(_place(part, stream), {}).setdefault(inner, []).append(value(stream))
-    means = {place: [np.mean(each) for each in inner.values()] for place, inner in found.items()}
+    means: dict[str, list[np.floating[Any]]] = {}
+    for place, several in grouped(streams, partial(_place, part)).items():
+        inner = grouped(several, lambda each: each["target"] if part.tiers else str(each["seed"]))
+        means[place] = [np.mean([value(stream) for stream in same]) for same in inner.values()]
     return {
         place: (float(np.mean(each)), float(np.std(each, ddof=1)) if each[1:] else 0.0)
         for place, each in means.items()
@@ -168,20 +168,18 @@ def place_axes(axes: Axes, part: Part, name: str, series: Mapping[str, tuple[Col
     """Draw series with colour and marker: lines over the tiers, or points in a row for each domain."""
     kind, places = part.axis
     for at, (label, (colour, marker, points)) in enumerate(series.items()):
-        there = [(place, *points[places[place]]) for place in range(len(places)) if places[place] in points]
+        there = [(row, *points[place]) for row, place in enumerate(places) if place in points]
         where, values, bars = np.nan_to_num(np.array(there, dtype=float).reshape(-1, 3).T)
-        offset = 0.5 * (at / max(len(series) - 1, 1) - 0.5) if kind == "domain" else 0.0
-        x, y, x_bars, y_bars = (
-            (where, values, None, bars) if kind == "tier" else (values, where + offset, bars, None)
-        )
-        style = f"{marker}-" if kind == "tier" else marker
-        axes.errorbar(
-            x, y, y_bars, x_bars, style, color=colour.light, label=label, markersize=4.5, linewidth=1
-        )
+        look: dict[str, Any] = {"color": colour.light, "label": label, "markersize": 4.5, "linewidth": 1}
+        if kind == "tier":
+            axes.errorbar(where, values, yerr=bars, fmt=f"{marker}-", **look)
+        else:
+            offset = 0.5 * (at / max(len(series) - 1, 1) - 0.5)
+            axes.errorbar(values, where + offset, xerr=bars, fmt=marker, **look)
     if kind == "tier":
         axes.set(xticks=range(len(places)), xticklabels=places, xlabel="tier", ylabel=name, ylim=(0, None))
     else:
-        names = [place if len(place) <= 18 else f"{place[:17]}…" for place in places]
+        names = [shortened(place, 18) for place in places]
         axes.set(yticks=range(len(places)), yticklabels=names, xlabel=name, xlim=(0, None))
         axes.set_ylim(len(places) - 0.5, -0.5)
 
@@ -216,12 +214,11 @@ def _tau_figure(part: Part, streams: Sequence[StreamSummary], edges: Sequence[fl
         heights = base + 0.8 * shares[place] / np.max(list(shares.values()))
         axes.stairs(heights, edges, baseline=base, fill=True, color=MUTED.light, alpha=0.45)
         found = np.mean([(each["tau_mean"], tau_median(each)) for each in of_place[place]], axis=0)
-        for row, (value, name, colour) in enumerate(
-            zip(found, ("mean", "median"), (SERIES[0], ACCENT), strict=True)
-        ):
+        marks = zip(("mean", "median"), found, (SERIES[0], ACCENT), (0.1, 0.5), strict=True)
+        for name, value, colour, height in marks:
             axes.plot([value, value], [base, base + 0.8], color=colour.light, linewidth=1.6)
             told, beside = f"{name} {value:.2f}", axes.get_yaxis_transform()
-            axes.text(1.02, base + 0.1 + 0.4 * row, told, color=colour.light, fontsize=8, transform=beside)
+            axes.text(1.02, base + height, told, color=colour.light, fontsize=8, transform=beside)
     cumulative = np.cumsum(np.mean(list(shares.values()), axis=0))
     low, high = np.searchsorted(cumulative, [0.005, 0.995])
     names = [f"tier {place}" if part.tiers else place for place in reversed(places)]
@@ -257,9 +254,9 @@ def ablation_figures(part: Part, streams: Sequence[StreamSummary]) -> dict[str, 
     name, kinds = found
     kind, places = part.axis
     over: Spread = "domains" if part.tiers else "seeds"
+    there = {each: {p: part.at.get(Place(name, each, kind, p)) for p in places} for each in kinds}
     values: dict[str, dict[str, Points]] = {}
     for metric, title in (("ece", "ECE"), ("nll", "NLL, nats")):
-        there = {each: {p: part.at.get(Place(name, each, kind, p)) for p in places} for each in kinds}
         values[title] = {
             each: {p: (found.mean[metric], found.std[over][metric]) for p, found in points.items() if found}
             for each, points in there.items()

@@ -108,25 +108,20 @@ def tempering_counts(parts: Sequence[Part], protocol: str) -> list[Table]:
 
 def cautions(results: Results, parts: Sequence[Part]) -> list[str]:
     """Warnings about the results as a whole: missing, failed and left-aside cells."""
-    told = list(dict.fromkeys(filter(None, map(_trial, parts))))
-    if single := [part for part in parts if len(part.seeds) == 1]:
-        told.append(
-            f"Of a single seed: {len(single)} of {len(parts)} parts; another may differ by an unknown amount."
-        )
-    if results.failures:
-        told.append(f"{counted(len(results.failures), 'cell')} failed; numbers that lack them are marked ‡.")
-    if results.damaged:
-        told.append(f"Left out: {counted(results.damaged, 'line')} that could not be read.")
-    told += [
-        f"Left out: {counted(number, 'result')} {reason}." for reason, number in results.left_aside.items()
-    ]
-    if files := int(results.frame["left_out"].max() if len(results.frame) else 0):
-        told.append(
-            f"Up to {counted(files, 'image file')} of a stream and its training set could not be read."
-        )
-    if old := int((results.frame["code"] == "").sum()):
-        told.append(f"Not known: the code that made {counted(old, 'result')}, written by an older equipoise.")
-    return told
+    single = sum(len(part.seeds) == 1 for part in parts)
+    failed, damaged = len(results.failures), results.damaged
+    files = int(results.frame["left_out"].max() if len(results.frame) else 0)
+    old = int((results.frame["code"] == "").sum())
+    told = {
+        **{trial: 1 for trial in map(_trial, parts) if trial},
+        f"Of a single seed: {single} of {len(parts)} parts; another may differ by an unknown amount.": single,
+        f"{counted(failed, 'cell')} failed; numbers that lack them are marked ‡.": failed,
+        f"Left out: {counted(damaged, 'line')} that could not be read.": damaged,
+        **{f"Left out: {counted(n, 'result')} {reason}.": n for reason, n in results.left_aside.items()},
+        f"Up to {counted(files, 'image file')} of a stream and its training set could not be read.": files,
+        f"Not known: the code that made {counted(old, 'result')}, written by an older equipoise.": old,
+    }
+    return [words for words, number in told.items() if number]
 
 
 def _trial(part: Part) -> str:

@@ -29,6 +29,7 @@ from equipoise.research.report.table import (
     html_table,
     markdown_table,
     markdown_text,
+    shortened,
 )
 
 PROTOCOLS = {
@@ -138,9 +139,9 @@ def _overview(every: Sequence[Part]) -> pd.DataFrame:
             ("No adaptation", "confidence"): Entry(sure[0] if sure else None),
             ("No adaptation", "ECE"): Entry(plain.get("ece")),
             ("Lowest ECE", "of all"): Entry(low, best=True),
-            ("Lowest ECE", "by"): ece if len(ece) < 32 else f"{ece[:31]}…",
+            ("Lowest ECE", "by"): shortened(ece, 32),
             ("Highest accuracy", "of all"): Entry(high, best=True),
-            ("Highest accuracy", "by"): accuracy if len(accuracy) < 32 else f"{accuracy[:31]}…",
+            ("Highest accuracy", "by"): shortened(accuracy, 32),
             ("Results", ""): f"{len(part.runs):,} of {expected:,}",
         }
     return pd.DataFrame.from_dict(rows, orient="index")
@@ -149,10 +150,9 @@ def _overview(every: Sequence[Part]) -> pd.DataFrame:
 def _options(results: Results) -> pd.DataFrame:
     """The method, batch size and options of each name, and where."""
     where = results.frame["data"].map(paper_name) + ", " + results.frame["backbone"].map(paper_name)
-    groups = results.frame.assign(where=where).groupby(
-        ["name", "method", "batch_size", "options"], sort=False
-    )
-    return groups["where"].agg(lambda each: "; ".join(each.unique())).reset_index().set_index("name")
+    keys = ["name", "method", "batch_size", "options"]
+    groups = results.frame.assign(where=where).groupby(keys, sort=False)["where"]
+    return groups.agg(lambda each: "; ".join(each.unique())).reset_index().set_index("name")
 
 
 def _bullets(sentences: Sequence[str]) -> str:

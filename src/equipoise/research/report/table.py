@@ -129,9 +129,8 @@ def compete(
 def file_key(text: str) -> str:
     """A text as the name of a file, at most 109 characters, different for different texts."""
     key = re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-")
-    return (
-        key if len(key) <= 100 else f"{key[:100]}-{sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    )
+    digest = sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+    return key if len(key) <= 100 else f"{key[:100]}-{digest}"
 
 
 def known(value: float) -> float | None:
@@ -143,6 +142,11 @@ def listed(names: Iterable[str]) -> str:
     """Names as a sentence lists them: "a, b and c"."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many signs, the last of them "…" where something is cut."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 _LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
@@ -184,14 +188,9 @@ class Markup(NamedTuple):
 
 
 HTML = Markup(
-    escape,
-    '<b class="best">{}</b>',
-    '<span class="alike">{}</span>',
-    "<b>{}</b>",
-    "<small> ±{}</small>",
-    ' <span class="printed">({})</span>',
-    "&ndash;",
-)
+    escape, '<b class="best">{}</b>', '<span class="alike">{}</span>', "<b>{}</b>", "<small> ±{}</small>",
+    ' <span class="printed">({})</span>', "&ndash;",
+)  # fmt: skip
 LATEX = Markup(
     latex_text,
     r"\textbf{{{}}}",
@@ -227,9 +226,8 @@ def markdown_table(table: Table) -> str:
     heads = [" ".join(filter(None, head)) if isinstance(head, tuple) else str(head) for head in shown.columns]
     align = ["left", *["right"] * len(heads)]
     text = shown.set_axis(heads, axis=1).to_markdown(disable_numparse=True, colalign=align)
-    return "\n".join(
-        [text, "", *(f"- {markdown_text(note)}" for note in (table.setting, *table.notes) if note)]
-    )
+    notes = [f"- {markdown_text(note)}" for note in (table.setting, *table.notes) if note]
+    return "\n".join([text, "", *notes])
 
 
 def latex_table(table: Table) -> str:
@@ -237,13 +235,9 @@ def latex_table(table: Table) -> str:
     shown = _shown(table.frame, LATEX, table.common_gap)
     columns = "l" + "r" * len(shown.columns)
     tabular = shown.to_latex(escape=False, multicolumn_format="c", column_format=columns, index_names=False)
+    label = re.sub(r"[^A-Za-z0-9.-]", "-", table.key)
     notes = "".join(f"{latex_text(note)}\\par\n" for note in (table.setting, *table.notes) if note)
-    return template_text("table.tex") % (
-        latex_text(table.title),
-        re.sub(r"[^A-Za-z0-9.-]", "-", table.key),
-        tabular,
-        notes,
-    )
+    return template_text("table.tex") % (latex_text(table.title), label, tabular, notes)
 
 
 def write_latex(tables: Sequence[Table], folder: Path) -> list[Path]:
@@ -265,10 +259,8 @@ def write_csv(results: Results, tables: Sequence[Table], folder: Path) -> list[P
         for table in tables
         for row, (metric, column), entry in table.entries
     ]
-    frames = {
-        "results.csv": results.frame.drop(columns=["reliability", *OVER_TIME]),
-        "tables.csv": pd.DataFrame(cells),
-    }
+    plain = results.frame.drop(columns=["reliability", *OVER_TIME])
+    frames = {"results.csv": plain, "tables.csv": pd.DataFrame(cells)}
     return [write_text(folder / name, frame.to_csv(index=False)) for name, frame in frames.items()]
 
 
@@ -283,10 +275,8 @@ def _shown(frame: pd.DataFrame, markup: Markup, common_gap: str) -> pd.DataFrame
     """The frame as texts; columns of two levels have one where the second is empty everywhere."""
     shown = frame.map(lambda value: _cell(value, markup, common_gap))
     shown.index = pd.Index([markup.text(str(row)) for row in frame.index])
-    heads = [
-        tuple(markup.text(str(level)) for level in (head if isinstance(head, tuple) else (head,)))
-        for head in frame
-    ]
+    levels = [head if isinstance(head, tuple) else (head,) for head in frame]
+    heads = [tuple(markup.text(str(level)) for level in head) for head in levels]
     alone = not any(any(head[1:]) for head in heads)
     shown.columns = pd.Index([head[0] for head in heads]) if alone else pd.MultiIndex.from_tuples(heads)
     return shown
