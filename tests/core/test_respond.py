@@ -16,29 +16,15 @@ from equipoise.functional import nats
 from equipoise.methods.eta import Eta
 from equipoise.network.parameters import Parameters
 from equipoise.network.verdict import Check
+from equipoise.testing.reads import NoReads, captures, unread_step
 from tests.support.cases import CASES, FULL_SOON, IN_SHORT_OR_SLOW, build
-from tests.support.models import CLASSES, drifted, make, same, snapshot
-from tests.support.unread import (
-    NoReads,
-    addresses,
-    allow_plans,
-    captures,
-    forget_the_cpu,
-    unread_step,
-)
+from tests.support.models import CLASSES, addresses, drifted, make, same, snapshot
 
 QUICK: dict[str, dict[str, Any]] = {**FULL_SOON, "rdumb": {"every": 1000}}
 """Options for a memory that is full after one batch, and no reset, which is not captured."""
 
 OF_THE_HOST = (".counts.", ".random")
 """Parts of the names of state that the host counts and draws, whatever the device decides."""
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> NoReads:
-    """A mode that raises for reads, in a package that believes to be on a GPU."""
-    forget_the_cpu(monkeypatch)
-    return NoReads()
 
 
 def begun(case: str, kind: str = "batch_norm") -> eq.Adapter:
@@ -84,36 +70,16 @@ def assert_same_step(plain: eq.Adapter, step: Step) -> None:
         lambda x: x.masked_select(x > 0),
     ],
 )
-def test_reads_are_noticed(read: Callable[[Tensor], object], reads: NoReads) -> None:
+def test_reads_are_noticed(read: Callable[[Tensor], object]) -> None:
+    reads = NoReads()
     with reads, pytest.raises(AssertionError, match="the host reads a tensor"):
         read(torch.ones(3))
     with reads, reads.allowed():
         read(torch.ones(3))
 
 
-@pytest.mark.parametrize(("case", "kind"), IN_SHORT_OR_SLOW)
-def test_answers_and_learns_as_the_eager_engine_without_a_read(
-    case: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, unread = begun(case, kind), begun(case, kind)
-    before = addresses(unread)
-    for seed in range(3, 6):
-        x = drifted(8, seed)
-        expected = plain(x)
-        with monkeypatch.context() as patch:
-            forget_the_cpu(patch)
-            reads = NoReads()
-            allow_plans(patch, unread, reads)
-            with reads:
-                answer, record = unread_step(unread, x)
-        assert torch.allclose(answer, expected, atol=1e-5)
-        assert_same_step(plain, record.read())
-        assert addresses(unread) == before
-    assert_near(snapshot(plain), snapshot(unread))
-
-
 @pytest.mark.parametrize("case", ["norm", "tent, lively", "eta, lively", "eata, lively", "poise", "sotta"])
-def test_lone_samples_as_the_eager_engine_without_a_read(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lone_samples_as_the_eager_engine_without_a_read(case: str) -> None:
     options = QUICK.get(CASES[case][0], {})
     plain, unread = (build(case, "batch_norm", **options)[0] for _ in range(2))
     seed = 0
@@ -125,12 +91,7 @@ def test_lone_samples_as_the_eager_engine_without_a_read(case: str, monkeypatch:
     before = addresses(unread)
     for later in range(seed, seed + 7):
         expected = plain(drifted(1, later))
-        with monkeypatch.context() as patch:
-            forget_the_cpu(patch)
-            reads = NoReads()
-            allow_plans(patch, unread, reads)
-            with reads:
-                answer, record = unread_step(unread, drifted(1, later))
+        answer, record = unread_step(unread, drifted(1, later), refusing=True)
         assert torch.allclose(answer, expected, atol=1e-5)
         assert_same_step(plain, record.read())
     assert addresses(unread) == before
@@ -139,18 +100,12 @@ def test_lone_samples_as_the_eager_engine_without_a_read(case: str, monkeypatch:
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize(("case", "kind"), IN_SHORT_OR_SLOW)
-def test_a_bad_sample_is_answered_with_nan_and_nothing_is_learned(
-    case: str, kind: str, bad: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_sample_is_answered_with_nan_and_nothing_is_learned(case: str, kind: str, bad: float) -> None:
     adapter = begun(case, kind)
     before, there = of_the_device(adapter), addresses(adapter)
     x = drifted(8, 7)
     x[2, 0, 1, 1] = bad
-    forget_the_cpu(monkeypatch)
-    reads = NoReads()
-    allow_plans(monkeypatch, adapter, reads)
-    with reads:
-        answer, record = unread_step(adapter, x)
+    answer, record = unread_step(adapter, x, refusing=True)
     assert answer.isnan().all(1).tolist() == [row == 2 for row in range(8)]
     assert bool(answer[[0, 1, 3, 4, 5, 6, 7]].isfinite().all())
     assert same(before, of_the_device(adapter))
@@ -160,11 +115,10 @@ def test_a_bad_sample_is_answered_with_nan_and_nothing_is_learned(
     assert "1 of 8 set aside: non-finite; a captured step learns from whole batches" in step.reason
 
 
-def test_a_batch_without_a_good_sample_is_answered_with_nan(reads: NoReads) -> None:
+def test_a_batch_without_a_good_sample_is_answered_with_nan() -> None:
     adapter = begun("poise")
     before = snapshot(adapter)
-    with reads:
-        answer, record = unread_step(adapter, torch.full((8, 3, 6, 6), torch.nan))
+    answer, record = unread_step(adapter, torch.full((8, 3, 6, 6), torch.nan), refusing=True)
     assert bool(answer.isnan().all())
     assert record.read().set_aside == 8
     assert same(before, snapshot(adapter))
@@ -178,29 +132,22 @@ FRAGILE = [
 
 
 @pytest.mark.parametrize("case", FRAGILE)
-def test_a_step_that_goes_wrong_is_undone_by_flags_alone(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_goes_wrong_is_undone_by_flags_alone(case: str) -> None:
     adapter = begun(case)
-    forget_the_cpu(monkeypatch)
-    reads = NoReads()
-    allow_plans(monkeypatch, adapter, reads)
     before, there = of_the_device(adapter), addresses(adapter)
-    with reads:
-        _, record = unread_step(adapter, 1e30 * drifted(8))
+    _, record = unread_step(adapter, 1e30 * drifted(8), refusing=True)
     step = record.read()
     assert step.used == 0
     assert "non-finite" in step.reason
     assert same(before, of_the_device(adapter))
-    with reads:
-        answer, _ = unread_step(adapter, drifted(8, 8))  # and it goes on
+    answer, _ = unread_step(adapter, drifted(8, 8), refusing=True)  # and it goes on
     assert bool(answer.isfinite().all())
     assert not same(before, of_the_device(adapter))
     assert addresses(adapter) == there
 
 
 @pytest.mark.parametrize("options", [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}])
-def test_a_batch_with_nothing_to_learn_from_takes_no_step_by_flags_alone(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_with_nothing_to_learn_from_takes_no_step_by_flags_alone(options: dict[str, Any]) -> None:
     model, source = make("batch_norm")
     adapters = [eq.create("eta", model, source, margin=1.0, epsilon=0.9, **options) for _ in range(2)]
     plain, unread = adapters
@@ -209,24 +156,16 @@ def test_a_batch_with_nothing_to_learn_from_takes_no_step_by_flags_alone(
         assert isinstance(adapter.method, Eta)
         adapter.responder.method = replace(adapter.method, margin=0.0)  # from now on no sample is reliable
     plain(drifted(8, 1))
-    forget_the_cpu(monkeypatch)
-    reads = NoReads()
-    allow_plans(monkeypatch, unread, reads)
-    with reads:
-        _, record = unread_step(unread, drifted(8, 1))
+    _, record = unread_step(unread, drifted(8, 1), refusing=True)
     step = record.read()
     assert (step.used, step.reason) == (0, "none of 8 samples is reliable and new")
     assert_near(snapshot(plain), snapshot(unread))
 
 
-def test_a_memory_that_spoils_an_update_is_emptied_by_flags_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_that_spoils_an_update_is_emptied_by_flags_alone() -> None:
     adapter = begun("sotta")
-    forget_the_cpu(monkeypatch)
-    reads = NoReads()
-    allow_plans(monkeypatch, adapter, reads)
     weights = {name: p.detach().clone() for name, p in adapter.learned.items()}
-    with reads:
-        answer, record = unread_step(adapter, 1e25 * drifted(8))
+    answer, record = unread_step(adapter, 1e25 * drifted(8), refusing=True)
     step = record.read()
     assert bool(answer.isfinite().all())
     assert (step.used, step.updated) == (0, False)
@@ -267,24 +206,21 @@ class Writing(Method):
         return Update(logits, used=len(logits), checks=(fine,))
 
 
-def test_a_method_that_writes_weights_by_itself_is_undone(reads: NoReads) -> None:
+def test_a_method_that_writes_weights_by_itself_is_undone() -> None:
     adapter = eq.Adapter(Writing(), make()[0])
     before = snapshot(adapter)
     bad = drifted(8)
     bad[1] = torch.nan
-    with reads:
-        unread_step(adapter, bad)
+    unread_step(adapter, bad, refusing=True)
     assert same(before, snapshot(adapter))
     adapter.responder.method = Writing(fails=True)
-    with reads:
-        _, record = unread_step(adapter, drifted(8))
+    _, record = unread_step(adapter, drifted(8), refusing=True)
     assert record.read().reason == "as asked for"
     assert same(before, snapshot(adapter))
     adapter(drifted(8))  # and by the eager engine
     assert same(before, snapshot(adapter))
     adapter.responder.method = Writing()
-    with reads:
-        _, record = unread_step(adapter, drifted(8))
+    _, record = unread_step(adapter, drifted(8), refusing=True)
     assert record.read().used == 8
     assert not same(before, snapshot(adapter))
 

@@ -19,8 +19,7 @@ from equipoise.errors import StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.network.student import Student
 from tests.support.cases import CASES, build
-from tests.support.models import drifted, make, same, snapshot
-from tests.support.unread import addresses
+from tests.support.models import addresses, drifted, make, same, snapshot
 
 QUICK: dict[str, Any] = {"confidence": 0.0, "every": 4, "capacity": 4}
 

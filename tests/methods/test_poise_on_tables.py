@@ -12,10 +12,9 @@ import equipoise as eq
 from equipoise.methods.poise import blend, learn
 from equipoise.network.head import WatchedHead
 from equipoise.network.running_statistics import Return, following_statistics
-from tests.methods.test_rehearsed_poise import as_captured
+from equipoise.testing.reads import unread_step
 from tests.support.models import same, snapshot, step_of
 from tests.support.rehearsals import plain_novelty
-from tests.support.unread import NoReads, forget_the_cpu
 
 
 def rows(count: int, seed: int, by: float = 0.0) -> Tensor:
@@ -139,17 +138,13 @@ def test_a_batch_that_is_not_permitted_leaves_the_window_alone() -> None:
     assert adapter.memory["novelty"].tolist() == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_step_as_it_is_captured_is_the_eager_one_and_reads_no_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_as_it_is_captured_is_the_eager_one_and_reads_no_number() -> None:
     plain, captured = poise(), poise()
     plain(STREAM[0])
     captured(STREAM[0])
     answers = [plain(x) for x in STREAM[1:5]]
-    forget_the_cpu(monkeypatch)
     for x, expected in zip(STREAM[1:5], answers, strict=True):
-        with NoReads():
-            answer, _ = as_captured(captured, x)
+        answer, _ = unread_step(captured, x, refusing=True)
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(captured.memory["novelty"], plain.memory["novelty"])
 

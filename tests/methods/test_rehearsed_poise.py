@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.core.record import Record
 from equipoise.errors import OptionError, RehearsalWarning, SourceError
-from equipoise.network.batch import Batch
+from equipoise.testing.reads import unread_step
 from tests.support.models import Counting, same, snapshot, step_of
 from tests.support.rehearsals import (
     flat,
@@ -26,7 +25,6 @@ from tests.support.rehearsals import (
     trained,
     window_of,
 )
-from tests.support.unread import NoReads, forget_the_cpu
 
 
 def stream(count: int, rows: int = 50, seed: int = 20) -> list[Tensor]:
@@ -66,14 +64,6 @@ def observed(adapter: eq.Adapter) -> dict[str, Tensor]:
     """The observations of the temperature."""
     assert adapter.temper.rehearsed is not None
     return adapter.responder.state.temperature
-
-
-def as_captured(adapter: eq.Adapter, x: Tensor) -> tuple[Tensor, Record]:
-    """A step as a CUDA graph records it: the host reads no tensor."""
-    respond = adapter.responder
-    for parameter in adapter.learned.values():
-        parameter.requires_grad_()
-    return respond(Batch.of((x,), {}).learnable(), respond.host_inputs()._replace(looks=False))
 
 
 # ---------------------------------------------------------------------- choosing it
@@ -434,7 +424,7 @@ def test_the_record_of_a_batch_without_a_good_sample_has_the_accuracy(kind: str)
         adapter(x)
         twin(x)
     bad = torch.full((4, 3, 8, 8), torch.nan)
-    captured = as_captured(twin, bad)[1].read()
+    captured = unread_step(twin, bad)[1].read()
     adapter(bad)
     assert step_of(adapter).set_aside == captured.set_aside == 4
     assert step_of(adapter).accuracy == adapter.accuracy == captured.accuracy
@@ -492,18 +482,14 @@ def test_a_second_temper_needs_a_rehearsal_of_the_method_and_its_options() -> No
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_a_step_as_it_is_captured_equals_the_eager_one_and_reads_no_number(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_as_it_is_captured_equals_the_eager_one_and_reads_no_number(kind: str) -> None:
     plain, captured = MADE[kind](), MADE[kind]()
     for x in stream(2):
         plain(x)
         captured(x)
     answers = [plain(x) for x in stream(3, seed=40)]
-    forget_the_cpu(monkeypatch)
     for x, expected in zip(stream(3, seed=40), answers, strict=True):
-        with NoReads():
-            answer, record = as_captured(captured, x)
+        answer, record = unread_step(captured, x, refusing=True)
         assert bool(record.verdict.allowed)
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
     step = record.read()
@@ -534,7 +520,7 @@ def test_a_step_as_it_is_captured_with_a_bad_sample(kind: str, bad: float) -> No
     x = stream(1, seed=40)[0]
     spoilt = x.clone()
     spoilt[[2, 9], 1, 3, 3] = bad
-    answer, record = as_captured(adapter, spoilt)
+    answer, record = unread_step(adapter, spoilt)
     step, rest = record.read(), [row for row in range(50) if row not in (2, 9)]
     assert not bool(record.verdict.allowed)
     assert bool(answer[[2, 9]].isnan().all())
@@ -544,7 +530,7 @@ def test_a_step_as_it_is_captured_with_a_bad_sample(kind: str, bad: float) -> No
     # The temperature is that of the good samples, without those that take the places of the others.
     filled = x.clone()
     filled[[2, 9]] = x[0]
-    whole, _ = as_captured(twin, filled)
+    whole, _ = unread_step(twin, filled)
     assert step.accuracy is not None
     assert float((answer[rest].argmax(1) == whole[rest].argmax(1)).double().mean()) > 0.95
     count = 50 * 2 ** (-100 / 300) + 50 * 2 ** (-50 / 300) + 50  # the window before, if nothing changed

@@ -61,3 +61,10 @@ def step_of(adapter: eq.Adapter | eq.Tempered) -> Step:
     """The record of the last batch, of which there was one."""
     assert adapter.last is not None
     return adapter.last
+
+
+def addresses(adapter: eq.Adapter) -> dict[str, int]:
+    """Where the tensors of the state are."""
+    state = adapter.responder.state
+    parts = {"memory": state.memory, "temperature": state.temperature, "model": state.student.adapting}
+    return {f"{part}.{name}": t.data_ptr() for part, tensors in parts.items() for name, t in tensors.items()}

@@ -1,7 +1,7 @@
 """A step as a CUDA graph holds it, on the CPU: the host reads no tensor, and reading one is an error."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from equipoise.core.record import Record
 from equipoise.core.step import Responder
 from equipoise.errors import ConformanceError
 from equipoise.network.batch import Batch
+from equipoise.network.verdict import no_free_reads
 
 _aten = torch.ops.aten
 HOST_READS = {
@@ -114,19 +115,20 @@ class _Unread:
             return self._method.plan(context)
 
 
-def without_reads(respond: Responder, reads: NoReads) -> Responder:
-    """The same parts, with a method whose plan may read tensors where `reads` refuses it to the rest."""
-    method: Any = _Unread(respond.method, reads)
-    return Responder(respond.student, method, respond.temper, respond.state, respond.source)
+def unread_step(adapter: Adapter, x: Tensor, *, refusing: bool = False) -> tuple[Tensor, Record]:
+    """Answer a batch as a captured step does: every decision is the device's, as if the CPU were a GPU.
 
-
-def unread_step(adapter: Adapter, x: Tensor, respond: Responder | None = None) -> tuple[Tensor, Record]:
-    """Answer a batch as a captured step does: every decision is the device's."""
-    respond = respond or adapter.responder
+    `refusing` raises ConformanceError where the host reads a tensor; the method's plan, which is the host's,
+    may.
+    """
+    respond, reads, batch = adapter.responder, NoReads(), Batch.of((x,), {}).learnable()
+    if refusing:
+        method: Any = _Unread(respond.method, reads)
+        respond = Responder(respond.student, method, respond.temper, respond.state, respond.source)
+        respond.context(batch)  # makes the constants, as the batches before a capture do
     for parameter in adapter.learned.values():
         parameter.requires_grad_()
-    batch = Batch.of((x,), {}).learnable()
-    with torch.enable_grad():
+    with reads if refusing else nullcontext(), no_free_reads(), torch.enable_grad():
         return respond(batch, respond.host_inputs()._replace(looks=False))
 
 
