@@ -1,18 +1,22 @@
-"""What a rehearsal takes from a loader, and what it refuses."""
+"""What a rehearsal takes from a pair, a data set or a loader, and what it refuses, with the cure."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import equipoise as eq
-from equipoise.errors import OptionError, RehearsalError, UnknownMethodError
+from equipoise.errors import OptionError, RehearsalError, SourceError, UnknownMethodError
 from equipoise.rehearsal import labelled
-from equipoise.rehearsal.labelled import take
+from equipoise.rehearsal.labelled import Labelled, take
+from tests.support.models import CLASSES as OF_IMAGES
+from tests.support.models import images, make
 from tests.support.rehearsals import held_out, plain_model, rows_of_features, trained
 
 
@@ -28,10 +32,39 @@ def spoilt(x: Tensor, value: float) -> Tensor:
 
 
 X, Y = rows_of_features()
+
+
+class Rows(Dataset[Any]):
+    """Items as data sets return them: a tensor and a number."""
+
+    def __init__(self, rows: int = 400) -> None:
+        self.rows, self.read = rows, list[int]()
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        self.read.append(place)
+        return torch.full((6,), float(place)), place % 3
+
+
+class Words(Rows):
+    def __getitem__(self, place: int) -> Any:
+        return object(), place % 3
+
+
+class Growing(Rows):
+    def __getitem__(self, place: int) -> Any:
+        return torch.zeros(place), place % 3
+
+
+WHOLE = r"whole numbers of shape \(N,\), got torch\."
+NO_LABELS = r"\(inputs, labels\), got Tensor: a rehearsal needs labels.*\(x, y\)"
+MULTI = (torch.rand(120, 5, generator=torch.Generator().manual_seed(0)) > 0.5).long()
+FRAME = pd.DataFrame(X.numpy())
+
 REFUSED: dict[str, tuple[Any, str]] = {
-    "tensors without labels": ([X], r"\(inputs, labels\), got Tensor: a rehearsal needs labels"),
     "tuples without labels": ([(X,)], "got 1 of them: a rehearsal needs labels"),
-    "three things": ([(X, Y, Y)], "got 3 of them"),
     "a tensor": (X, "expected a loader"),
     "a dict": ({"x": X}, "expected a loader"),
     "a number": (3, "expected a loader"),
@@ -39,12 +72,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "ten images": ([(X[:10], Y[:10])], "at least 100 labelled samples.* got 10"),
     "labels that are too large": ([(X, Y + 1)], "labels from 0 to 2.* got 1 to 3"),
     "labels below zero": ([(X, Y - 1)], "labels from 0 to 2.* got -1 to 1"),
-    "labels as floats": ([(X, Y.float())], "whole numbers of shape .N,., got torch.float32"),
-    "labels as flags": ([(X, Y > 0)], "whole numbers of shape .N,., got torch.bool"),
-    "labels as rows": ([(X, Y[:, None])], r"whole numbers of shape .N,., got torch.int64 \(120, 1\)"),
-    "labels as words": ([(X, ["cat"] * 120)], "whole numbers of shape .N,., got"),
     "labels that are not there": ([(X, None)], "whole numbers of shape .N,., got NoneType"),
-    "fewer labels than inputs": ([(X, Y[:100])], "a row of inputs for each of 100 labels"),
     "inputs in a list": ([([X, X], Y)], "inputs that the model takes, .input., got 2 positional"),
     "words as inputs": ([({"text": ["cat"] * 120}, Y)], "inputs as a tensor, or a tuple or dict of tensors"),
     "inputs that are not numbers": ([(spoilt(X, math.nan), Y)], "expected finite inputs"),
@@ -57,6 +85,40 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "batches without samples": ([(X[:0], Y[:0])], "at least 100 labelled samples.* got 0"),
     "nothing": ([], "got 0 .an iterator already used up"),
     "an iterator that is used up": (iter([]), "got 0 .an iterator already used up"),
+    "a dict without labels": ([{"values": X}], r"'labels'.*got a dict with values"),
+    "a dict with labels twice": ([{"values": X, "labels": Y, "label": Y}], "one of 'labels' and 'label'"),
+    "three things": ([(X, X, Y)], r"\(inputs, labels\), got 3 of them.*\(\(first, second\), labels\)"),
+    "inputs in an array": ((X.numpy(), Y.numpy()), r"torch\.from_numpy\(x\)"),
+    "inputs in an array, by batches": ([(X.numpy(), Y.numpy())], r"torch\.from_numpy\(x\)"),
+    "inputs in arrays": (((X.numpy(), X.numpy()), Y), r"torch\.from_numpy\(x\)"),
+    "inputs in arrays by name": (({"input": X.numpy()}, Y), r"torch\.from_numpy\(x\)"),
+    "inputs in a table": ((FRAME, Y), r"torch\.as_tensor\(x\.to_numpy\("),
+    "a table": (FRAME, r"a pair \(x, y\).*got DataFrame.*torch\.as_tensor\("),
+    "an array": (X.numpy(), r"a pair \(x, y\).*got ndarray.*torch\.from_numpy\("),
+    "whole floats": (
+        (X, Y.float()),
+        WHOLE + r"float32 \(120,\): labels\.long\(\)",
+    ),
+    "flags": ((X, Y > 0), WHOLE + r"bool \(120,\): labels\.long\(\)"),
+    "a column": (
+        (X, Y[:, None]),
+        WHOLE + r"int64 \(120, 1\): labels\.squeeze\(1\)",
+    ),
+    "one-hot rows": ((X, torch.eye(3)[Y]), WHOLE + r"float32 \(120, 3\): .*labels\.argmax\(1\)"),
+    "several labels": ((X, MULTI), "one class for a sample, not for several labels or regression"),
+    "targets of a regression": ((X, Y + 0.5), "one class for a sample, not for several labels or regr"),
+    "targets that are missing": (
+        (X, Y * torch.nan),
+        "one class for a sample, not for several labels or regr",
+    ),
+    "one sample at a time": ([(x, y) for x, y in zip(X, Y, strict=True)], "put a data set into a DataLoader"),
+    "fewer labels than inputs": ([(X, Y[:100])], "a row of inputs for each of 100 labels"),
+    "words": ((X, ["cat"] * 120), "whole numbers of shape .N,., got list"),
+    "two batches without labels": ((X[:60], X[60:]), NO_LABELS),
+    "batches without labels": ([X, X, X], NO_LABELS),
+    "a gap in the inputs": ((torch.where(X > 2, torch.nan, X), Y), "fill in missing values as in production"),
+    "a data set of other things": (Words(), "a transform to tensors"),
+    "a data set of several shapes": (Growing(), "tensors of one shape"),
 }
 
 
@@ -90,9 +152,11 @@ def test_what_cannot_be_learned_from_is_refused(name: str) -> None:
         ({"seed": -1}, OptionError, "seed"),
     ],
 )
-def test_options_that_there_are_not(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_wrong_options_are_found_before_anything_is_read(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
-        eq.rehearse(plain_model(), [(X, Y)], progress=False, **options)
+        eq.rehearse(plain_model(), _unread(), progress=False, **options)
 
 
 def test_what_is_no_model_is_refused() -> None:
@@ -101,16 +165,28 @@ def test_what_is_no_model_is_refused() -> None:
         eq.rehearse(model, [(X, Y)], progress=False)
 
 
-def test_statistics_of_another_model_are_refused() -> None:
-    other = eq.SourceStatistics.measure(torch.nn.Linear(6, 3), [X], progress=False)
-    with pytest.raises(eq.errors.SourceError, match="another model"):
-        eq.rehearse(plain_model(), _unread(), source=other, shifts=8, progress=False)
+CALLS: list[Callable[..., Any]] = [eq.rehearse, eq.recommend]
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_statistics_of_another_model_are_refused_as_create_does_before_anything_is_read(
+    call: Callable[..., Any],
+) -> None:
+    other = eq.SourceStatistics.measure(plain_model(), [X], progress=False)
+    with pytest.raises(SourceError, match="measured on another model") as expected:
+        eq.create("tent", trained(), other)
+    with pytest.raises(SourceError) as found:
+        call(trained(), _unread(), source=other, shifts=8, progress=False)
+    assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("source", [3, 0, {}, "source.safetensors"])
-def test_sources_that_are_no_statistics_are_refused(source: Any) -> None:
-    with pytest.raises(eq.errors.SourceError, match="expected source as SourceStatistics, got"):
-        eq.rehearse(plain_model(), _unread(), source=source, shifts=8, progress=False)
+def test_sources_that_are_no_statistics_are_refused_before_anything_is_read(
+    call: Callable[..., Any], source: Any
+) -> None:
+    with pytest.raises(SourceError, match="expected source as SourceStatistics, got"):
+        call(plain_model(), _unread(), source=source, shifts=8, progress=False)
 
 
 def _unread() -> Iterator[Any]:
@@ -249,3 +325,85 @@ def test_a_rehearsal_is_the_same_with_its_samples_on_the_gpu(monkeypatch: pytest
     far = eq.rehearse(model, loader, shifts=8, progress=False).rehearsal
     assert near.runs == far.runs
     assert torch.equal(near.student.weights, far.student.weights)
+
+
+def read(held_out: Any, count: int = 2000, seed: int = 0) -> Labelled:
+    return take(held_out, count, seed, progress=False)
+
+
+def same(left: Labelled, right: Labelled) -> bool:
+    mine, other = ([*leaves_of(each.inputs), each.labels] for each in (left, right))
+    return len(mine) == len(other) and all(map(torch.equal, mine, other))
+
+
+def leaves_of(inputs: Any) -> list[Tensor]:
+    if isinstance(inputs, Tensor):
+        return [inputs]
+    return list(inputs.values() if isinstance(inputs, dict) else inputs)
+
+
+@pytest.mark.parametrize(
+    "labels", [Y, Y.int(), Y.numpy(), Y.tolist(), tuple(Y.tolist()), pd.Series(Y.numpy())]
+)
+@pytest.mark.parametrize("inputs", [X, (X, X + 1), {"x": X, "mask": X > 0}], ids=["one", "two", "named"])
+def test_a_pair_is_one_batch(inputs: Any, labels: Any) -> None:
+    expected = read([(inputs, Y)])
+    assert same(read((inputs, labels)), expected)
+    assert same(read([inputs, labels]), expected)
+
+
+def test_two_batches_in_a_tuple_or_a_list_are_two_batches() -> None:
+    batches = ((X[:60], Y[:60]), (X[60:], Y[60:]))
+    expected = read(iter(batches))
+    assert same(read(batches), expected)
+    assert same(read(list(batches)), expected)
+    assert same(read([list(batch) for batch in batches]), expected)
+    named = tuple({"x": x, "labels": y} for x, y in batches)
+    assert len(read(named)) == 120
+    assert len(read(tuple(UserDict(batch) for batch in named))) == 120
+
+
+def test_a_rehearsal_of_a_pair_and_a_recommendation() -> None:
+    expected = eq.rehearse(plain_model(), [(X, Y)], method="source", shifts=8, progress=False)
+    found = eq.rehearse(plain_model(), (X, Y), method="source", shifts=8, progress=False)
+    assert torch.equal(found.rehearsal.student.weights, expected.rehearsal.student.weights)
+    assert eq.recommend(plain_model(), (X, Y), methods=[], shifts=8, length=200, progress=False).table
+
+
+def test_a_data_set_is_read_in_as_many_places_as_needed() -> None:
+    data = Rows()
+    before = torch.get_rng_state()
+    found = read(data, 150)
+    assert torch.equal(before, torch.get_rng_state())
+    assert len(found) == len(data.read) == len(set(data.read)) == 150
+    assert min(data.read) < 50
+    assert max(data.read) > 350
+    assert isinstance(found.inputs, Tensor)
+    assert torch.equal(found.inputs[:, 0].long() % 3, found.labels)
+    assert same(found, read(Rows(), 150))
+    assert not same(found, read(Rows(), 150, seed=1))
+
+
+def test_a_tensor_data_set_is_taken_whole() -> None:
+    found = read(TensorDataset(X, Y))
+    assert isinstance(found.inputs, Tensor)
+    rows = sorted(map(tuple, torch.cat([found.inputs, found.labels[:, None]], 1).tolist()))
+    assert rows == sorted(map(tuple, torch.cat([X, Y[:, None]], 1).tolist()))
+    data = TensorDataset(X, Y)
+    source = eq.rehearse(plain_model(), data, method="source", shifts=8, progress=False)
+    assert source.rehearsal.samples == 120
+
+
+def test_a_loader_that_shuffles_does_so_by_the_seed_and_leaves_the_random_state_alone() -> None:
+    model, source = make()
+    data = TensorDataset(images(300, 5), torch.arange(300) % OF_IMAGES)
+    loader = DataLoader(data, batch_size=50, shuffle=True)
+    found = []
+    for _ in range(2):
+        before = torch.get_rng_state()
+        given: dict[str, Any] = {"source": source, "check_held_out": False, "progress": False}
+        made = eq.rehearse(model, loader, shifts=8, samples=100, **given)
+        assert torch.equal(torch.get_rng_state(), before)
+        found.append(made.rehearsal.student.weights)
+        torch.rand(3)
+    assert torch.equal(*found)

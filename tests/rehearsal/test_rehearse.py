@@ -4,7 +4,8 @@ import copy
 import math
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 import equipoise as eq
 from equipoise.calibration import window
 from equipoise.calibration.process import Process, fit_process
-from equipoise.errors import OptionError, RehearsalError
+from equipoise.errors import OptionError, RehearsalError, SourceError
 from equipoise.rehearsal.labelled import Labelled, take
 from equipoise.rehearsal.passes import plan_passes
-from tests.support.models import WithLogits
+from tests.support.models import WithLogits, drifted, make
+from tests.support.models import rehearsed as rehearsed_by_hand
 from tests.support.rehearsals import (
     CLASSES,
     GRID,
@@ -276,6 +278,15 @@ def test_stopping_it_says_what_became_of_it() -> None:
     assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
 
 
+def test_an_interrupt_while_reading_has_a_message() -> None:
+    def stopped() -> Iterator[tuple[Tensor, Tensor]]:
+        yield held_out()[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="the rehearsal was stopped: nothing was kept"):
+        eq.rehearse(trained(), stopped(), progress=False)
+
+
 def test_a_shift_may_write_into_its_inputs() -> None:
     x, y = rows_of_features()
     before = x.clone()
@@ -313,16 +324,66 @@ def test_it_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
     "method",
     [pytest.param(name, marks=[pytest.mark.slow] * (name == "memo")) for name in eq.list_methods()],
 )
-def test_every_method_can_be_rehearsed(method: str) -> None:
+def test_every_method_is_rehearsed_with_what_it_needs(method: str) -> None:
     model, loader = trained(), held_out(100)
-    given = [x for x, _ in loader]
-    source = eq.SourceStatistics.measure(model, given, fisher=True, features=True, progress=False)
-    source = eq.rehearse(model, loader, method=method, source=source, shifts=8, progress=False)
+    source = eq.rehearse(model, loader, method=method, shifts=8, progress=False)
     adapter = eq.create(method, model, source, tempering="rehearsed")
     answer = adapter(samples(20, seed=3)[0])
     assert bool(answer.isfinite().all())
     assert adapter.accuracy is not None
     assert 0 < adapter.accuracy.low <= adapter.accuracy.value <= adapter.accuracy.high < 1
+
+
+# ------------------------------------------------ adapters with a rehearsal
+
+
+def test_options_that_were_not_rehearsed_are_found_when_poise_is_made() -> None:
+    model, source = make()
+    with pytest.raises(SourceError, match="rehearse it as it runs"):
+        eq.Poise(model, rehearsed_by_hand(source, "poise"), norm_momentum=0.2)
+
+
+def test_what_tempered_saves_can_be_loaded(tmp_path: Path) -> None:
+    model, source = make()
+    source = rehearsed_by_hand(source, "poise")
+    tempered = eq.Tempered(eq.create("poise", model, source, tempering="none"), source, tempering="rehearsed")
+    tempered(drifted(8))
+    tempered.save(tmp_path / "state.safetensors")
+    again = eq.load(tmp_path / "state.safetensors", model)
+    assert torch.equal(again.predict(drifted(5)), tempered.predict(drifted(5)))
+    assert tempered.accuracy == again.accuracy
+
+
+def test_another_rehearsal_is_not_taken_for_the_one_of_a_state(tmp_path: Path) -> None:
+    model, source = make()
+    source = rehearsed_by_hand(source, "poise")
+    adapter = eq.Poise(model, source)
+    adapter(drifted(8))
+    adapter.save(tmp_path / "state.safetensors")
+    eq.load(tmp_path / "state.safetensors", model, source)
+    other = replace(source, rehearsals={"poise": replace(source.rehearsal, seed=9)})
+    with pytest.raises(SourceError, match="expected the rehearsal of 'poise'"):
+        eq.load(tmp_path / "state.safetensors", model, other)
+
+
+def test_a_failed_batch_is_in_no_estimate() -> None:
+    model, source = make()
+    adapter = eq.Poise(model, rehearsed_by_hand(source, "poise"))
+    adapter(drifted(8))
+    before = adapter.accuracy
+    spoilt = drifted(8, 1)
+    spoilt[2] = 1e30  # finite, and too large for a variance
+    adapter(spoilt)
+    assert adapter.last is not None
+    assert "non-finite statistics" in adapter.last.reason
+    assert adapter.last.accuracy == adapter.accuracy == before
+
+
+def test_the_warning_is_for_the_callers_line() -> None:
+    model, source = make()
+    with pytest.warns(eq.errors.RehearsalWarning) as caught:
+        eq.create("poise", model, source)
+    assert caught[0].filename == __file__
 
 
 # ------------------------------------------------ what is learned, for a model that never adapts
