@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.calibration.process import Posteriors, Process, fit_process
+from equipoise.calibration.process import Posteriors, Process, Ridge, fit_process, fit_ridge
 
 TREND, BEND, LENGTH, OFFSET, NOISE, ROOM = 1.0, 0.5, 1.0, 0.4, 0.1, 0.3
 FLOORS = torch.tensor([0.1, 0.1, 5.0, math.inf], dtype=torch.float64)
@@ -268,13 +268,6 @@ def test_a_floor_of_infinity_leaves_a_feature_out() -> None:
     assert float(found.half_width(other[2])) == float(found.half_width(drawn.x[2]))
 
 
-def test_weights_count_by_their_ratios_alone() -> None:
-    drawn = Drawn()
-    found, scaled = drawn.fit(), drawn.fit(9 * drawn.weight)
-    for name, tensor in found.tensors().items():
-        torch.testing.assert_close(scaled.tensors()[name], tensor)
-
-
 def test_tensors_make_it_again() -> None:
     found = Drawn().fit()
     again = Process(**{name: tensor.clone() for name, tensor in found.tensors().items()})
@@ -301,3 +294,63 @@ def test_posteriors_of_a_device_agree_in_single_precision_each_at_its_own_featur
     torch.testing.assert_close(far.double(), torch.tensor(apart).double(), rtol=1e-3, atol=1e-3)
     assert [part.shape for part in made(both[:28].float().reshape(4, 7, 8))] == [(4, 7, 2)] * 2
     assert made(both[0].float())[0].shape == (2,)
+
+
+PENALTY = 0.03
+RIDGE_FLOORS = torch.tensor([0.1, 0.1, 5.0], dtype=torch.float64)
+
+
+def rows_drawn(rows: int = 24) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 3, generator=draw, dtype=torch.float64) * torch.tensor([1.0, 4.0, 0.2]) + 3
+    noise = torch.randn(rows, generator=draw, dtype=torch.float64)
+    y = x @ torch.tensor([0.7, -0.2, 1.0], dtype=torch.float64) + 0.3 * noise
+    weight = 0.2 + torch.rand(rows, generator=draw, dtype=torch.float64)
+    return x, y, weight
+
+
+class PlainRidge:
+    """The same by least squares of rows that are put below each other."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
+        n, f = x.shape
+        a = weight / weight.mean()
+        self.mean = np.array([sum(a[i] * x[i, j] for i in range(n)) / n for j in range(f)])
+        variance = [sum(a[i] * (x[i, j] - self.mean[j]) ** 2 for i in range(n)) / n for j in range(f)]
+        self.spread = np.maximum(np.sqrt(variance), RIDGE_FLOORS.numpy())
+        self.bias = sum(a[i] * y[i] for i in range(n)) / n
+        z = (x - self.mean) / self.spread
+        rows = np.concatenate([np.sqrt(a)[:, None] * z, math.sqrt(PENALTY * n) * np.eye(f)])
+        aims = np.concatenate([np.sqrt(a) * (y - self.bias), np.zeros(f)])
+        self.weights = np.linalg.lstsq(rows, aims, rcond=None)[0]
+
+    def __call__(self, x: np.ndarray) -> float:
+        return float(self.bias + (x - self.mean) / self.spread @ self.weights)
+
+
+def both() -> tuple[Ridge, PlainRidge]:
+    x, y, weight = rows_drawn()
+    return fit_ridge(x, y, weight, RIDGE_FLOORS), PlainRidge(x.numpy(), y.numpy(), weight.numpy())
+
+
+def test_it_is_weighted_least_squares_with_a_penalty() -> None:
+    found, plain = both()
+    for name in ("mean", "spread", "bias", "weights"):
+        np.testing.assert_allclose(getattr(found, name).numpy(), getattr(plain, name), rtol=1e-9)
+    assert float(found.spread[2]) == 5.0  # the floor: it varied less
+    x = 3 * rows_drawn()[0]
+    assert found(x).tolist() == pytest.approx([plain(row) for row in x.numpy()])
+
+
+def test_it_moves_in_single_precision() -> None:
+    moved = both()[0].to(torch.device("cpu"))
+    assert {tensor.dtype for tensor in moved.tensors().values()} == {torch.float32}
+
+
+def test_weights_count_by_their_ratios_alone() -> None:
+    drawn, (x, y, weight) = Drawn(), rows_drawn()
+    processes = drawn.fit(), drawn.fit(9 * drawn.weight)
+    ridges = fit_ridge(x, y, weight, RIDGE_FLOORS), fit_ridge(x, y, 9 * weight, RIDGE_FLOORS)
+    for found, scaled in (processes, ridges):
+        for name, tensor in found.tensors().items():
+            torch.testing.assert_close(scaled.tensors()[name], tensor)

@@ -11,7 +11,7 @@ from torchmetrics.wrappers import Running
 from equipoise import metrics
 from equipoise.errors import OptionError
 from tests.metrics.reference import calibrated_stream, random_logits
-from tests.metrics.test_streaming import CLASSES, MAKERS, arguments, assert_same, every_metric, one_shot
+from tests.metrics.test_stream_metrics import CLASSES, MAKERS, arguments, assert_same, every_metric, one_shot
 
 WITH_INTERVAL = ("Accuracy", "ExpectedCalibrationError", "NegativeLogLikelihood", "BrierScore", "Entropy")
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.errors import OptionError
 from tests.support.rehearsals import held_out, samples, trained
 
 NOISE = 2.5
@@ -79,15 +78,6 @@ def test_a_range_that_is_given_holds_for_a_model_that_is_too_doubtful() -> None:
     assert temperature(t_min=1.0) == pytest.approx(1.0)
     assert temperature(t_max=0.3) == pytest.approx(0.3)  # below what is right
     assert temperature(t_min=0.6, t_max=0.7) == pytest.approx(0.6)
-
-
-@pytest.mark.parametrize("given", [{"t_min": 0.2}, {"t_max": 33.0}, {"t_min": 2.0, "t_max": 1.5}])
-def test_a_range_that_is_not_searched_is_refused(given: dict[str, float]) -> None:
-    model, source = scaled(0.3)
-    with pytest.raises(OptionError, match=r"expected 0\.25 <= t_min <= t_max <= 32"):
-        eq.Poise(model, source, **given)
-    with pytest.raises(OptionError, match="have no effect on poise with tempering='none': leave them out"):
-        eq.Poise(model, source, tempering="none", t_min=0.5)
 
 
 def test_t_min_changes_the_answers_that_are_too_doubtful() -> None:

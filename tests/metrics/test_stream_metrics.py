@@ -1,3 +1,5 @@
+"""The metrics of a stream: one shot however it is split, merged, saved or gathered."""
+
 import copy
 import io
 from collections.abc import Callable
@@ -14,8 +16,16 @@ from torchmetrics.wrappers import Running
 import equipoise as eq
 from equipoise import metrics
 from equipoise.errors import OptionError
+from equipoise.metrics import (
+    Accuracy,
+    BrierScore,
+    Entropy,
+    ExpectedCalibrationError,
+    NegativeLogLikelihood,
+    Summary,
+)
 from tests.metrics import reference
-from tests.metrics.reference import calibrated_stream, random_logits
+from tests.metrics.reference import calibrated_stream, gather_twice, random_logits
 
 CLASSES = 4
 MAKERS: dict[str, Callable[..., Metric]] = {
@@ -70,11 +80,6 @@ def assert_same(got: Any, expected: Any) -> None:
         assert isinstance(got, metrics.ReliabilityBins)
         got, expected = vars(got), vars(expected)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12, equal_nan=True)
-
-
-def gather_twice(state: Tensor, group: object) -> list[Tensor]:
-    """Stands for two processes with the same batch each; gathering is torchmetrics' own business."""
-    return [state, state]
 
 
 def saved_and_loaded(metric: Metric) -> Metric:
@@ -370,3 +375,38 @@ def test_reliability_with_one_bin_keeps_its_shape() -> None:
     metric = metrics.Reliability(bins=1)
     metric.update(probs=torch.eye(2), target=torch.tensor([0, 1]))
     assert metric.compute().count.tolist() == [2]
+
+
+@pytest.mark.parametrize("bins", [1, 15])
+@pytest.mark.parametrize("classes", [2, 7])
+@pytest.mark.parametrize("given", ["logits", "probs"])
+def test_it_says_what_the_five_say(bins: int, classes: int, given: str) -> None:
+    draw = torch.Generator().manual_seed(classes)
+    summary = Summary(bins=bins)
+    labelled = [Accuracy(), ExpectedCalibrationError(bins=bins), NegativeLogLikelihood(), BrierScore()]
+    entropy = Entropy()
+    for rows in (1, 8, 50):
+        logits = 3 * torch.randn(rows, classes, generator=draw)
+        scores = {given: logits if given == "logits" else logits.softmax(1)}
+        target = torch.randint(0, classes, (rows,), generator=draw)
+        summary.update(**scores, target=target)
+        for metric in labelled:
+            metric.update(**scores, target=target)
+        entropy.update(**scores)
+    expected = [float(each.compute()) for each in (*labelled, entropy)]
+    assert [float(value) for value in summary.compute()] == pytest.approx(expected, rel=1e-12)
+
+
+def test_it_adds_up_over_processes_and_says_nothing_of_no_sample() -> None:
+    whole, first, second = Summary(), Summary(), Summary()
+    logits, target = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
+    whole.update(logits=logits, target=target)
+    first.update(logits=logits[:5], target=target[:5])
+    second.update(logits=logits[5:], target=target[5:])
+    first.merge_state(second)
+    assert all(
+        float(a) == pytest.approx(float(b)) for a, b in zip(first.compute(), whole.compute(), strict=True)
+    )
+    first.reset()
+    first.update(logits=logits[:0], target=target[:0])
+    assert all(bool(value.isnan()) for value in first.compute())
