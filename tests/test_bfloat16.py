@@ -10,7 +10,7 @@ from equipoise.research.data.demo import load_domains
 from equipoise.research.data.images import Images
 from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.training import fit
-from equipoise.research.models.backbones import SmallCNN
+from equipoise.research.models import SmallCNN
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from torch.nn.functional import conv2d, pad
 from benchmarks.estimators.subjects import BATCH, SMOOTHED, loss_of, train
 from benchmarks.rehearsal.networks import ResNet, ViT
 from equipoise.research.data import Reader, open_data_set
-from equipoise.research.data.corruptions.dispatch import DETERMINISTIC, RANDOM, corrupt
+from equipoise.research.data.corruptions import DETERMINISTIC, RANDOM, corrupt
 from equipoise.research.data.images import Images
 from equipoise.research.experiment.trained_model import on_device
 from equipoise.research.experiment.training import TrainingStep

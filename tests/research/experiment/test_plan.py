@@ -12,7 +12,7 @@ from equipoise.research.data import DataSet, ImageKindName, Origin, Shift, Store
 from equipoise.research.experiment.plan import RunPlan, joined_shifts, make_plan
 from equipoise.research.experiment.provenance import code_digest, content_key
 from equipoise.research.experiment.recipe import Recipe
-from equipoise.research.models.backbones import InitialWeights
+from equipoise.research.models import InitialWeights
 
 from .toy import Toy, ToyTiers, toy_recipe
 

@@ -19,7 +19,7 @@ from equipoise.research.experiment.provenance import (
 )
 from equipoise.research.experiment.recipe import Recipe, TraceKind, Training
 from equipoise.research.experiment.schema import REHEARSED, Cell, RehearsalSize
-from equipoise.research.models.backbones import InitialWeights, weights_digest
+from equipoise.research.models import InitialWeights, weights_digest
 from equipoise.streams import Segment
 
 _FORMAT = 3

@@ -18,7 +18,7 @@ from equipoise.research.experiment.schema import CellResult, StreamSummary
 from equipoise.research.experiment.store import CACHE, MODELS, Store
 from equipoise.research.experiment.training import train_source_model
 from equipoise.research.experiment.workers import Workers, no_memory_kept
-from equipoise.research.models.backbones import SMALL_CNN, InitialWeights, check_backbone
+from equipoise.research.models import SMALL_CNN, InitialWeights, check_backbone
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

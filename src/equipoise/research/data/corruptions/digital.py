@@ -71,7 +71,7 @@ def pixelate(images: Pixels, part: float) -> Pixels:
     return enlarged
 
 
-def compressed(images: Pixels, quality: float) -> Pixels:
+def jpeg_compression(images: Pixels, quality: float) -> Pixels:
     """Encode each image as JPEG of that quality, as Pillow does, and decode it."""
     decoded = np.empty_like(images)
     for image, target in zip(images, decoded, strict=True):

@@ -11,6 +11,8 @@ from torch.nn.functional import interpolate
 
 from equipoise.errors import ModelError, StateError
 
+__all__ = ["SmallCNN", "create_backbone", "list_backbones"]
+
 
 class SmallCNN(nn.Module):
     """Two 5×5 convolutions and three dense layers for 32×32 images with raw values from 0 to 255.

@@ -9,9 +9,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+import equipoise as eq
 from equipoise.errors import ModelError, StateError
-from equipoise.research.models import backbones, create_backbone, list_backbones
-from equipoise.research.models.backbones import check_backbone, reach_hub, weights_digest
+from equipoise.research import models
+from equipoise.research.models import (
+    check_backbone,
+    create_backbone,
+    list_backbones,
+    reach_hub,
+    weights_digest,
+)
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -180,7 +187,7 @@ def test_the_hub_is_used_only_on_request(monkeypatch: pytest.MonkeyPatch) -> Non
         return real(name, pretrained=False, **options)
 
     monkeypatch.setattr(timm, "create_model", noted)
-    monkeypatch.setattr(backbones, "reach_hub", lambda name: None)
+    monkeypatch.setattr(models, "reach_hub", lambda name: None)
     create_backbone("mobilenet_v1", 3, weights="hub")
     create_backbone("mobilenet_v1", 3, weights="hub", load=False)
     create_backbone("mobilenet_v1", 3)
@@ -198,7 +205,7 @@ def test_a_hub_out_of_reach_is_an_error_with_a_remedy(
         raise error
 
     monkeypatch.setattr(timm, "create_model", fails)
-    monkeypatch.setattr(backbones, "reach_hub", lambda name: None)
+    monkeypatch.setattr(models, "reach_hub", lambda name: None)
     with pytest.raises(
         ModelError, match=rf"from the hub \({error}\); .* DATA/weights/mobilenet_v1\.safetensors"
     ):
@@ -229,3 +236,24 @@ def test_a_file_with_more_than_the_network_has_is_refused(tmp_path: Path) -> Non
     save_file({**weight_file(file, "mobilenetv1_100"), "extra.weight": torch.zeros(1)}, file)
     with pytest.raises(StateError, match=r"unknown \['extra\.weight'\]"):
         seeded("mobilenet_v1", weights=file)
+
+
+def test_small_cnn_has_the_papers_parameters() -> None:
+    model = eq.models.SmallCNN()
+    counted = sum(p.numel() for p in model.parameters())
+    statistics = {name: buffer for name, buffer in model.named_buffers() if "num_batches" not in name}
+    assert all(name.endswith(("running_mean", "running_var")) for name in statistics)
+    assert counted + sum(buffer.numel() for buffer in statistics.values()) == 319_498
+    # Layer by layer: two convolutions with batch norm (4 numbers a channel), then three dense layers.
+    assert counted + 192 == 832 + 128 + 51_264 + 256 + 262_208 + 4_160 + 650
+
+
+def test_small_cnn_takes_raw_images_of_any_type() -> None:
+    model = eq.models.SmallCNN(num_classes=7, in_channels=3).eval()
+    raw = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    assert model(raw).shape == (2, 7)
+    assert torch.equal(model(raw), model(raw.float()))
+    source = eq.SourceStatistics.measure(model, [raw], progress=False)
+    assert eq.Poise(model, source)(raw).shape == (2, 7)
+    with pytest.raises(eq.errors.ModelError, match=r"expected images of shape \(N, 3, 32, 32\), got \(2, 1,"):
+        model(raw[:, :1])
