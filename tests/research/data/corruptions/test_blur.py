@@ -1,4 +1,4 @@
-"""defocus_blur, motion_blur and zoom_blur against slow versions, written out here or scipy's."""
+"""defocus_blur, motion_blur, zoom_blur and glass_blur against slow versions, written out here or scipy's."""
 
 import math
 
@@ -6,29 +6,31 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from equipoise.research.data.corruptions import TIERS, corrupt
+from equipoise.research.data.corruptions import corrupt
+from equipoise.research.data.corruptions.arrays import generators
 from equipoise.research.data.corruptions.blur import (
     along_lines,
     defocus_blur,
     disk,
+    fronts,
+    glass_blur,
     motion_weights,
     one_by_one,
     resized_kernel,
+    shuffled,
+    smoothed_images,
     zoom_blur,
 )
-from tests.research.data.corruptions.pictures import Images, Reals, assert_rounded, flat, pictures
-
-DEFOCUS = {
-    64: ((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
-    32: ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-}
-MOTION = {
-    64: ((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
-    32: ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
-}
-ZOOM = (1.05, 1.10, 1.15, 1.20, 1.25)
-each_size = pytest.mark.parametrize("size", [32, 64])
-each_tier = pytest.mark.parametrize("tier", TIERS)
+from tests.research.data.corruptions.pictures import (
+    PUBLISHED,
+    Images,
+    Reals,
+    assert_rounded,
+    each_size,
+    each_tier,
+    flat,
+    pictures,
+)
 
 
 def disk_of_17(radius: float, antialias: float) -> Reals:
@@ -47,7 +49,7 @@ def disk_of_17(radius: float, antialias: float) -> Reals:
 @each_tier
 def test_defocus_is_a_convolution_with_a_disk(tier: int, size: int) -> None:
     images = pictures(2, size)
-    kernel = disk_of_17(*DEFOCUS[size][tier - 1])
+    kernel = disk_of_17(*PUBLISHED[size]["defocus_blur"][tier - 1][:2])
     expected = scipy.ndimage.convolve(images.astype(float), kernel[None, :, :, None], mode="mirror")
     assert_rounded(corrupt(images, "defocus_blur", tier, [0, 1]), expected)
 
@@ -105,7 +107,7 @@ def test_motion_draws_a_pixel_out_to_one_side_within_45_degrees(tier: int, size:
     middle = size // 2
     images[:, middle, middle] = 255
     came = corrupt(images, "motion_blur", tier, range(40)).astype(float)
-    radius, sigma = MOTION[size][tier - 1]
+    radius, sigma = PUBLISHED[size]["motion_blur"][tier - 1]
     bell = np.exp(-(np.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
     first = 255 * bell[0] / bell.sum()
     assert came[:, middle, middle] == pytest.approx(first, abs=0.5)
@@ -138,7 +140,7 @@ def zoomed(image: Images, factor: float) -> Reals:
 @each_tier
 def test_zoom_is_the_mean_of_zooms(tier: int, size: tuple[int, int]) -> None:
     images = pictures(2, *size)
-    factors = [1 + step / 100 for step in range(round(100 * ZOOM[tier - 1]) - 99)]
+    factors = [1 + step / 100 for step in range(round(100 * PUBLISHED[64]["zoom_blur"][tier - 1][0]) - 99)]
     assert len(factors) == 5 * tier + 1
     expected = [np.mean([image, *(zoomed(image, factor) for factor in factors)], axis=0) for image in images]
     assert_rounded(corrupt(images, "zoom_blur", tier, [0, 1]), np.stack(expected))
@@ -152,3 +154,72 @@ def test_large_images_are_zoomed_one_by_one_alike() -> None:
     assert_rounded(zoom_blur(large, 1.02), one_by_one(large, factors[:3]).astype(float))
     expected = np.mean([large[0], *(zoomed(large[0], factor) for factor in factors[:3])], axis=0)
     assert_rounded(zoom_blur(large, 1.02), expected[None])
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3])
+@pytest.mark.parametrize("sweeps", [1, 2])
+def test_swaps_at_once_are_swaps_one_after_another(distance: int, sweeps: int) -> None:
+    height, width, seeds = 12, 15, [0, 1, 2]
+    came = shuffled((3, height, width), generators("glass_blur", seeds), distance, sweeps)
+    places = np.concatenate(fronts(height, width, distance))
+    inner = [(h, w) for h in range(distance, height - distance) for w in range(distance, width - distance)]
+    assert sorted(places) == [h * width + w for h, w in inner]
+    for image, generator in enumerate(generators("glass_blur", seeds)):
+        here = np.arange(height * width).reshape(height, width)
+        for _ in range(sweeps):
+            size = (2, len(places))
+            down, across = generator.integers(-distance, distance, size, dtype=np.int16, endpoint=True)
+            moves = {place: (int(d), int(a)) for place, d, a in zip(places, down, across, strict=True)}
+            for h in range(height - 1 - distance, distance - 1, -1):
+                for w in range(width - 1 - distance, distance - 1, -1):
+                    d, a = moves[h * width + w]
+                    here[h, w], here[h + d, w + a] = here[h + d, w + a], here[h, w]
+        expected = here.ravel() + image * height * width
+        assert np.array_equal(came[image * height * width : (image + 1) * height * width], expected)
+
+
+@pytest.mark.parametrize("distance", [1, 2])
+def test_without_smoothing_pixels_only_change_places_nearby(distance: int) -> None:
+    rows, columns = np.mgrid[0:64, 0:64].astype(np.uint8)
+    image = np.stack([rows, columns, rows ^ columns], axis=-1)[None]
+    came = glass_blur(image, generators("glass_blur", [5]), 0.0, distance, 1)[0]
+    assert sorted(map(tuple, came.reshape(-1, 3))) == sorted(map(tuple, image.reshape(-1, 3)))
+    moved = np.abs(came[..., :2].astype(int) - image[0, ..., :2]).max(axis=-1)
+    share = 1 - 1 / (2 * distance + 1) ** 2  # of the pixels, that draw another place than their own
+    assert (moved > 0).mean() > 0.8 * share
+    assert distance * 0.4 < moved.mean() < distance * 1.5
+    assert np.quantile(moved, 0.99) <= 6 * distance
+
+
+def test_moves_are_uniform_in_all_directions() -> None:
+    """Of the pixel that is swapped last, which stays where it came from."""
+    seeds = range(2000)
+    came = shuffled((2000, 8, 8), generators("glass_blur", seeds), 1, 1).reshape(2000, 64) - (
+        np.arange(2000)[:, None] * 64
+    )
+    home = came == 9  # the pixel of row 1 and column 1, which may have been moved before
+    first = np.array([np.flatnonzero(row)[0] for row in home])
+    counts = np.bincount(first, minlength=64)[[0, 1, 2, 8, 9, 10, 16, 17, 18]]
+    assert (counts > 100).all()
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.25, 0.4, 0.7, 0.9, 2.0])
+def test_smoothing_is_a_gaussian_filter(sigma: float) -> None:
+    images = pictures(2, 24, 31).astype(np.float32)
+    expected = scipy.ndimage.gaussian_filter(
+        images.astype(float), (0, sigma, sigma, 0), mode="nearest", truncate=4
+    )
+    assert smoothed_images(images, sigma) == pytest.approx(expected, abs=1e-3)
+
+
+@each_size
+@each_tier
+def test_glass_is_smoothing_swapping_smoothing(tier: int, size: int) -> None:
+    sigma, distance, sweeps = PUBLISHED[size]["glass_blur"][tier - 1]
+    images, seeds = pictures(2, size), [8, 9]
+    moved = shuffled(images.shape[:3], generators("glass_blur", seeds), int(distance), int(sweeps))
+    sigmas = (0, sigma, sigma, 0)
+    first = scipy.ndimage.gaussian_filter(images.astype(float), sigmas, mode="nearest", truncate=4)
+    swapped = first.reshape(-1, 3)[moved].reshape(images.shape)
+    expected = scipy.ndimage.gaussian_filter(swapped, sigmas, mode="nearest", truncate=4)
+    assert_rounded(corrupt(images, "glass_blur", tier, seeds), expected)

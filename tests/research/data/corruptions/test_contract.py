@@ -1,4 +1,4 @@
-"""What holds for every corruption: shapes, seeds, batches, tiers, sizes, and refusals."""
+"""What holds for every corruption: shapes, seeds, batches, tiers, sizes, refusals, and constants."""
 
 import hashlib
 import os
@@ -15,12 +15,18 @@ import torch
 from equipoise.errors import OptionError
 from equipoise.research.data.corruptions import CORRUPTIONS, TIERS, corrupt, jpeg
 from equipoise.research.data.corruptions.arrays import generators
-from tests.research.data.corruptions.pictures import FIXED, RANDOM, Images, pictures
+from equipoise.research.data.corruptions.tables import constants
+from tests.research.data.corruptions.pictures import (
+    FIXED,
+    PUBLISHED,
+    RANDOM,
+    Images,
+    each_size,
+    each_tier,
+    pictures,
+)
 
-SIZES = (32, 64)
 each_name = pytest.mark.parametrize("name", CORRUPTIONS)
-each_tier = pytest.mark.parametrize("tier", TIERS)
-each_size = pytest.mark.parametrize("size", SIZES)
 
 
 def distance(came: Images, clean: Images) -> float:
@@ -28,24 +34,7 @@ def distance(came: Images, clean: Images) -> float:
     return float(np.sqrt(np.square(came.astype(float) - clean).mean()))
 
 
-def test_names_and_tiers() -> None:
-    assert CORRUPTIONS == (
-        "gaussian_noise",
-        "shot_noise",
-        "impulse_noise",
-        "defocus_blur",
-        "glass_blur",
-        "motion_blur",
-        "zoom_blur",
-        "snow",
-        "frost",
-        "fog",
-        "brightness",
-        "contrast",
-        "elastic_transform",
-        "pixelate",
-        "jpeg_compression",
-    )
+def test_tiers_are_five() -> None:
     assert TIERS == (1, 2, 3, 4, 5)
 
 
@@ -277,3 +266,27 @@ untyped: Any = corrupt
 def test_wrong_input_is_refused(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         call()
+
+
+@each_size
+def test_constants_are_those_of_the_published_scripts(size: int) -> None:
+    assert tuple(PUBLISHED[size]) == CORRUPTIONS
+    for name, expected in PUBLISHED[size].items():
+        assert [constants(name, tier, size) for tier in TIERS] == expected
+
+
+# Where lengths are, written out again: of a kernel, a sigma and a distance, a radius and a sigma, …
+LENGTHS = {"defocus_blur": "--k", "glass_blur": "sd-", "motion_blur": "rs", "snow": "--f-rs-", "frost": "--c"}
+
+
+@pytest.mark.parametrize(
+    ("side", "size"), [(8, 32), (16, 32), (40, 32), (45, 32), (46, 64), (48, 64), (96, 64), (224, 64)]
+)
+def test_other_sizes_have_the_nearer_table_with_lengths_in_proportion(side: int, size: int) -> None:
+    for name, rows in PUBLISHED[size].items():
+        for tier, row in zip(TIERS, rows, strict=True):
+            kinds = LENGTHS.get(name, "-" * len(row))
+            expected = [
+                value if kind == "-" else value * side / size for value, kind in zip(row, kinds, strict=True)
+            ]
+            assert constants(name, tier, side) == pytest.approx(expected)

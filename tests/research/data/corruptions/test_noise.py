@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from equipoise.research.data.corruptions import TIERS, corrupt
-from tests.research.data.corruptions.pictures import Images, Reals, flat
-
-GAUSSIAN = {64: (0.04, 0.08, 0.12, 0.15, 0.18), 32: (0.04, 0.06, 0.08, 0.09, 0.10)}
-PHOTONS = {64: (250, 100, 50, 30, 15), 32: (500, 250, 100, 75, 50)}
-IMPULSES = {64: (0.01, 0.02, 0.05, 0.08, 0.14), 32: (0.01, 0.02, 0.03, 0.05, 0.07)}
-each_size = pytest.mark.parametrize("size", [32, 64])
-each_tier = pytest.mark.parametrize("tier", TIERS)
+from equipoise.research.data.corruptions import corrupt
+from tests.research.data.corruptions.pictures import PUBLISHED, Images, Reals, each_size, each_tier, flat
 
 
 def corrupted(name: str, tier: int, size: int, level: int, count: int = 0) -> Images:
@@ -32,7 +26,7 @@ def assert_uncorrelated(values: Reals) -> None:
 @each_size
 @each_tier
 def test_gaussian_noise_is_normal_with_the_tiers_scale(tier: int, size: int) -> None:
-    scale = 255 * GAUSSIAN[size][tier - 1]
+    scale = 255 * PUBLISHED[size]["gaussian_noise"][tier - 1][0]
     noise = corrupted("gaussian_noise", tier, size, 128).astype(float) - 128
     inside = np.sqrt(scale**2 + 1 / 12)  # rounding adds the variance of a uniform distribution
     quantiles = np.quantile(noise, [0.05, 0.25, 0.5, 0.75, 0.95])
@@ -53,7 +47,7 @@ def test_gaussian_noise_is_clipped() -> None:
 @each_tier
 @pytest.mark.parametrize("level", [1, 9, 60, 128])
 def test_shot_noise_is_poisson_with_the_tiers_photons(tier: int, size: int, level: int) -> None:
-    photons = PHOTONS[size][tier - 1]
+    photons = PUBLISHED[size]["shot_noise"][tier - 1][0]
     came = corrupted("shot_noise", tier, size, level)
     mean = level / 255 * photons
     counts = np.arange(scipy.stats.poisson.ppf(1 - 1e-9, mean) + 2)
@@ -88,7 +82,7 @@ def test_shot_noise_takes_each_value_by_itself() -> None:
 @each_size
 @each_tier
 def test_impulse_noise_hits_the_tiers_fraction_half_with_salt_half_with_pepper(tier: int, size: int) -> None:
-    fraction = IMPULSES[size][tier - 1]
+    fraction = PUBLISHED[size]["impulse_noise"][tier - 1][0]
     came = corrupted("impulse_noise", tier, size, 100)
     tolerance = 5 * np.sqrt(fraction / came.size)
     assert set(np.unique(came)) == {0, 100, 255}

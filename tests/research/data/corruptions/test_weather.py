@@ -6,29 +6,18 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from equipoise.research.data.corruptions import TIERS, corrupt
+from equipoise.research.data.corruptions import corrupt
 from equipoise.research.data.corruptions.arrays import generators
 from equipoise.research.data.corruptions.weather import PANES, panes, plasmas
-from tests.research.data.corruptions.pictures import Reals, assert_rounded, flat, pictures
-
-FIELDS = (
-    (0.1, 0.2, 1, 0.6, 8, 3),
-    (0.1, 0.2, 1, 0.5, 10, 4),
-    (0.15, 0.3, 1.75, 0.55, 10, 4),
-    (0.25, 0.3, 2.25, 0.6, 12, 6),
-    (0.3, 0.3, 1.25, 0.65, 14, 12),
+from tests.research.data.corruptions.pictures import (
+    PUBLISHED,
+    Reals,
+    assert_rounded,
+    each_size,
+    each_tier,
+    flat,
+    pictures,
 )
-SNOW = {64: (0.8, 0.8, 0.7, 0.65, 0.6), 32: (0.95, 0.9, 0.9, 0.85, 0.8)}
-FROST = {
-    64: ((1, 0.3), (0.9, 0.4), (0.8, 0.45), (0.75, 0.5), (0.7, 0.55)),
-    32: ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-}
-FOG = {
-    64: ((0.4, 3), (0.7, 3), (1, 2.5), (1.5, 2), (2, 1.75)),
-    32: ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
-}
-each_size = pytest.mark.parametrize("size", [32, 64])
-each_tier = pytest.mark.parametrize("tier", TIERS)
 
 
 def fallen(field: Reals, radius: float, sigma: float, angle: float) -> Reals:
@@ -46,8 +35,7 @@ def fallen(field: Reals, radius: float, sigma: float, angle: float) -> Reals:
 @each_size
 @each_tier
 def test_snow_is_a_white_sky_and_two_layers_of_flakes(tier: int, size: int) -> None:
-    mean, scale, flake, threshold, radius, sigma = FIELDS[tier - 1]
-    weight = SNOW[size][tier - 1]
+    mean, scale, flake, threshold, radius, sigma, weight = PUBLISHED[size]["snow"][tier - 1]
     image = pictures(1, size)
     image[0, : size // 2, : size // 4] = (0, 0, 255)  # brighter, in one channel, than the sky makes it
     (generator,) = generators("snow", [11])
@@ -72,7 +60,7 @@ def test_snow_looks_the_same_upside_down_and_falls(tier: int) -> None:
     down = np.abs(np.diff(came, axis=1)).mean()
     across = np.abs(np.diff(came, axis=2)).mean()
     assert down < 0.9 * across  # flakes are longer than wide: they fall
-    sky = 255 * (1 - SNOW[64][tier - 1]) * 0.5
+    sky = 255 * (1 - PUBLISHED[64]["snow"][tier - 1][-1]) * 0.5
     assert came.min() == pytest.approx(sky, abs=10)
     assert came.max() > sky + 20
 
@@ -84,7 +72,7 @@ def test_frost_is_a_weighted_sum_of_image_and_pane(tier: int, size: int) -> None
     pane = panes()[generator.integers(5)]
     rows, columns = (start + np.arange(size) for start in generator.integers(256, size=2))
     window = pane[rows[:, None] % 256, columns % 256].astype(float)
-    weight, thickness = FROST[size][tier - 1]
+    weight, thickness, _ = PUBLISHED[size]["frost"][tier - 1]
     assert_rounded(corrupt(image, "frost", tier, [3])[0], weight * image[0] + thickness * window)
 
 
@@ -157,7 +145,7 @@ def test_plasma_is_made_of_diamonds_and_squares(size: int, decay: float) -> None
 @each_size
 @each_tier
 def test_fog_adds_plasma_and_darkens(tier: int, size: int) -> None:
-    density, decay = FOG[size][tier - 1]
+    density, decay = PUBLISHED[size]["fog"][tier - 1]
     images = pictures(3, size) // np.array([1, 2, 3], dtype=np.uint8)[:, None, None, None]
     plasma = plasmas(size, generators("fog", [4, 5, 6]), decay).astype(float)
     x = images / 255
