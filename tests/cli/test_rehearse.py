@@ -146,12 +146,6 @@ def test_a_transform_of_ones_own_decides(here: Path, write: Write) -> None:
     refused(rehearse(f"{name}:load", "held_out", "--size", 8), "leave out --size")
 
 
-def test_the_number_of_folders_must_be_that_of_classes(here: Path, write: Write) -> None:
-    result = rehearse(f"{write(classes=5)}:load", "held_out")
-    refused(result, "each of the model's 5 classes, got 2 (cat, dog)")
-    assert not list(here.glob("*.safetensors"))
-
-
 def test_images_of_several_sizes_need_a_size(here: Path, write: Write) -> None:
     Image.new("RGB", (30, 20)).save(here / "held_out" / "dog" / "wide.png")
     name = write()
@@ -159,36 +153,41 @@ def test_images_of_several_sizes_need_a_size(here: Path, write: Write) -> None:
     assert rehearse(f"{name}:load", "held_out", "--size", 8).exit_code == 0
 
 
+NO_FACTORY = "expected a torch.nn.Module"
+
+
 @pytest.mark.parametrize(
-    ("attribute", "said"),
+    ("made", "attribute", "said"),
     [
-        ("", "expected module:factory"),
-        (":", "expected module:factory"),
-        (":nothing", "has no attribute 'nothing'"),
-        (":number", "'int' object is not callable"),
-        (":stuck", "RuntimeError: no weights here"),
+        ({}, "", ("expected module:factory",)),
+        ({}, ":", ("expected module:factory",)),
+        ({}, ":nothing", ("has no attribute 'nothing'",)),
+        ({}, ":number", ("'int' object is not callable",)),
+        ({}, ":stuck", ("RuntimeError: no weights here",)),
+        ({"returned": "None"}, ":load", (NO_FACTORY, "got NoneType")),
+        ({"returned": "(model, 3)"}, ":load", (NO_FACTORY, "got (Sequential, int)")),
+        ({"returned": "[model]"}, ":load", (NO_FACTORY, "got list")),
+        ({"classes": 5}, ":load", ("each of the model's 5 classes, got 2 (cat, dog)",)),
     ],
 )
-def test_what_is_no_factory_is_told(attribute: str, said: str, here: Path, write: Write) -> None:
-    refused(rehearse(f"{write()}{attribute}", "held_out"), said)
-
-
-@pytest.mark.parametrize(
-    ("returned", "said"),
-    [("None", "got NoneType"), ("(model, 3)", "got (Sequential, int)"), ("[model]", "got list")],
-)
-def test_a_factory_that_returns_something_else(returned: str, said: str, here: Path, write: Write) -> None:
-    refused(rehearse(f"{write(returned=returned)}:load", "held_out"), "expected a torch.nn.Module", said)
+def test_what_is_no_factory_is_told(
+    made: dict[str, Any], attribute: str, said: tuple[str, ...], here: Path, write: Write
+) -> None:
+    refused(rehearse(f"{write(**made)}{attribute}", "held_out"), *said)
+    assert not list(here.glob("*.safetensors"))
 
 
 def test_other_mistakes_are_told_in_a_line(here: Path, write: Write) -> None:
     load = f"{write()}:load"
     refused(rehearse("no_such_module:load", "held_out"), "no module no_such_module", str(here))
-    refused(rehearse(load, "nowhere"), "nowhere: expected a folder")
-    refused(rehearse(load, "held_out/cat"), "it has no folders")
-    refused(rehearse(load, "held_out", "--method", "magic"), "no method 'magic'")
-    refused(rehearse(load, "held_out", "--out", "new/file"), "there is no folder")
-    refused(rehearse(load, "held_out", "--device", "toaster", "--figure", "f.png"), "toaster")
+    for arguments, said in (
+        (("nowhere",), "nowhere: expected a folder"),
+        (("held_out/cat",), "it has no folders"),
+        (("held_out", "--method", "magic"), "no method 'magic'"),
+        (("held_out", "--out", "new/file"), "there is no folder"),
+        (("held_out", "--device", "toaster", "--figure", "f.png"), "toaster"),
+    ):
+        refused(rehearse(load, *arguments), said)
     (here / "held_out" / "dog" / "bad.png").write_bytes(b"not an image")
     refused(rehearse(load, "held_out"), "bad.png: not an image")
     (here / "held_out" / "empty").mkdir()

@@ -39,38 +39,31 @@ def images_of(kind: ImageKindName = "continual", side: int = 4) -> list[Images]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_is_decided_by_its_seed(kind: ImageKindName) -> None:
-    stream, again = stream_of(kind), stream_of(kind)
+def test_a_stream_is_decided_by_its_seed_and_not_by_global_random_numbers(kind: ImageKindName) -> None:
+    stream = stream_of(kind)
+    torch.manual_seed(99)
+    before = torch.random.get_rng_state()
+    again = stream_of(kind)
+    assert torch.equal(before, torch.random.get_rng_state())
     assert stream.rows.dtype == stream.domains.dtype == torch.int64
     assert torch.equal(stream.rows, again.rows)
     assert torch.equal(stream.domains, again.domains)
     assert stream.segments == again.segments
     assert stream.options == again.options
     assert torch.equal(stream.rows, stream_of(kind, seed=1).rows) == (kind == "recorded")
+    for large in (2**53 + 1, 2**63 - 1):
+        assert stream_of(kind, seed=large).seed == large
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_global_random_numbers_neither_matter_nor_change(kind: ImageKindName) -> None:
-    rows = stream_of(kind).rows
-    torch.manual_seed(99)
-    before = torch.random.get_rng_state()
-    assert torch.equal(rows, stream_of(kind).rows)
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_segments_add_up_and_domains_are_those_of_the_rows(kind: ImageKindName) -> None:
+def test_segments_add_up_to_what_one_sentence_describes(kind: ImageKindName) -> None:
     stream = stream_of(kind)
     assert sum(segment.images for segment in stream.segments) == len(stream) == len(stream.domains)
     assert len({segment.name for segment in stream.segments}) == len(stream.segments)
     real = stream.rows >= 0
     assert torch.equal(stream.domains[real], (stream.rows[real] >= SIZES[0]).long())
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_sentence_describes_a_stream(kind: ImageKindName) -> None:
-    sentence = stream_of(kind).describe()
-    assert sentence.startswith(f"{len(stream_of(kind)):,} images: ")
+    sentence = stream.describe()
+    assert sentence.startswith(f"{len(stream):,} images: ")
     assert sentence.endswith(" (seed 0).")
     assert sentence.count(". ") == 0
 
@@ -281,23 +274,28 @@ def test_the_sentence_has_the_numbers_of_the_stream_that_was_drawn() -> None:
     assert told in stream.describe()
 
 
-def test_what_is_not_there_is_refused() -> None:
-    unknown: Any = "backwards"
-    with pytest.raises(OptionError, match="expected one domain for the kind 'shuffled', got 2"):
-        make_image_stream(LABELS, "shuffled", 0)
-    with pytest.raises(OptionError, match=r"expected at least 2 domains for the kind 'gradual', got 1$"):
-        make_image_stream(LABELS[:1], "gradual", 0)
-    with pytest.raises(OptionError, match="expected at least 1 domain for"):
-        make_image_stream([], "mixed", 0)
-    with pytest.raises(OptionError, match="expected kind as one of shuffled, sorted, mixed, recorded, cont"):
-        make_image_stream(LABELS, unknown, 0)
-    with pytest.raises(UnknownOptionError, match="no option 'passes' of 'noisy' streams; there are share"):
-        make_image_stream(LABELS, "noisy", 0, passes=2)
-    with pytest.raises(UnknownOptionError, match="there are none"):
-        make_image_stream(LABELS, "mixed", 0, passes=2)
-    for wrong in (torch.zeros(3), torch.zeros(0, dtype=torch.int64), torch.zeros(2, 2, dtype=torch.int64)):
-        with pytest.raises(OptionError, match=r"int64 tensors \(N,\) of at least one image.* domain 2"):
-            make_image_stream([LABELS[0], wrong], "mixed", 0)
+FLOATS, EMPTY, SQUARE = torch.zeros(3), torch.zeros(0).long(), torch.zeros(2, 2).long()
+NO_LABELS = r"int64 tensors \(N,\) of at least one image.* domain 2"
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "options", "message"),
+    [
+        (LABELS, "shuffled", {}, "expected one domain for the kind 'shuffled', got 2"),
+        (LABELS[:1], "gradual", {}, r"expected at least 2 domains for the kind 'gradual', got 1$"),
+        ([], "mixed", {}, "expected at least 1 domain for"),
+        (LABELS, "backwards", {}, "expected kind as one of shuffled, sorted, mixed, recorded, cont"),
+        (LABELS, "noisy", {"passes": 2}, "no option 'passes' of 'noisy' streams; there are share"),
+        (LABELS, "mixed", {"passes": 2}, "there are none"),
+        *(([LABELS[0], wrong], "mixed", {}, NO_LABELS) for wrong in (FLOATS, EMPTY, SQUARE)),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    labels: list[Tensor], kind: ImageKindName, options: dict[str, Any], message: str
+) -> None:
+    expected = UnknownOptionError if options else OptionError
+    with pytest.raises(expected, match=message):
+        make_image_stream(labels, kind, 0, **options)
 
 
 @pytest.mark.parametrize(
@@ -376,9 +374,3 @@ def test_images_of_another_data_set_are_refused_before_the_first_batch() -> None
         stream.batches([images[0], Images(images[1].pixels[:, :1], images[1].labels)], 5)
     with pytest.raises(OptionError, match="size >= 1"):
         stream.batches(images, 0)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_large_seeds_are_kept_exactly(kind: ImageKindName) -> None:
-    assert stream_of(kind, seed=2**53 + 1).seed == 2**53 + 1
-    assert stream_of(kind, seed=2**63 - 1).seed == 2**63 - 1

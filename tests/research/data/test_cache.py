@@ -71,6 +71,10 @@ def test_what_is_stored_is_what_was_read(tmp_path: Path, pacs: Path) -> None:
     assert stored.digest == images.digest() == again.digest()
     assert (stored.images, stored.problems) == (4, ())
     assert stored.path.name.startswith("pacs-photo-")
+    with safe_open(stored.path, framework="pt", device="cpu") as opened:
+        header = opened.metadata()
+    counted = {"digest": stored.digest, "images": "4", "problems": "[]"}
+    assert header == {"kind": "equipoise images", "version": "1", **counted}
 
 
 def test_the_second_time_nothing_is_read(tmp_path: Path, pacs: Path, reads: Counted) -> None:
@@ -180,16 +184,12 @@ def test_problems_are_remembered(tmp_path: Path, pacs: Path, reads: Counted) -> 
     with pytest.raises(DataError, match=r"1 of 4 files cannot be read:\n.*pic_1.png: not an image\n.*--skip"):
         store(tmp_path, reader=Reader())
     assert reads.times == 2
-
-
-def test_each_part_has_its_own_problems(tmp_path: Path, pacs: Path) -> None:
-    (pacs / "photo" / "dog" / "pic_1.png").write_text("damaged")
+    # Each part has problems of its own.
     (pacs / "sketch" / "dog" / "pic_1.png").write_text("damaged")
-    reader = Reader(bad_files="skip")
-    found = [store(tmp_path, part=part, reader=reader) for part in ("photo", "sketch", "cartoon")]
+    found = [store(tmp_path, part=part, reader=second) for part in ("photo", "sketch", "cartoon")]
     assert [len(stored.problems) for stored in found] == [1, 1, 0]
     assert "sketch" in found[1].problems[0]
-    assert len(reader.problems) == 2
+    assert len(second.problems) == 2
 
 
 def test_an_interrupted_run_leaves_nothing(
@@ -236,31 +236,30 @@ def test_stored_images_are_mapped_and_not_read(tmp_path: Path) -> None:
     assert int(images.pixels[0].max()) == 7
 
 
-def test_the_header_says_what_is_in_the_file(tmp_path: Path, pacs: Path) -> None:
-    stored = store(tmp_path)
-    with safe_open(stored.path, framework="pt", device="cpu") as opened:
-        header = opened.metadata()
-    assert header == {
-        "kind": "equipoise images",
-        "version": "1",
-        "digest": stored.digest,
-        "images": "4",
-        "problems": "[]",
-    }
-
-
-def test_digits_are_read_anew_when_their_file_changes(
+def test_digits_and_the_demo_are_read_again_when_their_file_or_version_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digits_npz(tmp_path)
-    reads, cache = Counted("digits", monkeypatch), Cache(tmp_path / "cache")
-    first = cache.store(open_data_set("digits", tmp_path), "mnist/test", None, Reader())
-    assert first == cache.store(open_data_set("digits", tmp_path), "mnist/test", None, Reader())
-    assert first.path != cache.store(open_data_set("digits", tmp_path), "mnist/train", None, Reader()).path
+    cache = Cache(tmp_path / "cache")
+
+    def path(name: str, part: str, limit: int | None = None) -> Path:
+        return cache.store(open_data_set(name, tmp_path), part, limit, Reader()).path
+
+    reads = Counted("digits", monkeypatch)
+    first = path("digits", "mnist/test")
+    assert first == path("digits", "mnist/test")
+    assert first != path("digits", "mnist/train")
     assert reads.times == 2
     os.utime(tmp_path / "mnist.npz", ns=(0, 0))
-    assert first.path != cache.store(open_data_set("digits", tmp_path), "mnist/test", None, Reader()).path
+    assert first != path("digits", "mnist/test")
     assert reads.times == 3
+    reads = Counted("demo", monkeypatch)
+    first = path("demo", "optical", 20)
+    assert first == path("demo", "optical", 20)
+    assert reads.times == 1
+    monkeypatch.setattr("equipoise.research.data.demo._VERSION", 2)
+    assert first != path("demo", "optical", 20)
+    assert reads.times == 2
 
 
 def test_made_images_depend_on_val_its_labels_and_the_maker(
@@ -285,16 +284,6 @@ def test_made_images_depend_on_val_its_labels_and_the_maker(
     tiny_imagenet_c(tmp_path)
     found.add(path())
     assert len(found) == reads.times == 5
-
-
-def test_the_demo_is_stored_by_its_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, cache = Counted("demo", monkeypatch), Cache(tmp_path)
-    first = cache.store(open_data_set("demo", tmp_path), "optical", 20, Reader())
-    assert cache.store(open_data_set("demo", tmp_path), "optical", 20, Reader()) == first
-    assert reads.times == 1
-    monkeypatch.setattr("equipoise.research.data.demo._VERSION", 2)
-    assert cache.store(open_data_set("demo", tmp_path), "optical", 20, Reader()).path != first.path
-    assert reads.times == 2
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path, pacs: Path) -> None:

@@ -61,13 +61,9 @@ def test_a_part_is_that_of_the_clean_data_set_corrupted_and_compressed(
         assert np.array_equal(made.pixels[:, 0].numpy(), expected[..., 0])
 
 
-def test_a_subset_has_the_same_images_and_they_differ_from_each_other(digits: DataSet) -> None:
+def test_images_get_noise_of_their_own(digits: DataSet) -> None:
     whole = digits.read("svhn/test/gaussian_noise/5", None, Reader())
-    some = digits.read("svhn/test/gaussian_noise/5", 5, Reader())
-    known = {image.numpy().tobytes() for image in whole.pixels}
-    assert len(known) == 20
-    assert len(some) == 5
-    assert all(image.numpy().tobytes() in known for image in some.pixels)
+    assert len({image.numpy().tobytes() for image in whole.pixels}) == 20
     clean = digits.read("svhn/test", None, Reader())
     noise = whole.pixels.float() - clean.pixels.float()
     alike = np.corrcoef(noise.flatten(1).numpy())
@@ -133,12 +129,6 @@ def test_the_corrupted_version_of_a_data_set_is_found_by_its_name() -> None:
         corrupted_version("drift")
     with pytest.raises(DataError, match="no data set 'nothing'"):
         corrupted_version("nothing")
-
-
-def test_a_part_that_there_is_not_is_refused(digits: DataSet) -> None:
-    for part in ("mnist/test/fog/6", "mnist/train/fog/1", "mnist/test/mist/1", "mnist"):
-        with pytest.raises(DataError, match=f"digits-c has no part {part!r}"):
-            digits.read(part, None, Reader())
 
 
 def test_any_data_set_can_have_a_corrupted_version() -> None:

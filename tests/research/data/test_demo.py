@@ -93,8 +93,6 @@ def test_the_data_set_is_what_the_demo_runs_on() -> None:
     assert len(few) == 10
     whole = data.read("optical", None, Reader())
     assert all((whole.pixels == image).flatten(1).all(1).any() for image in few.pixels)
-    with pytest.raises(DataError, match="demo has no part 'usps'; there are mnist, rendered, optical"):
-        data.read("usps", None, Reader())
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import torchvision
 from PIL import Image
 
@@ -83,17 +82,6 @@ def test_colours_become_the_luma_of_itu_r_601(tmp_path: Path) -> None:
     assert np.abs(part.pixels[:, 0].numpy() - luma).max() <= 1
 
 
-def test_a_limit_is_always_the_same_subset(tmp_path: Path) -> None:
-    data = open_data_set("digits", digits_npz(tmp_path))
-    whole, few = data.read("mnist/train", None, Reader()), data.read("mnist/train", 7, Reader())
-    assert len(few) == 7
-    rows = [int((whole.pixels == image).flatten(1).all(1).nonzero().item()) for image in few.pixels]
-    assert rows == sorted(set(rows))
-    assert rows != list(range(7))
-    assert few.labels.tolist() == whole.labels[rows].tolist()
-    assert torch.equal(few.pixels, data.read("mnist/train", 7, Reader()).pixels)
-
-
 def test_one_layout_may_be_mixed_with_the_other(tmp_path: Path) -> None:
     digits_torchvision(tmp_path)
     (tmp_path / "usps.bz2").unlink()
@@ -147,9 +135,3 @@ def test_arrays_that_are_no_digits_are_refused(tmp_path: Path) -> None:
     refused("allow_pickle=False", y_test=np.array([{}] * 20, dtype=object))
     with pytest.raises(DataError, match="x_train is not a file"):
         data.read("mnist/train", None, Reader())
-
-
-def test_unknown_parts_are_refused(tmp_path: Path) -> None:
-    data = open_data_set("digits", digits_npz(tmp_path))
-    with pytest.raises(DataError, match="digits has no part 'mnist'; there are usps/train, "):
-        data.read("mnist", None, Reader())

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from equipoise.errors import DataError
@@ -119,17 +118,6 @@ def test_bad_files_are_named_and_left_out_if_asked(tmp_path: Path) -> None:
         data.read("cartoon", None, Reader())
     part = data.read("cartoon", None, Reader(bad_files="skip"))
     assert part.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 4, 4, 5, 5, 6, 6]
-
-
-def test_a_limit_is_always_the_same_subset(tmp_path: Path) -> None:
-    domain_folders(tmp_path, OFFICE_DOMAINS, OFFICE_CLASSES[:5], each=4)
-    data = open_data_set("office-home", tmp_path)
-    whole, few = data.read("Art", None, Reader()), data.read("Art", 6, Reader())
-    assert len(few) == 6
-    rows = [int((whole.pixels == image).flatten(1).all(1).nonzero()[0]) for image in few.pixels]
-    assert rows == sorted(set(rows))
-    assert few.labels.tolist() == whole.labels[rows].tolist()
-    assert torch.equal(few.pixels, data.read("Art", 6, Reader()).pixels)
 
 
 def test_a_domain_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -3,12 +3,7 @@ import pytest
 import torch
 
 from equipoise.research.data import Images, make_image_stream
-from equipoise.research.data.image_stream import (
-    phase_scrambled,
-    texture,
-    uniform_noise,
-    without_class,
-)
+from equipoise.research.data.image_stream import phase_scrambled, texture, uniform_noise, without_class
 
 LABELS = torch.arange(10).repeat(20)
 

@@ -102,13 +102,10 @@ def test_problems_of_the_listing_count_too(tmp_path: Path) -> None:
     assert reader.problems == lacking
 
 
-def test_nothing_to_read_is_an_error() -> None:
+def test_nothing_to_read_and_unknown_options_are_errors() -> None:
     for reader in (Reader(), Reader(bad_files="skip")):
         with pytest.raises(DataError, match="no image files"):
             reader.images([], side=12)
-
-
-def test_options_are_checked() -> None:
     unknown: Any = "ignore"
     with pytest.raises(OptionError, match="expected workers >= 1, got 0"):
         Reader(workers=0)
