@@ -3,17 +3,13 @@
 python -m benchmarks.rehearsal.rehearsal_page
 """
 
-from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from benchmarks.pages import fill, percent, plain, table, told
 
 HERE = Path(__file__).parent
-Line = dict[str, Any]
 GROUPS = {
     "digits": "Digits, SmallCNN",
     "pacs efficientnet_b0": "PACS, EfficientNet-B0",
@@ -29,28 +25,8 @@ GROUPS = {
 }
 """By what the names of models begin with; the longest is a model's group."""
 
-ECE_ABOVE, LOSS = 0.02, 0.01
-"""Harm by a corruption that is counted: ECE above no adaptation's, and accuracy lost."""
-
-
-def mean(lines: Iterable[Line], of: Callable[[Line], float]) -> float:
-    """The mean of a number over lines."""
-    values = [of(line) for line in lines]
-    return sum(values) / len(values)
-
-
-def score_of(who: str, score: str, line: Line) -> float:
-    """A score of one of those who answered."""
-    return float(line[f"{who}.{score}"])
-
-
-def picked(lines: list[Line], group: str, kind: str, order: str) -> list[Line]:
-    """The streams of a group of models."""
-    return [
-        line
-        for line in lines
-        if group_of(line["model"]) == group and (line["kind"], line["order"]) == (kind, order)
-    ]
+ECE_ABOVE, LOSS, MILD = 0.02, 0.01, 0.01
+"""Harm that is counted: ECE above no adaptation's and accuracy lost by a corruption, ECE by a mild change."""
 
 
 def group_of(model: str) -> str:
@@ -58,101 +34,107 @@ def group_of(model: str) -> str:
     return max((group for group in GROUPS if model.startswith(group)), key=len)
 
 
-def bar(lines: list[Line]) -> str:
+def picked(rows: pd.DataFrame, group: str, kind: str, order: str = "shuffled") -> pd.DataFrame:
+    """The streams of a group of models."""
+    own = rows[(rows["kind"] == kind) & (rows["order"] == order)]
+    return own[own["model"].map(group_of) == group]
+
+
+def means(rows: pd.DataFrame, *columns: str) -> list[str]:
+    """The means of some columns."""
+    return [told(float(rows[column].mean())) for column in columns]
+
+
+def known(rows: pd.DataFrame) -> list[str]:
+    """The error of the estimate, and the share of last intervals that hold the accuracy of the last 500."""
+    error = (rows["estimate"] - rows["poise.accuracy"]).abs().mean()
+    held = (rows["end.low"] <= rows["end.accuracy"]) & (rows["end.accuracy"] <= rows["end.high"])
+    return [told(float(error)), percent(held.mean())]
+
+
+def harmed(values: pd.Series, limit: float) -> list[str]:
+    """How many values are above a limit, and the largest."""
+    return [str((values > limit).sum()), f"{values.max():+.3f}"]
+
+
+def bar(rows: pd.DataFrame) -> str:
     """Targets in random order: calibration, likelihood, and the estimate of accuracy."""
-    head = ["", "streams", "ECE no adaptation", "ECE untempered", "**ECE poise**", "ECE best temperature"]
-    head += [
-        "NLL untempered",
-        "**NLL poise**",
-        "NLL best temperature",
-        "accuracy known within",
-        "in its interval",
+    columns = [f"{who}.ece" for who in ("source", "untempered", "poise", "oracle")]
+    columns += [f"{who}.nll" for who in ("untempered", "poise", "oracle")]
+    body = [
+        [name, str(len(found)), *means(found, *columns), *known(found)]
+        for group, name in GROUPS.items()
+        if len(found := picked(rows, group, "target"))
     ]
-    rows = []
-    for group, name in GROUPS.items():
-        if not (found := picked(lines, group, "target", "shuffled")):
-            continue
-        scores = [(who, "ece") for who in ("source", "untempered", "poise", "oracle")]
-        scores += [(who, "nll") for who in ("untempered", "poise", "oracle")]
-        cells = [told(mean(found, partial(score_of, *at))) for at in scores]
-        error = mean(found, lambda line: abs(line["estimate"] - line["poise.accuracy"]))
-        rows.append([name, str(len(found)), *cells, told(error), percent(mean(found, covered))])
-    return table(head, rows)
+    head = ["", "streams", "ECE no adaptation", "ECE untempered", "**ECE poise**", "ECE best temperature"]
+    head += ["NLL untempered", "**NLL poise**", "NLL best temperature"]
+    return table([*head, "accuracy known within", "in its interval"], body)
 
 
-def covered(line: Line) -> bool:
-    """Whether the interval at the end holds the accuracy of the last 500 images."""
-    return bool(line["end.low"] <= line["end.accuracy"] <= line["end.high"])
-
-
-def tiers(lines: list[Line]) -> str:
+def tiers(rows: pd.DataFrame) -> str:
     """Targets that are corruptions, by tier."""
     head = ["", "tier", "streams", "accuracy: no adaptation → poise", "ECE: no adaptation → poise"]
     head += ["accuracy known within", "in its interval"]
     head += [f"ECE above no adaptation's by more than {str(ECE_ABOVE)[1:]}", "at most"]
     head += [f"accuracy lower by more than {str(LOSS)[1:]}", "at most"]
-    rows = []
+    body = []
     for group, name in GROUPS.items():
-        met = [line for line in picked(lines, group, "target", "shuffled") if "/" in line["stream"]]
-        for tier in sorted({line["stream"].partition("/")[2] for line in met}):
-            found = [line for line in met if line["stream"].endswith(f"/{tier}")]
-            row = [name, tier, str(len(found))]
-            for score in ("accuracy", "ece"):
-                sides = [told(mean(found, partial(score_of, who, score))) for who in ("source", "poise")]
-                row.append(" → ".join(sides))
-            error = mean(found, lambda line: abs(line["estimate"] - line["poise.accuracy"]))
-            row += [told(error), percent(mean(found, covered))]
-            above = [line["poise.ece"] - line["source.ece"] for line in found]
-            lost = [line["source.accuracy"] - line["poise.accuracy"] for line in found]
-            for values, limit in ((above, ECE_ABOVE), (lost, LOSS)):
-                row += [str(sum(value > limit for value in values)), f"{max(values):+.3f}"]
-            rows.append(row)
-    return table(head, rows)
+        met = picked(rows, group, "target")
+        for tier, found in met.groupby(met["stream"].str.extract(r"/(\d)$", expand=False)):
+            pairs = [
+                " → ".join(means(found, f"source.{score}", f"poise.{score}")) for score in ("accuracy", "ece")
+            ]
+            above = harmed(found["poise.ece"] - found["source.ece"], ECE_ABOVE)
+            lost = harmed(found["source.accuracy"] - found["poise.accuracy"], LOSS)
+            body.append([name, str(tier), str(len(found)), *pairs, *known(found), *above, *lost])
+    return table(head, body)
 
 
-def harm(lines: list[Line]) -> str:
+def harm(rows: pd.DataFrame) -> str:
     """Unseen source images, as they are and mildly changed."""
     head = ["", "ECE untempered → poise, no drift", "NLL", "accuracy: source → poise", "mild changes"]
     head += ["ECE no adaptation → poise", "above it by more than .01", "at most"]
-    rows = []
+    body = []
     for group, name in GROUPS.items():
-        found, mild = picked(lines, group, "unseen", "shuffled"), picked(lines, group, "mild", "shuffled")
-        if not found:
+        found, mild = (picked(rows, group, kind) for kind in ("unseen", "mild"))
+        if not len(found):
             continue
-        pairs = [
-            " → ".join(told(mean(found, partial(score_of, who, score))) for who in ("untempered", "poise"))
-            for score in ("ece", "nll")
-        ]
-        sides = [told(mean(found, partial(score_of, who, "accuracy"))) for who in ("source", "poise")]
-        row = [name, *pairs, " → ".join(sides), str(len(mild))]
-        if mild:
-            worse = [line["poise.ece"] - line["source.ece"] for line in mild]
-            before, after = (told(mean(mild, partial(score_of, who, "ece"))) for who in ("source", "poise"))
-            row += [f"{before} → {after}", str(sum(value > 0.01 for value in worse)), f"{max(worse):+.3f}"]
-        rows.append([*row, *["not run"] * (len(head) - len(row))])
-    return table(head, rows)
+        pairs = [("untempered.ece", "poise.ece"), ("untempered.nll", "poise.nll")]
+        row = [" → ".join(means(found, *pair)) for pair in (*pairs, ("source.accuracy", "poise.accuracy"))]
+        row.append(str(len(mild)))
+        if len(mild):
+            row.append(" → ".join(means(mild, "source.ece", "poise.ece")))
+            row += harmed(mild["poise.ece"] - mild["source.ece"], MILD)
+        body.append([name, *row, *["not run"] * (len(head) - 1 - len(row))])
+    return table(head, body)
 
 
-def ordered(lines: list[Line]) -> str:
+def ordered(rows: pd.DataFrame) -> str:
     """Targets in random order, sorted by class and correlated."""
+    columns = [f"{who}.accuracy" for who in ("source", "untempered", "poise")]
+    columns += ["untempered.ece", "poise.ece"]
+    body = [
+        [name, order, *means(found, *columns), percent(found["by_source"].mean())]
+        for group, name in GROUPS.items()
+        if len(picked(rows, group, "target", "sorted"))
+        for order in ("shuffled", "sorted", "dirichlet")
+        if len(found := picked(rows, group, "target", order))
+    ]
     head = ["", "order", "accuracy: source", "untempered", "**poise**", "ECE untempered", "**ECE poise**"]
-    head += ["answered by the source model"]
-    rows = []
-    for group, name in GROUPS.items():
-        for order in ("shuffled", "sorted", "dirichlet"):
-            found = picked(lines, group, "target", order)
-            if not found or not picked(lines, group, "target", "sorted"):
-                continue
-            names = ("source", "untempered", "poise")
-            right = [told(mean(found, partial(score_of, who, "accuracy"))) for who in names]
-            errors = [told(mean(found, partial(score_of, who, "ece"))) for who in names[1:]]
-            share = percent(mean(found, lambda line: line["by_source"]))
-            rows.append([name, order, *right, *errors, share])
-    return table(head, rows)
+    return table([*head, "answered by the source model"], body)
 
 
-def jumps(lines: list[Line]) -> str:
+def jumps(rows: pd.DataFrame) -> str:
     """Accuracy after a jump, against batch statistics."""
+    met = rows[rows["kind"] == "jump"].dropna(subset=["norm at the start.accuracy"])
+    body = []
+    for stream in ("contrast/5", "gaussian_noise/5", "invert"):
+        found = met[met["stream"] == stream]
+        row = [plain(stream), str(len(found))]
+        for when in ("at the start", "in mid-stream"):
+            ahead = found[f"poise {when}.accuracy"] - found[f"norm {when}.accuracy"]
+            row += [f"{ahead.mean():+.3f}", f"{ahead.min():+.3f}"]
+        body.append(row)
     head = [
         "jump to",
         "models",
@@ -161,16 +143,7 @@ def jumps(lines: list[Line]) -> str:
         "in mid-stream: mean",
         "worst",
     ]
-    rows = []
-    for stream in ("contrast/5", "gaussian_noise/5", "invert"):
-        found = [line for line in lines if line["kind"] == "jump" and line["stream"] == stream]
-        found = [line for line in found if not pd.isna(line["norm at the start.accuracy"])]
-        row = [plain(stream), str(len(found))]
-        for when in ("at the start", "in mid-stream"):
-            ahead = [line[f"poise {when}.accuracy"] - line[f"norm {when}.accuracy"] for line in found]
-            row += [f"{sum(ahead) / len(ahead):+.3f}", f"{min(ahead):+.3f}"]
-        rows.append(row)
-    return table(head, rows)
+    return table(head, body)
 
 
 def batches() -> str:
@@ -186,30 +159,19 @@ def batches() -> str:
 def long_streams() -> str:
     """Thirds of the long streams, from a file of their own."""
     rows = pd.read_csv(HERE / "long_streams.csv")
-    head = [
-        "",
-        "method",
-        "images",
-        "accuracy",
-        "estimate",
-        "ECE",
-        "interval holds",
-        "`inside`",
-        "guard went back",
-    ]
     body = []
     for (model, method), own in rows.groupby(["model", "method"], sort=False):
+        name = GROUPS[str(model)].removeprefix("SVHN-C, ")
         for third in range(3):
             part = own.iloc[third * len(own) // 3 : (third + 1) * len(own) // 3]
+            images = f"{int(part['images'].iloc[0]) - 999:,} to {int(part['images'].iloc[-1]):,}"
             held = ((part["low"] <= part["accuracy"]) & (part["accuracy"] <= part["high"])).sum()
             went = part["guard_actions"].iloc[-1]
-            ends = f"{int(part['images'].iloc[0]) - 999:,} to {int(part['images'].iloc[-1]):,}"
-            scores = [told(float(part[name].mean())) for name in ("accuracy", "estimate", "ece")]
-            inside = percent(part["inside"].mean())
-            back = "" if pd.isna(went) else str(int(went))
-            name = GROUPS[str(model)].removeprefix("SVHN-C, ")
-            body.append([name, f"`{method}`", ends, *scores, f"{held} of {len(part)}", inside, back])
-    return table(head, body)
+            row = [name, f"`{method}`", images, *means(part, "accuracy", "estimate", "ece")]
+            row += [f"{held} of {len(part)}", percent(part["inside"].mean())]
+            body.append([*row, "" if pd.isna(went) else str(int(went))])
+    head = ["", "method", "images", "accuracy", "estimate", "ECE", "interval holds", "`inside`"]
+    return table([*head, "guard went back"], body)
 
 
 def novelty() -> str:
@@ -228,9 +190,8 @@ def novelty() -> str:
 def parts() -> dict[str, str]:
     """The regions of the page."""
     rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
-    lines = [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
     of_streams = {"bar": bar, "tiers": tiers, "harm": harm, "ordered": ordered, "jumps": jumps}
-    made = {name: table_of(lines) for name, table_of in of_streams.items()}
+    made = {name: table_of(rows) for name, table_of in of_streams.items()}
     return made | {"batches": batches(), "novelty": novelty(), "long": long_streams()}
 
 

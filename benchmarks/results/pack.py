@@ -52,12 +52,13 @@ FULL_NAMES = {"tiny-imagenet-c-2500": "tiny-imagenet-c"}
 
 def packed_cells(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """A row for each run, with columns as "online/none/accuracy"."""
-    latest = {place_of(line, (*CELL, "protocol", "tempering")): line for line in lines}
-    check_same(list(latest.values()))
+    named = [{**line, "cell": {**line["cell"], "data": full_name(line["cell"]["data"])}} for line in lines]
+    latest = {place_of(line["cell"], (*CELL, "protocol", "tempering")): line for line in named}
+    check_same([{**line["cell"], "images": line["images"]} for line in latest.values()], SAME)
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in latest.values():
-        cell = {**line["cell"], "data": full_name(line["cell"]["data"])}
-        row = rows.setdefault(tuple(cell[name] for name in CELL), {})
+        cell = line["cell"]
+        row = rows.setdefault(place_of(cell, CELL), {})
         row |= {name: cell[name] for name in (*CELL, *SETTING)} | {"images": line["images"]}
         row |= {name: line["made"][name] for name in ("device", "torch")}
         row |= {f"rehearsal_{name}": size for name, size in cell.get("rehearsal", {}).items()}
@@ -65,23 +66,23 @@ def packed_cells(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame([rows[place] for place in sorted(rows, key=str)])
 
 
-def place_of(line: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """Parts of a line's cell, with the name of the whole data set."""
-    cell = {**line["cell"], "data": full_name(line["cell"]["data"])}
+def place_of(cell: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """Some parts of a cell."""
     return tuple(cell[name] for name in names)
 
 
-def check_same(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Raise DataError where lines of one stream or row were made differently."""
-    for names, parts in SAME.items():
-        first: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for line in lines:
-            place, about = place_of(line, names), {**line["cell"], "images": line["images"]}
+def check_same(cells: Sequence[Mapping[str, Any]], same: Mapping[tuple[str, ...], tuple[str, ...]]) -> None:
+    """Raise DataError where cells that share the parts of a key of `same` differ in one of its values."""
+    for names, parts in same.items():
+        first: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        for cell in cells:
+            place = place_of(cell, names)
+            other = first.setdefault(place, cell)
             for part in parts:
-                if (expected := first.setdefault(place, about)[part]) != about[part]:
+                if (here := cell.get(part)) != (expected := other.get(part)):
                     raise DataError(
                         f"{', '.join(map(str, place))}: expected results with one {part}, got {expected!r} "
-                        f"and {about[part]!r} ({about['label']}, {about['tempering']}): run one of them again"
+                        f"and {here!r} ({cell['label']}, {cell['tempering']}): run one of them again"
                     )
 
 
@@ -137,13 +138,19 @@ def write(frame: pd.DataFrame, path: Path) -> None:
         frame.astype(dict.fromkeys(whole, "Int64")).to_csv(partial, index=False, encoding="utf-8")
 
 
-def main() -> None:
-    """Read the folders, write the two files."""
+def command_line(description: str | None, folder: Path) -> argparse.ArgumentParser:
+    """The folders of runs to pack, and the folder of the packed files."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("outs", nargs="+", type=Path, metavar="OUT")
-    parser.add_argument("--folder", type=Path, default=HERE)
+    parser.add_argument("--folder", type=Path, default=folder)
+    return parser
+
+
+def main() -> None:
+    """Read the folders, write the two files."""
+    parser = command_line(__doc__, HERE)
     parser.add_argument("--add", action="store_true", help="keep the rows of other data sets and networks")
     given = parser.parse_args()
     lines = [line for out in given.outs for line in read_lines(out / "results.jsonl")]

@@ -7,8 +7,6 @@ tempering. A result that several folders have is that of the last one. Lines of 
 code or options, or of one stream with different models or images, are refused.
 """
 
-import argparse
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.results.pack import check_same, command_line, read_lines
 from equipoise.errors import DataError
 from equipoise.files import whole_file
 
@@ -47,30 +46,14 @@ def packed(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             raise DataError(
                 f"{', '.join(map(str, place))}: expected a line of a stream recipe, with its NLL over time"
             )
-    check_same([line["cell"] for line in latest.values()])
+    check_same([comparable(line["cell"]) for line in latest.values()], SAME)
     return pd.DataFrame([row_of(latest[place]) for place in sorted(latest, key=str)])
 
 
-def check_same(cells: Sequence[Mapping[str, Any]]) -> None:
-    """Raise DataError where lines that belong together were made differently."""
-    for names, parts in SAME.items():
-        first: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-        for cell in cells:
-            place = tuple(cell[name] for name in names)
-            other = first.setdefault(place, cell)
-            for part in parts:
-                if (here := _comparable(cell, part)) != (expected := _comparable(other, part)):
-                    raise DataError(
-                        f"{', '.join(map(str, place))}: expected results with one {part}, got {expected!r} "
-                        f"and {here!r} ({cell['label']}): run one of them again"
-                    )
-
-
-def _comparable(cell: Mapping[str, Any], part: str) -> Any:
-    value = cell.get(part)
-    if part != "options" or value is None:
-        return value
-    return {name: option for name, option in value.items() if name not in NOT_COMPARED}
+def comparable(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell without the options that differ between runs of one method."""
+    options = cell["options"]
+    return {**cell, "options": {name: options[name] for name in options if name not in NOT_COMPARED}}
 
 
 def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,21 +110,9 @@ def written(values: NDArray[np.float64]) -> str:
     return " ".join(f"{value:.4f}" for value in values)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON lines."""
-    if not path.is_file():
-        raise DataError(f"{path}: expected a file that `equipoise run` wrote, got none")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def main() -> None:
     """Read the folders, write the file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("outs", nargs="+", type=Path, metavar="OUT")
-    parser.add_argument("--folder", type=Path, default=HERE)
-    given = parser.parse_args()
+    given = command_line(__doc__, HERE).parse_args()
     cells = packed([line for out in given.outs for line in read_lines(out / "results.jsonl")])
     with whole_file(given.folder / "cells.csv") as partial:
         cells.astype({"tier": "Int64"}).to_csv(partial, index=False, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The sentences of docs/monitoring.md, guard.md and estimates.md that have numbers, by their results."""
+"""The sentences of smaller pages that have numbers, with the numbers of their results."""
 
 from collections.abc import Iterator
 
@@ -11,6 +11,7 @@ from benchmarks.monitoring import monitoring_page
 from benchmarks.monitoring.alarms import RULES
 from benchmarks.pages import percent, told
 from benchmarks.results.measured import NAMES, NETWORKS
+from benchmarks.serving import load_table
 
 PROMISED, FALL = 0.9, 0.05
 """The level of the intervals of an estimate; the fall below no adaptation that a guard must act before."""
@@ -102,3 +103,9 @@ def best(rows: pd.DataFrame) -> str:
     winner, ours = errors.idxmin(), errors[REHEARSED]
     more = "" if winner == REHEARSED else f", rehearsed {told(ours)}"
     return f"{rows['place'].iloc[0]}: {winner} ({told(errors.min())}{more})"
+
+
+def serving() -> Iterator[str]:
+    table = load_table.parts()["load"]
+    met, missed = (table.count(f"| {word} |") for word in ("met", "missed"))
+    yield f"Met in {met} of {met + missed} cases;"

@@ -12,6 +12,7 @@ from benchmarks.pages import DOCS, ends, filled, signed, table, told
 from benchmarks.rehearsal import rehearsal_page
 from benchmarks.results import choosing
 from benchmarks.results import page as results_page
+from benchmarks.serving import load_table
 from benchmarks.speed import performance
 from benchmarks.streams import streams_page
 from tests.benchmarks import sentences_of_pages, sentences_of_results, sentences_of_streams
@@ -25,6 +26,7 @@ REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "performance.md": performance.parts,
     "rehearsal.md": rehearsal_page.parts,
     "results.md": results_page.parts,
+    "serving.md": load_table.parts,
     "streams.md": streams_page.parts,
 }
 SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
@@ -32,6 +34,7 @@ SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
     "guard.md": sentences_of_pages.guard,
     "monitoring.md": sentences_of_pages.monitoring,
     "results.md": sentences_of_results.sentences,
+    "serving.md": sentences_of_pages.serving,
     "streams.md": sentences_of_streams.sentences,
 }
 

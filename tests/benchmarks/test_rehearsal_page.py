@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from benchmarks.rehearsal import rehearsal_page
@@ -44,7 +45,7 @@ def test_harm_by_tier_is_counted_and_the_worst_is_told() -> None:
         stream("svhn bn", "fog/5", (0.6, 0.6), (0.2, 0.2)),
         stream("svhn bn doubtful", "fog/3", (0.1, 0.1), (0.3, 0.3)),
     ]
-    rows = rehearsal_page.tiers(lines).splitlines()[2:]
+    rows = rehearsal_page.tiers(pd.DataFrame(lines)).splitlines()[2:]
     name = "SVHN-C, ResNet with batch norm"
     assert rows == [
         f"| {name} | 3 | 2 | .800 → .835 | .100 → .085 | .030 | 100 % | 1 | +0.050 | 1 | +0.030 |",

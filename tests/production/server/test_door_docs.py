@@ -1,8 +1,6 @@
 """docs/serving.md has every route, metric, limit and option of the door, with their defaults."""
 
 import re
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -78,11 +76,6 @@ def test_every_limit_of_the_service_that_is_no_option_is_named() -> None:
     for field in fields(Limits):
         if field.name not in options:
             assert f"`Limits.{field.name}`" in PAGE
-
-
-def test_the_table_of_the_load_is_that_of_the_measurements() -> None:
-    command = [sys.executable, "-m", "benchmarks.serving.load_table", "benchmarks/serving/load.csv"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout in PAGE
 
 
 def test_a_clone_is_installed_as_the_readme_says() -> None:
