@@ -180,19 +180,7 @@ def of_goals(measured: Measured) -> Iterator[str]:
             lost.append(f"{place} ({told(best.focal_mean)} against {rival_of(best)})")
     names = listed(LABELS[label] for label in others)
     yield f"With {names} counted as rivals too, the goal of NLL is missed on {listed(lost)}."
-    words = {
-        "ece": "ECE",
-        "third": "a third of the best raw rival's ECE",
-        "nll-rehearsed": "NLL of rehearsed rivals",
-        "domain": "accuracy of every domain",
-        "paper-ece": "the paper's ECE",
-        "collapse": "no collapse",
-    }
-    causes = [
-        f"- *{each.place}*, {words[each.goal]}: {cause(measured, each)}"
-        for each in made
-        if each.reached is False
-    ]
+    causes = [f"- *{each.place}*, …: {cause(measured, each)}" for each in made if each.reached is False]
     yield f"Why goals were missed: {' '.join(causes)} The numbers behind the marks"
 
 
@@ -202,46 +190,32 @@ def cause(measured: Measured, missed: Decision) -> str:
     if missed.goal == "collapse":
         return collapses(measured.robust, place)
     if missed.goal == "domain":
-        by_shift = [of(rows, each).groupby("shift")["accuracy"].mean() for each in (POISE, SOURCE)]
-        worst = str((by_shift[0] - by_shift[1]).idxmin())
-        adapted, plain_model = (told(each[worst]) for each in by_shift)
-        return (
-            f"the source model is right on {plain_model}, `poise` on {adapted}. The source "
-            f"model answers only where it is estimated to be {told(ENTER, 2)} better, and the difference is "
-            "smaller."
-        )
+        by_shift = [of(rows, each).groupby("shift")["accuracy"].mean() for each in (SOURCE, POISE)]
+        worst = str((by_shift[1] - by_shift[0]).idxmin())
+        source, ours = (told(each[worst]) for each in by_shift)
+        return f"the source model is right on {source}, `poise` on {ours}. … {told(ENTER, 2)} better, ….…"
     if missed.goal == "nll-rehearsed":
-        norm, source = (score(rows, each, "accuracy") for each in (NORM, SOURCE))
-        t3a, ours = (score(rows, each, "nll") for each in (Variant("t3a", "oracle"), ORACLE))
-        assert norm < source
+        norm, base = (score(rows, each, "accuracy") for each in (NORM, SOURCE))
+        t3a, best = (told(score(rows, each, "nll")) for each in (Variant("t3a", "oracle"), ORACLE))
+        assert norm < base
         return (
-            "statistics that follow the stream cost accuracy on this network (norm is right on "
-            f"{told(norm)}, no adaptation on {told(source)}), and T3A leaves them alone. At the best "
-            f"temperature, found with labels, the NLL of T3A is {told(t3a)}, that of the answers of `poise` "
-            f"before the source model answers any {told(ours)}."
+            f"…(norm is right on {told(norm)}, no adaptation on {told(base)}), and T3A leaves … the NLL of "
+            f"T3A is {t3a}, that of the answers of `poise` … {best}."
         )
     if place.data == "digits":
         there, guess = rows[rows["target"] == "mnist"], guesses[guesses["target"] == "mnist"]
         estimate, truth = (told(guess[name].mean(), 2) for name in ("value", "accuracy"))
+        ece, untempered = (told(score(there, each, "ece")) for each in (POISE, raw(POISE.name)))
         return (
-            f"on MNIST the rehearsal estimates {estimate} of the answers of `poise` to be right, and {truth} "
-            "are. Without labels they can hardly be told from those to rehearsed shifts of lower accuracy "
-            "([rehearsal.md](rehearsal.md#when-it-does-not-work) has the numbers). The ECE there is "
-            f"{told(score(there, POISE, 'ece'))}; that of the raw answers is "
-            f"{told(score(there, raw(POISE.name), 'ece'))}."
+            f"on MNIST the rehearsal estimates {estimate} … to be right, and {truth} are. … The ECE there is "
+            f"{ece}; that of the raw answers is {untempered}."
         )
     floor, limit = score(rows, ORACLE, "ece"), most_ece(missed.goal, rows, place)
     if floor > limit:
-        return (
-            f"at most {told(limit)} was wanted, and even the best single temperature, found with labels, "
-            f"leaves {told(floor)}."
-        )
+        return f"at most {told(limit)} was wanted, and even … leaves {told(floor)}."
     there = guesses[(guesses["data"] == place.data) & (guesses["backbone"] == place.backbone)]
     off = (there[there["tier"] == place.tier] if place.tier else there)["error"].abs().mean()
-    return (
-        f"at most {told(limit)} was wanted; the best single temperature, found with labels, leaves "
-        f"{told(floor)}, and the estimate of accuracy behind ours is off by {told(off)} on average."
-    )
+    return f"at most {told(limit)} was wanted; … leaves {told(floor)}, … is off by {told(off)} on average."
 
 
 def most_ece(goal: str, rows: pd.DataFrame, place: Place) -> float:
@@ -259,14 +233,11 @@ def collapses(robust: pd.DataFrame, place: Place) -> str:
     changes = lost["stream"].map(lambda name: STREAMS[name].changes)
     by_source = ~changes & (lost["answered_by_source"] > 0.5)
     kinds = {
-        "where the source model answers a sorted stream: as good as no adaptation, without the gain of "
-        "adapting": by_source,
-        "after abrupt changes: without learning, the statistics stay those of the last images, and the "
-        "shuffled stream has all kinds of them": changes,
-        "where the statistics follow one class after the other, and the source model does not "
-        "answer": ~by_source & ~changes,
+        "where the source model answers a sorted stream": by_source,
+        "after abrupt changes": changes,
+        "where the statistics follow one class after the other": ~by_source & ~changes,
     }
-    return "; ".join(f"{each.sum()} {words}" for words, each in kinds.items() if each.any()) + "."
+    return "; ".join(f"{each.sum()} {words}…" for words, each in kinds.items() if each.any()) + "."
 
 
 def of_robustness(measured: Measured) -> Iterator[str]:
