@@ -97,19 +97,19 @@ def write_own(folder: Path, recipe: str = RECIPE) -> Path:
     return path
 
 
-def command(*arguments: object) -> list[str]:
+def command(line: str) -> list[str]:
     """`equipoise …` in this environment."""
-    return [sys.executable, "-m", "equipoise", *map(str, arguments)]
+    return [sys.executable, "-m", "equipoise", *line.split()]
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run(line: str) -> subprocess.CompletedProcess[str]:
     """Run `equipoise …` to its end."""
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command(line), capture_output=True, text=True, timeout=300)
     if done.returncode:
         raise AssertionError(done.stdout + done.stderr)
     return done
 
 
-def run_here(*arguments: object) -> Result:
+def run_here(line: str) -> Result:
     """Run `equipoise …` in this process, which saves the start of another."""
-    return CliRunner().invoke(app, list(map(str, arguments)))
+    return CliRunner().invoke(app, line.split())

@@ -10,7 +10,6 @@ import pytest
 
 import equipoise as eq
 from equipoise import registry
-from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.provenance import code_digest
 
 from .own import METHOD
@@ -58,71 +57,59 @@ def test_an_edit_changes_the_digests_of_the_methods_that_depend_on_it(tmp_path: 
     assert dict(zip(EDITS, changed, strict=True)) == EDITS
 
 
-def test_a_method_that_runs_another_one_depends_on_its_code() -> None:
-    digests = {
-        code_digest("rdumb"),
-        *(code_digest("rdumb", {"base": base}) for base in ("eta", "tent", "t3a")),
-    }
-    assert len(digests) == 4
+def test_a_method_that_wraps_another_depends_on_its_code() -> None:
+    digests = {code_digest("rdumb", {"base": base}) for base in ("eta", "tent", "t3a")}
+    assert len({code_digest("rdumb"), *digests}) == 4
 
 
-def test_a_method_of_ones_own_depends_on_the_files_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+IMPORTING = METHOD.replace('name = "mine"', 'name = "mine of provenance"').replace
+FILES = {
+    # Beside the method's file, also where a function imports.
+    "own_method.py": IMPORTING("import time", "import time, torch, near_own"),
+    "near_own.py": "def later():\n    from far_own import number\n    return number\n",
+    "far_own.py": "number = 1\n",
+    "unrelated.py": "",
+    # A package with a relative import.
+    "own_package/__init__.py": "",
+    "own_package/inner/__init__.py": "",
+    "own_package/inner/method.py": IMPORTING("import time", "import time\nfrom .. import used"),
+    "own_package/used.py": "factor = 1\n",
+    # Packages around an imported module: their files run with it.
+    "own_with_packages.py": IMPORTING("import time", "import time, around.deep.leaf"),
+    "around/__init__.py": "from . import beside\n",
+    "around/beside.py": "",
+    "around/deep/__init__.py": "",
+    "around/deep/leaf.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "depends_on"),
+    [
+        ("own_method", ["own_method", "near_own", "far_own"]),
+        (
+            "own_package.inner.method",
+            ["own_package/inner/method", "own_package/used", "own_package/__init__"],
+        ),
+        ("own_with_packages", ["around/beside", "around/__init__", "around/deep/__init__"]),
+    ],
+)
+def test_a_method_of_ones_own_depends_on_the_files_of_its_project(
+    module: str, depends_on: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    file, near, far = (tmp_path / f"{name}.py" for name in ("own_method", "near_own", "far_own"))
-    body = METHOD.replace('name = "mine"', 'name = "mine of provenance"')
-    file.write_text(body.replace("import time", "import time, torch, near_own"))
-    near.write_text("def later():\n    from far_own import number\n    return number\n")
-    far.write_text("number = 1\n")
-    (tmp_path / "unrelated.py").write_text("")
-    load_modules([str(file)])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    __import__(module)
     seen = [code_digest("mine of provenance")]
-    for edited in (file, near, far):
-        edited.write_text(edited.read_text() + "# edited\n")
-        seen.append(code_digest("mine of provenance"))
-    assert len(set(seen)) == 4
-    (tmp_path / "unrelated.py").write_text("# edited\n")
-    assert code_digest("mine of provenance") == seen[-1]
-
-
-def test_relative_imports_of_a_package_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    for folder in ("own_package", "own_package/inner"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "__init__.py").write_text("")
-    used = tmp_path / "own_package" / "used.py"
-    used.write_text("factor = 1\n")
-    body = METHOD.replace('name = "mine"', 'name = "mine in a package"')
-    (tmp_path / "own_package" / "inner" / "method.py").write_text(
-        body.replace("import time", "import time\nfrom .. import used")
-    )
-    __import__("own_package.inner.method")
-    before = code_digest("mine in a package")
-    used.write_text("factor = 2\n")
-    assert code_digest("mine in a package") != before
-
-
-def test_packages_around_an_imported_module_are_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    inner = tmp_path / "around" / "deep"
-    inner.mkdir(parents=True)
-    files = [tmp_path / "around" / "beside.py", *(folder / "__init__.py" for folder in (inner.parent, inner))]
-    for file in (*files, inner / "leaf.py"):
-        file.write_text("")
-    files[1].write_text("from . import beside\n")  # runs when the leaf is imported
-    body = METHOD.replace('name = "mine"', 'name = "mine with packages"')
-    (tmp_path / "own_with_packages.py").write_text(
-        body.replace("import time", "import time, around.deep.leaf")
-    )
-    load_modules([str(tmp_path / "own_with_packages.py")])
-    seen = [code_digest("mine with packages")]
-    for file in files:
+    for edited in (*depends_on, "unrelated"):
+        file = tmp_path / f"{edited}.py"
         file.write_text(file.read_text() + "# edited\n")
-        seen.append(code_digest("mine with packages"))
-    assert len(set(seen)) == 4
+        seen.append(code_digest("mine of provenance"))
+    assert len(set(seen)) == 1 + len(depends_on)
+    assert seen[-1] == seen[-2]
 
 
 @pytest.mark.parametrize("place", ["<stdin>", None])
@@ -136,8 +123,3 @@ def test_a_method_without_a_file_is_refused(place: str | None, monkeypatch: pyte
     exec(METHOD.replace('name = "mine"', 'name = "mine by hand"'), vars(typed))
     with pytest.raises(eq.errors.OptionError, match=r"expected a method in a file.*mine by hand"):
         code_digest("mine by hand")
-
-
-def test_a_method_that_wraps_another_depends_on_its_code() -> None:
-    plain, eta, tent = (code_digest("rdumb", given) for given in ({}, {"base": "eta"}, {"base": "tent"}))
-    assert len({plain, eta, tent}) == 3

@@ -40,10 +40,10 @@ def task_workers() -> list[int]:
 def test_ray_gives_the_same_and_survives_a_killed_worker(tmp_path: Path) -> None:
     slow = RECIPE.replace("mine: {batch_size: 20}", "mine: {batch_size: 10, options: {pause: 0.2}}")
     recipe = write_own(tmp_path, slow)
-    options = ("--seeds", 0, "--workers", 2)
-    run("run", recipe, "--out", tmp_path / "local", *options)
+    line = f"run {recipe} --seeds 0 --workers 2 --out {tmp_path}"
+    run(f"{line}/local")
     process = subprocess.Popen(
-        command("run", recipe, "--out", tmp_path / "ray", *options, "--engine", "ray"),
+        command(f"{line}/ray --engine ray"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

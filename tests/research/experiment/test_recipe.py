@@ -88,8 +88,6 @@ def test_shipped_recipes_are_listed_and_explain_themselves() -> None:
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    import yaml
-
     content = {**toy_recipe().model_dump(mode="json"), **changes}
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(content))
@@ -97,36 +95,41 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], said: str, tmp_path: Pa
         load_recipe(str(path))
 
 
-def test_files_that_are_no_recipes(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    with pytest.raises(RecipeError, match="not a readable recipe"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "not a readable recipe"),
+        (b"about: \xff\n", "not a readable recipe"),  # UTF-8 only
+        (b"- 1\n", "expected a mapping"),
+        (b"a: [", "not YAML"),
+        (b"a: !!python/object/apply:os.system [true]\n", "not YAML"),
+        (b"data: 1\n", r"mine\.yml: .*data"),  # the file is named
+    ],
+)
+def test_files_that_are_no_recipes(text: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yml"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(RecipeError, match=said):
         load_recipe(str(path))
-    path.write_text("- 1\n")
-    with pytest.raises(RecipeError, match="expected a mapping"):
-        load_recipe(str(path))
-    path.write_text("a: [")
-    with pytest.raises(RecipeError, match="not YAML"):
-        load_recipe(str(path))
-    path.write_text("a: !!python/object/apply:os.system [true]\n")
-    with pytest.raises(RecipeError, match="not YAML"):
-        load_recipe(str(path))
-    with pytest.raises(RecipeError, match="there are abrupt, changing, continual, correlated, demo, digits"):
-        load_recipe("mnist")
 
 
-def test_methods_and_options_are_checked() -> None:
-    with pytest.raises(RecipeError, match="no method 'magic'; there are bn_alpha"):
-        toy_recipe(methods={"magic": {}}).check_methods()
-    with pytest.raises(RecipeError, match=r"methods\.tent: no option 'rho'"):
-        toy_recipe(methods={"tent": {"options": {"rho": 0.1}}}).check_methods()
-    with pytest.raises(RecipeError, match="temperings"):
-        toy_recipe(methods={"tent": {"options": {"tempering": "mean"}}}).check_methods()
-
-
-def test_a_recipe_without_any_cell_is_refused() -> None:
-    with pytest.raises(RecipeError, match="none of the methods has `rehearsed: true`"):
-        toy_recipe(temperings=["rehearsed"]).check_methods()
-    toy_recipe(temperings=["rehearsed"], methods={"poise": {"rehearsed": True}}).check_methods()
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"methods": {"magic": {}}}, "no method 'magic'; there are bn_alpha"),
+        ({"methods": {"tent": {"options": {"rho": 0.1}}}}, r"methods\.tent: no option 'rho'"),
+        # What is set for all methods is no option of one.
+        (
+            {"methods": {"tent": {"options": {"tempering": "mean"}}}},
+            "no option 'tempering' here.*`temperings`",
+        ),
+        ({"temperings": ["rehearsed"]}, "none of the methods has `rehearsed: true`"),
+    ],
+)
+def test_methods_and_options_are_checked(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        toy_recipe(**changes).check_methods()
 
 
 def test_narrowed_keeps_what_was_not_named() -> None:
@@ -144,6 +147,11 @@ def test_narrowed_keeps_what_was_not_named() -> None:
     for wrong in ({"methods": ["magic"]}, {"temperings": ["warm"]}, {"seeds": [-1]}, {"epochs": 0}):
         with pytest.raises(RecipeError):
             recipe.narrowed(**wrong)
+    two = toy_recipe(backbones={"smallcnn": {"t_max": 2.5}, "test_resnet": {"t_max": 1.5}})
+    ranges = {
+        name: b.t_max for name, b in two.narrowed(backbones=["test_resnet", "test_vit"]).backbones.items()
+    }
+    assert ranges == {"test_resnet": 1.5, "test_vit": 2.5}  # the second as the first of the recipe
 
 
 def test_a_range_may_be_one_number() -> None:
@@ -158,32 +166,10 @@ def test_what_is_named_twice_is_done_once() -> None:
     assert recipe.narrowed(seeds=[1, 1]).seeds == (1,)
 
 
-def test_narrowed_keeps_the_settings_of_a_backbone_it_names() -> None:
-    recipe = toy_recipe(backbones={"smallcnn": {"t_max": 2.5}, "test_resnet": {"t_max": 1.5}})
-    less = recipe.narrowed(backbones=["test_resnet", "test_vit"])
-    assert [(name, entry.t_max) for name, entry in less.backbones.items()] == [
-        ("test_resnet", 1.5),
-        ("test_vit", 2.5),  # as the first of the recipe
-    ]
-
-
-def test_what_is_set_for_all_methods_is_no_option_of_one() -> None:
-    with pytest.raises(RecipeError, match="no option 'tempering' here"):
-        toy_recipe(methods={"tent": {"options": {"tempering": "mean"}}}).check_methods()
-
-
-def test_a_recipe_of_ones_own_by_either_ending_and_in_utf_8_only(tmp_path: Path) -> None:
-    import yaml
-
+def test_a_recipe_of_ones_own_by_either_ending(tmp_path: Path) -> None:
     path = tmp_path / "mine.yml"
     path.write_text(yaml.safe_dump(toy_recipe(modules=["a.py"]).model_dump(mode="json")))
     assert load_recipe(str(path)).modules == (str(tmp_path.resolve() / "a.py"),)
-    path.write_text("data: 1\n")
-    with pytest.raises(RecipeError, match=r"mine\.yml: .*data"):  # the file is named
-        load_recipe(str(path))
-    path.write_bytes(b"about: \xff\n")
-    with pytest.raises(RecipeError, match="not a readable recipe"):
-        load_recipe(str(path))
 
 
 def test_a_stream_runs_on_the_recipe_of_a_data_set() -> None:
@@ -246,8 +232,6 @@ def test_a_batch_size_belongs_to_a_stream_and_not_to_its_methods(tmp_path: Path)
     assert load_recipe("digits").batch_size is None  # each method has its own
     path = write(tmp_path, "stream", about="mine", on="digits", order="noisy", batch_size=16)
     assert load_recipe(path).batch_size == load_recipe(path).narrowed(methods=["tent"]).batch_size == 16
-    with pytest.raises(RecipeError, match="batch_size"):
-        load_recipe(write(tmp_path, "none", about="mine", on="digits", order="noisy", batch_size=0))
 
 
 def test_recipes_of_streams_rehearse_their_many_methods_on_few_images(tmp_path: Path) -> None:
@@ -256,17 +240,34 @@ def test_recipes_of_streams_rehearse_their_many_methods_on_few_images(tmp_path: 
         assert (load_recipe(name).rehearsal.images, load_recipe(name).rehearsal.shifts) == (500, 16)
 
 
-def test_streams_run_on_data_sets_alone(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="digits is no recipe of a stream"):
-        load_recipe("digits", on="pacs")
-    with pytest.raises(
-        RecipeError, match="expected the recipe of a data set to run on, got that of a stream"
-    ):
-        load_recipe("continual", on="noisy")
-    with pytest.raises(RecipeError, match="no recipe 'cifar'"):
-        load_recipe("continual", on="cifar")
-    path = write(tmp_path, "stream", about="mine", on="digits", order="backwards")
-    with pytest.raises(RecipeError, match="order"):
+@pytest.mark.parametrize(
+    ("name", "on", "said"),
+    [
+        ("mnist", None, "there are abrupt, changing, continual, correlated, demo, digits"),
+        ("digits", "pacs", "digits is no recipe of a stream"),
+        ("continual", "noisy", "expected the recipe of a data set to run on, got that of a stream"),
+        ("continual", "cifar", "no recipe 'cifar'"),
+    ],
+)
+def test_streams_run_on_data_sets_alone(name: str, on: str | None, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        load_recipe(name, on=on)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"order": "backwards"}, "order"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"seeds": []}, "seeds: .*at least one"),
+        ({"seeds": [-1]}, "seeds.0"),
+    ],
+)
+def test_what_is_wrong_in_the_recipe_of_a_stream_is_named(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "stream", **{"about": "mine", "on": "digits", "order": "noisy", **changes})
+    with pytest.raises(RecipeError, match=said):
         load_recipe(path)
 
 

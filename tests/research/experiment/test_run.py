@@ -17,7 +17,7 @@ from .toy import lines, scores
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one seed in one process, never interrupted."""
     folder = tmp_path_factory.mktemp("reference")
-    run("run", write_own(folder), "--out", folder / "out", "--workers", 1, "--seeds", 0)
+    run(f"run {write_own(folder)} --out {folder}/out --workers 1 --seeds 0")
     return folder / "out"
 
 
@@ -34,7 +34,7 @@ def test_a_data_set_and_a_method_of_ones_own_are_a_file_each(reference: Path) ->
 
 def test_the_same_again_does_nothing(reference: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in reference.rglob("*.*") if path.name != ".lock"}
-    done = run_here("run", write_own(reference.parent), "--out", reference, "--workers", 1, "--seeds", 0)
+    done = run_here(f"run {write_own(reference.parent)} --out {reference} --workers 1 --seeds 0")
     assert f"({CELLS // 2} were there before)" in done.output
     assert "training" not in done.output
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -45,7 +45,7 @@ def test_killed_twice_and_resumed_has_every_cell_once_and_the_same(reference: Pa
     recipe, out = write_own(tmp_path), tmp_path / "out"
     for cells in (1, CELLS // 3):
         process = subprocess.Popen(
-            command("run", recipe, "--out", out, "--workers", 2, "--seeds", 0),
+            command(f"run {recipe} --out {out} --workers 2 --seeds 0"),
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -58,7 +58,7 @@ def test_killed_twice_and_resumed_has_every_cell_once_and_the_same(reference: Pa
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert 0 < len(scores(out)) < CELLS // 2
-    run("run", recipe, "--out", out, "--workers", 2, "--seeds", 0)
+    run(f"run {recipe} --out {out} --workers 2 --seeds 0")
     assert scores(out) == scores(reference)  # bit for bit, with another number of workers
     assert not list((out / "models").glob("*.partial*"))
 
@@ -67,7 +67,7 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_a_store_that_does(tmp_path: Path) -
     slow = RECIPE.replace("mine: {batch_size: 20}", "mine: {batch_size: 5, options: {pause: 0.3}}")
     recipe, out = write_own(tmp_path, slow), tmp_path / "out"
     process = subprocess.Popen(
-        command("run", recipe, "--out", out, "--workers", 2, "--seeds", 0),
+        command(f"run {recipe} --out {out} --workers 2 --seeds 0"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -82,24 +82,16 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_a_store_that_does(tmp_path: Path) -
     assert "the same command goes on from there" in errors
     assert "Traceback" not in errors
     assert 0 < len(scores(out)) < CELLS // 2
-    run(
-        "run",
-        write_own(tmp_path, slow.replace("0.3", "0.0")),
-        "--out",
-        out,
-        "--seeds",
-        0,
-        "--methods",
-        "source,dec",
-    )
+    quick = write_own(tmp_path, slow.replace("0.3", "0.0"))
+    run(f"run {quick} --out {out} --seeds 0 --methods source,dec")
     assert {line["status"] for line in lines(out)} == {"ok"}
 
 
 def test_a_failing_method_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     unlucky = RECIPE.replace("mine: {batch_size: 20}", "mine: {batch_size: 20, options: {weight: 13}}")
     recipe, out = write_own(tmp_path, unlucky), tmp_path / "out"
-    options = ("--seeds", 0, "--targets", "dark", "--workers", 1)
-    done = run_here("run", recipe, "--out", out, *options)
+    line = f"run {recipe} --out {out} --seeds 0 --targets dark --workers 1"
+    done = run_here(line)
     assert done.exit_code == 1
     assert "thirteen is unlucky" in done.output
     found = lines(out)
@@ -109,7 +101,7 @@ def test_a_failing_method_is_recorded_and_the_others_go_on(tmp_path: Path) -> No
     failure = next(line for line in found if line["status"] == "failed")
     assert "thirteen is unlucky" in str(failure["error"])
     assert "mine.py" in str(failure["traceback"])
-    again = run_here("run", recipe, "--out", out, *options)  # they are tried again
+    again = run_here(line)  # they are tried again
     assert again.exit_code == 1
     assert len(scores(out)) == CELLS // 4
 
@@ -120,19 +112,8 @@ def test_a_model_that_cannot_be_trained_fails_its_cells_only(tmp_path: Path) -> 
         "  smallcnn: {weights: random}\n  vit_tiny_patch16_224: {weights: random}",
     )
     recipe, out = write_own(tmp_path, two), tmp_path / "out"
-    options = (
-        "--seeds",
-        0,
-        "--targets",
-        "dark",
-        "--methods",
-        "source",
-        "--tempering",
-        "none",
-        "--workers",
-        1,
-    )
-    done = run_here("run", recipe, "--out", out, *options)
+    few = "--seeds 0 --targets dark --methods source --tempering none --workers 1"
+    done = run_here(f"run {recipe} --out {out} {few}")
     assert done.exit_code == 1
     status = {line["cell"]["backbone"]: line["status"] for line in lines(out)}
     assert status == {"smallcnn": "ok", "vit_tiny_patch16_224": "failed"}  # made for 224 pixels
@@ -140,22 +121,8 @@ def test_a_model_that_cannot_be_trained_fails_its_cells_only(tmp_path: Path) -> 
 
 def test_less_of_a_recipe(tmp_path: Path) -> None:
     recipe, out = write_own(tmp_path), tmp_path / "out"
-    run_here(
-        *(
-            "run",
-            recipe,
-            "--out",
-            out,
-            "--workers",
-            1,
-            "--methods",
-            "source,norm",
-            "--seeds=1",
-            "--limit",
-            30,
-        ),
-        *("--targets", "dark", "--tempering", "none,median", "--epochs", 2),
-    )
+    less = "--methods source,norm --seeds=1 --limit 30 --targets dark --tempering none,median --epochs 2"
+    run_here(f"run {recipe} --out {out} --workers 1 {less}")
     found = [line["cell"] for line in lines(out)]
     assert len(found) == 2 * 2 * 2
     assert {cell["label"] for cell in found} == {"source", "norm"}
@@ -169,43 +136,31 @@ def test_less_of_a_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing"], "no recipe 'nothing'; there are abrupt, changing, continual, correlated"),
-        (["demo", "--methods", "magic"], "no method 'magic'"),
-        (["demo", "--targets", "moon"], "no target 'moon'; there are "),
-        (["demo", "--backbones", "resnet5000"], "no network 'resnet5000'"),
-        (
-            ["demo", "--tempering", "warm"],
-            "'none', 'mean', 'median', 'sample', 'agreement', 'rehearsed' or 'fixed'",
-        ),
-        (["demo", "--address", "auto"], "expected --engine ray"),
-        (["pacs", "--data", "/nowhere"], "PACS"),
-        (["demo", "--limit", "0"], "--limit"),
+        ("nothing", "no recipe 'nothing'; there are abrupt, changing, continual, correlated"),
+        ("demo --methods magic", "no method 'magic'"),
+        ("demo --targets moon", "no target 'moon'; there are "),
+        ("demo --backbones resnet5000", "no network 'resnet5000'"),
+        ("demo --tempering warm", "'none', 'mean', 'median', 'sample', 'agreement', 'rehearsed' or 'fixed'"),
+        ("demo --address auto", "expected --engine ray"),
+        ("pacs --data /nowhere", "PACS"),
+        ("demo --limit 0", "--limit"),
     ],
 )
-def test_mistakes_are_told_in_a_line_or_two(arguments: list[str], said: str, tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from equipoise.cli.app import app
-
-    result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path / "out")])
+def test_mistakes_are_told_in_a_line_or_two(arguments: str, said: str, tmp_path: Path) -> None:
+    result = run_here(f"run {arguments} --out {tmp_path}/out")
     assert result.exit_code in (1, 2)
     assert said in result.output
     assert not (tmp_path / "out" / "results.jsonl").exists()
 
 
 def test_bad_files_of_all_parts_are_named_at_once(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from equipoise.cli.app import app
-
     for domain in ("art_painting", "cartoon", "photo", "sketch"):
         for name in ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"):
             (tmp_path / "pacs" / domain / name).mkdir(parents=True)
             Image.new("RGB", (8, 8)).save(tmp_path / "pacs" / domain / name / "1.jpg")
     for domain in ("cartoon", "sketch"):
         (tmp_path / "pacs" / domain / "dog" / "1.jpg").write_bytes(b"not an image")
-    arguments = ["run", "pacs", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--workers", "1"]
-    result = CliRunner().invoke(app, arguments)
+    result = run_here(f"run pacs --data {tmp_path} --out {tmp_path}/out --workers 1")
     assert result.exit_code == 1
     for domain in ("cartoon", "sketch"):
         assert f"{domain}/dog/1.jpg" in result.output
