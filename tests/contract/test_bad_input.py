@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +94,20 @@ def test_models_that_are_no_classifiers(wrong: Any, message: str) -> None:
             eq.SourceStatistics.measure(Returns(wrong), [images(4)], progress=False)
 
 
-def test_not_a_module() -> None:
-    not_a_module: Any = len
-    message = r"expected a torch.nn.Module, got builtin_function"
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: len, "expected a torch.nn.Module, got builtin_function"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(5)), "run a batch through it first"),
+        (lambda: torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(108, 5))), "got a ScriptModule"),
+    ],
+)
+def test_models_that_cannot_be_adapted(model: Callable[[], Any], message: str) -> None:
     with pytest.raises(eq.errors.ModelError, match=message):
-        eq.create("source", not_a_module)
-    with pytest.raises(eq.errors.ModelError, match=message):
-        eq.SourceStatistics.measure(not_a_module, [images(4)], progress=False)
+        eq.create("source", model())
+    if "ScriptModule" not in message:  # whose statistics can be measured
+        with pytest.raises(eq.errors.ModelError, match=message):
+            eq.SourceStatistics.measure(model(), [images(4)], progress=False)
 
 
 def test_unknown_names_list_the_known_ones() -> None:
@@ -147,22 +155,6 @@ def test_damaged_state_files(adapter: eq.Adapter, tmp_path: Path) -> None:
         eq.load(tmp_path, model)
 
 
-def test_flipped_bits_in_a_state_file(adapter: eq.Adapter, tmp_path: Path) -> None:
-    model, source = make()
-    for saved, load in (
-        (adapter, lambda path: eq.load(path, model)),
-        (source, eq.SourceStatistics.load),
-    ):
-        path = tmp_path / "state.safetensors"
-        saved.save(path)
-        whole = path.read_bytes()
-        last_of_fingerprint = whole.index(adapter.model_fingerprint.encode()) + 39
-        for at in (len(whole) - 2, last_of_fingerprint):  # of a tensor, and of the header
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            with pytest.raises(eq.errors.StateError, match=r"damaged.*checksum"):
-                load(path)
-
-
 def rewritten(path: Path, **changes: str | None) -> Path:
     tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
     other = path.with_name("rewritten.safetensors")
@@ -174,7 +166,10 @@ def rewritten(path: Path, **changes: str | None) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": "1"}, "expected version 2 of 'equipoise adapter', got 1"),
+        (
+            {"version": "1", "equipoise": "0.5.0"},
+            r"expected version 2 of 'equipoise adapter', got 1 \(written by equipoise 0\.5\.0, this is ",
+        ),
         ({"kind": "something"}, "expected a file of kind"),
         ({"method": "dce"}, "method 'dce'; there are .*, eata, eta, "),
         ({"method": None}, "damaged header"),
@@ -215,70 +210,19 @@ def test_a_state_of_another_model_or_source(adapter: eq.Adapter, tmp_path: Path)
     assert torch.equal(eq.load(path, model, again).predict(images(4)), adapter.predict(images(4)))
 
 
-def test_states_that_do_not_fit_change_nothing(adapter: eq.Adapter) -> None:
-    before = snapshot(adapter)
-    state = adapter.state_dict()
-    key = next(iter(state))
-    for wrong, message in [
-        ({**state, key: state[key][:1]}, "expected torch.float32"),
-        ({**state, key: state[key].double()}, "got torch.float64"),
-        ({**state, key: "text"}, "got str"),
-        ({**state, key: state[key] * torch.nan}, "expected finite values"),
-        ({k: v for k, v in state.items() if k != key}, "the state lacks"),
-        ({**state, "dec.model.extra": state[key]}, "unknown entries: dec.model.extra"),
-        ({f"tent.{k}": v for k, v in state.items()}, "expected the state of 'dec', got that of tent"),
-    ]:
-        adapter(drifted(4))
-        adapter.load_state_dict(state)
-        with pytest.raises(eq.errors.StateError, match=message):
-            adapter.load_state_dict(wrong)
-        assert same(before, snapshot(adapter))
-    with pytest.raises(eq.errors.OptionError, match="taken whole"):
-        adapter.load_state_dict(state, strict=False)
-
-
-def test_saving_where_there_is_no_folder(adapter: eq.Adapter, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
-        adapter.save(tmp_path / "absent" / "state.safetensors")
-
-
-def test_files_get_the_usual_permissions(adapter: eq.Adapter, tmp_path: Path) -> None:
-    adapter.save(tmp_path / "state.safetensors")
-    (tmp_path / "usual").write_text("")
-    assert (tmp_path / "state.safetensors").stat().st_mode == (tmp_path / "usual").stat().st_mode
-
-
-def test_a_failed_save_leaves_the_old_file(
-    adapter: eq.Adapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "state.safetensors"
-    adapter.save(path)
-    old = path.read_bytes()
-
-    def half_written(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(data[: len(data) // 2])
-        raise OSError("no space left")
-
-    monkeypatch.setattr(Path, "write_bytes", half_written)
-    adapter(drifted(8))
-    with pytest.raises(OSError, match="no space left"):
-        adapter.save(path)
-    assert path.read_bytes() == old
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-
-
 @pytest.mark.parametrize("method", eq.list_methods())
 def test_options_that_are_numpy_numbers_are_saved_as_plain_ones(method: str, tmp_path: Path) -> None:
     model, source = make()
     plain = eq.create(method, model, source).options
     numbers: dict[str, Any] = {n: np.float32(v) for n, v in plain.items() if isinstance(v, float)}
     numbers |= {n: np.int64(v) for n, v in plain.items() if isinstance(v, int)}
+    if method == "dec":
+        numbers |= {"learning_rate": torch.tensor(1e-3), "parameters": ("8.*",)}
     adapter = eq.create(method, model, source, **numbers)
     adapter.save(tmp_path / "state.safetensors")
     loaded = eq.load(tmp_path / "state.safetensors", model)
     assert loaded.options == adapter.options
-    assert all(type(loaded.options[name]) is type(plain[name]) for name in numbers)
+    assert all(type(loaded.options[name]) is type(plain[name]) for name in numbers if name != "parameters")
 
 
 @pytest.mark.parametrize(
@@ -314,27 +258,10 @@ def test_eata_names_the_call_that_measures_its_statistics() -> None:
         eq.create("eata", make()[0])
 
 
-@pytest.mark.parametrize("every", [10, 40])
-def test_a_state_of_another_rhythm(every: int) -> None:
-    model, _ = make()
-    other = eq.create("sotta", model, every=64, confidence=0.0, capacity=8)
-    other(drifted(50))
-    adapter = eq.create("sotta", model, every=every, confidence=0.0, capacity=8)
-    with pytest.raises(
-        eq.errors.StateError, match=f"expected fewer than every={every} samples waiting, got 50"
-    ):
-        adapter.load_state_dict(other.state_dict())
-
-
 @pytest.mark.parametrize("state", [[1], {1: torch.zeros(1)}, None])
 def test_a_state_that_is_no_mapping_of_names(state: Any) -> None:
     with pytest.raises(eq.errors.StateError, match="expected a state as a mapping of names to tensors"):
         eq.create("tent", make()[0]).load_state_dict(state)
-
-
-def test_a_model_without_weights_yet() -> None:
-    with pytest.raises(eq.errors.ModelError, match="run a batch through it first"):
-        eq.create("tent", nn.Sequential(nn.Flatten(), nn.LazyLinear(5)))
 
 
 def test_a_name_and_a_seed_that_cannot_be() -> None:

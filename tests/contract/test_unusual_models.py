@@ -186,23 +186,6 @@ def test_parameters_that_the_loss_does_not_reach() -> None:
     assert adapter.last.reason == "the loss depends on no parameter that adapts"
 
 
-def test_numbers_from_numpy_and_torch_are_saved_as_numbers(tmp_path: Any) -> None:
-    import numpy as np
-
-    model, source = make()
-    options: dict[str, Any] = {
-        "t_min": np.float32(1.5),
-        "learning_rate": torch.tensor(1e-3),
-        "parameters": ("8.*",),
-    }
-    adapter = eq.create("dec", model, source, **options)
-    adapter(drifted(8))
-    adapter.save(tmp_path / "state.safetensors")
-    loaded = eq.load(tmp_path / "state.safetensors", model)
-    assert loaded.options == adapter.options
-    assert loaded.options["t_min"] == 1.5
-
-
 def test_pickles_like_a_module() -> None:
     model, source = make()
     adapter = eq.Poise(model, source, source_copy="swapped")
@@ -219,12 +202,6 @@ def test_the_callers_graph_is_left_alone() -> None:
     assert not adapter(x).requires_grad
     x.sum().backward()
     assert scale.grad is not None
-
-
-def test_script_modules_are_refused_by_name() -> None:
-    scripted = torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(108, 5)))
-    with pytest.raises(eq.errors.ModelError, match="ScriptModule"):
-        eq.DEC(scripted, BY_HAND)
 
 
 # Before 2.10 strict export could not trace a hook of the exported module itself.

@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -11,12 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.adapter import STATE_KIND, STATE_VERSION
 from equipoise.core.checkpoint import check_state
 from equipoise.core.method import Context, Method, Shapes, Update
 from equipoise.core.state import NewMemoryError, State
-from equipoise.errors import StateError
-from equipoise.files import read_tensors, write_tensors
+from equipoise.errors import OptionError, StateError
 from equipoise.network.student import Student
 from tests.support.cases import CASES, build
 from tests.support.models import addresses, drifted, make, same, snapshot
@@ -239,22 +236,13 @@ def test_a_move_to_half_precision_leaves_memory_in_single(narrow: torch.dtype) -
 # ---------------------------------------------------------------------- files
 
 
-def test_states_of_version_1_are_refused(tmp_path: Path) -> None:
-    adapter, path = sotta(), tmp_path / "state.safetensors"
-    adapter.save(path)
-    tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
-    write_tensors(path, STATE_KIND, 1, tensors, {**text, "version": "1", "equipoise": "0.5.0"})
-    message = r"expected version 2 of 'equipoise adapter', got 1 \(written by equipoise 0\.5\.0, this is "
-    with pytest.raises(StateError, match=message):
-        eq.load(path, make()[0])
-
-
 WEIGHT, MEMORY = "sotta.model.1.weight", "sotta.memory.optimizer.mean.1.weight"
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
+        ("tent.model.1.weight", lambda _: torch.zeros(1), "expected the state of 'sotta', got that of tent"),
         ("sotta.model.extra", lambda _: torch.zeros(1), "unknown entries: sotta.model.extra"),
         ("sotta.memory.extra", lambda _: torch.zeros(1), "unknown entries: sotta.memory.extra"),
         ("sotta.counts.extra", lambda _: torch.tensor(1), "unknown entries: sotta.counts.extra"),
@@ -294,6 +282,8 @@ def test_a_state_that_does_not_fit_is_refused_before_anything_changes(
     wrong = state if changed is None else {**state, name: changed}
     with pytest.raises(StateError, match=message):
         adapter.load_state_dict(wrong)
+    with pytest.raises(OptionError, match="taken whole"):
+        adapter.load_state_dict(adapter.state_dict(), strict=False)
     assert same(before, snapshot(adapter))
     assert adapter.last is last
 
