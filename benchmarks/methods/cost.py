@@ -24,7 +24,7 @@ from benchmarks.speed.measure import Memory, failure, ratios, seconds_of, turns
 from benchmarks.speed.passes import Counting
 from equipoise.core.state import NewMemoryError
 from equipoise.files import whole_file
-from equipoise.testing.reads import captures, unread_step
+from equipoise.testing.subject import captures, unread_step
 
 CSV = Path(__file__).with_name("cost.csv")
 NETWORKS = (BACKBONES["smallcnn"], replace(BACKBONES["mobilenet_v1"], size=32, cpu_size=32))

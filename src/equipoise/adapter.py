@@ -15,7 +15,7 @@ from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.assembly import check_rehearsed, make_responder, make_temper
-from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, load_within, state_of
+from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, state_of
 from equipoise.core.describe import (
     Deviation,
     Footprint,
@@ -39,12 +39,12 @@ from equipoise.core.record import Record, Step
 from equipoise.core.state import Snapshot, check_snapshot
 from equipoise.core.step import Responder
 from equipoise.distributed.group import Ranks
-from equipoise.errors import OptionError, SourceError
+from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import write_tensors
 from equipoise.network.batch import Batch, InputsFunction, batches, called_batch, check_functions
 from equipoise.network.forward import Layout, MemoryFormat, OutputsFunction, Precision, fresh_autocast_cache
 from equipoise.network.modules import LearningModule, checked_module, device_of
-from equipoise.network.named_tensors import prefixed
+from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.source_copy import Residence
 
 UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "source_copy", "falls_back", "seed", "head")
@@ -486,9 +486,25 @@ class Adapter(LearningModule):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load the adapter's part of another module's state, which calls this."""
-        load = self.load_state_dict
-        load_within(self, state_dict, prefix, load, missing_keys, unexpected_keys, error_msgs)
+        """Load the adapter's part of another module's state, which calls this.
+
+        torch then loads the adapter's own modules: they get the tensors that they have, as the state of an
+        adapter holds everything that changes in them. Entries of no adapter (of a plain model, say) are
+        unexpected, and not loaded.
+        """
+        own = part(state_dict, prefix)
+        if EXTRA_STATE not in own:
+            missing_keys.append(prefix + EXTRA_STATE)
+            unexpected_keys.extend(prefix + name for name in own)
+            for name in own:  # else the adapter's modules would report some of them again
+                del state_dict[prefix + name]
+        else:
+            try:
+                self.load_state_dict(own)
+            except StateError as error:
+                error_msgs.append(f"{prefix.removesuffix('.')}: {error}")
+        for name, child in self.named_children():
+            child.state_dict(destination=state_dict, prefix=f"{prefix}{name}.", keep_vars=True)
 
     @one_at_a_time
     def save(self, path: str | os.PathLike[str]) -> None:

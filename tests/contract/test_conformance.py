@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 import equipoise as eq
-from equipoise.testing.promises_of_state import flags_decide_as_the_host_does, the_host_reads_no_tensor
-from equipoise.testing.reads import captures
-from equipoise.testing.subject import Subject
+from equipoise.testing.promises import flags_decide_as_the_host_does, the_host_reads_no_tensor
+from equipoise.testing.subject import Subject, captures
 from equipoise.testing.suite import PROMISES, Promise
 from tests.support.cases import CASES, FULL_SOON, IN_SHORT_OR_SLOW
 from tests.support.mean_teacher import MeanTeacher

@@ -16,7 +16,7 @@ from equipoise.functional import nats
 from equipoise.methods.eta import Eta
 from equipoise.network.parameters import Parameters
 from equipoise.network.verdict import Check
-from equipoise.testing.reads import NoReads, captures, unread_step
+from equipoise.testing.subject import NoReads, captures, unread_step
 from tests.support.cases import CASES, FULL_SOON, IN_SHORT_OR_SLOW, build
 from tests.support.models import CLASSES, addresses, drifted, make, same, snapshot
 

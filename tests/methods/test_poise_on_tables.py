@@ -12,7 +12,7 @@ import equipoise as eq
 from equipoise.methods.poise import blend, learn
 from equipoise.network.head import WatchedHead
 from equipoise.network.running_statistics import Return, following_statistics
-from equipoise.testing.reads import unread_step
+from equipoise.testing.subject import unread_step
 from tests.support.models import same, snapshot, step_of
 from tests.support.rehearsals import plain_novelty
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.errors import OptionError, RehearsalWarning, SourceError
-from equipoise.testing.reads import unread_step
+from equipoise.testing.subject import unread_step
 from tests.support.models import Counting, same, snapshot, step_of
 from tests.support.rehearsals import (
     flat,

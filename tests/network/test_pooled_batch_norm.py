@@ -12,8 +12,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from equipoise.distributed.group import Ranks
-from equipoise.network.normalisation import batch_statistics
-from equipoise.network.pooled_batch_norm import pooled_batch, pooled_batch_norm, pooled_moments
+from equipoise.network.normalisation import batch_statistics, pooled_batch, pooled_batch_norm, pooled_moments
 from equipoise.network.running_statistics import following_statistics
 from tests.support.processes import in_processes
 

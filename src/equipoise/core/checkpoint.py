@@ -3,12 +3,12 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Memory
@@ -111,41 +111,3 @@ def check_identity(entry: Any, own: Mapping[str, Any]) -> None:
         raise StateError(f"expected source statistics with h0 and kappa {ours}, got {numbers}")
     if rehearsal != own["rehearsal"]:
         raise StateError("the state is of an adapter with another rehearsal: make the adapter with that one")
-
-
-def load_within(
-    adapter: nn.Module,
-    state: dict[str, Any],
-    prefix: str,
-    load: Callable[[dict[str, Any]], None],
-    missing: list[str],
-    unexpected: list[str],
-    errors: list[str],
-) -> None:
-    """Load an adapter's part of a module's state dict, for `nn.Module._load_from_state_dict`.
-
-    torch then loads the adapter's own modules: they get the tensors that they have, as the state of an
-    adapter holds everything that changes in them.
-
-    Args:
-        adapter: the adapter.
-        state: a copy of the state dict, or a part with the adapter's entries; gets entries for its modules.
-        prefix: of the adapter's entries.
-        load: loads entries without the prefix; may raise StateError, and has then changed nothing.
-        missing: gets the name of an entry that is not there.
-        unexpected: gets the names of entries that are of no adapter (of a plain model, say): not loaded.
-        errors: gets the message of an error.
-    """
-    own = part(state, prefix)
-    if EXTRA_STATE not in own:
-        missing.append(prefix + EXTRA_STATE)
-        unexpected.extend(prefix + name for name in own)
-        for name in own:  # else the adapter's modules would report some of them again
-            del state[prefix + name]
-    else:
-        try:
-            load(own)
-        except StateError as error:
-            errors.append(f"{prefix.removesuffix('.')}: {error}")
-    for name, child in adapter.named_children():
-        child.state_dict(destination=state, prefix=f"{prefix}{name}.", keep_vars=True)

@@ -31,11 +31,12 @@ from equipoise.network.normalisation import (
     blended_statistics,
     frozen_statistics,
     moments,
+    pooled_batch,
+    pooled_moments,
     running_statistics,
 )
 from equipoise.network.optimizer import Optimizer, OptimizerState, Slope, slope
 from equipoise.network.parameters import Parameters, select_parameters
-from equipoise.network.pooled_batch_norm import pooled_batch, pooled_moments
 from equipoise.network.running_statistics import Jumps, Return, following_statistics
 from equipoise.network.source_copy import Residence, ResidentCopy, make_source_copy
 from equipoise.network.verdict import Check, all_hold, host_knows, reads_are_free

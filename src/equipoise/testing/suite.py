@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-import equipoise.testing.promises_of_answers as of_answers
-import equipoise.testing.promises_of_state as of_state
 from equipoise.errors import ConformanceError, ModelError, OptionError, RehearsalWarning, SourceError
+from equipoise.testing import promises as of
 from equipoise.testing.models import SMALL_MODELS
 from equipoise.testing.subject import Subject
 
@@ -43,33 +42,33 @@ class Promise:
 
 
 PROMISES = (
-    Promise(of_answers.adapts_the_model),
-    Promise(of_answers.answers_are_finite_logits),
-    Promise(of_answers.double_precision_stays_double),
-    Promise(of_answers.learns_the_same_in_any_grad_mode),
-    Promise(of_answers.works_in_inference_mode),
-    Promise(of_answers.works_under_autocast),
-    Promise(of_answers.leaves_the_given_model_unchanged),
-    Promise(of_answers.changes_declared_parameters_only),
-    Promise(of_answers.predict_learns_nothing),
-    Promise(of_answers.ignores_non_finite_samples),
-    Promise(of_answers.learns_nothing_from_bad_batches),
-    Promise(of_answers.keeps_no_overflow),
-    Promise(of_answers.takes_no_labels),
-    Promise(of_answers.adapt_is_a_pass_over_a_loader),
-    Promise(of_answers.takes_keywords_and_logits_objects),
-    Promise(of_answers.detached_module_answers_as_predict),
-    Promise(of_state.reset_is_exact),
-    Promise(of_state.save_and_load_continue_the_stream),
-    Promise(of_state.a_state_dict_is_a_copy),
-    Promise(of_state.leaves_the_global_random_state),
-    Promise(of_state.random_draws_repeat),
-    Promise(of_state.writes_no_memory_in_place),
-    Promise(of_state.undoes_a_step_when_the_model_fails),
-    Promise(of_state.moves_and_copies_like_a_module),
-    Promise(of_state.can_be_cast_in_mid_stream),
-    Promise(of_state.flags_decide_as_the_host_does),
-    Promise(of_state.the_host_reads_no_tensor, required=False),
+    Promise(of.adapts_the_model),
+    Promise(of.answers_are_finite_logits),
+    Promise(of.double_precision_stays_double),
+    Promise(of.learns_the_same_in_any_grad_mode),
+    Promise(of.works_in_inference_mode),
+    Promise(of.works_under_autocast),
+    Promise(of.leaves_the_given_model_unchanged),
+    Promise(of.changes_declared_parameters_only),
+    Promise(of.predict_learns_nothing),
+    Promise(of.ignores_non_finite_samples),
+    Promise(of.learns_nothing_from_bad_batches),
+    Promise(of.keeps_no_overflow),
+    Promise(of.takes_no_labels),
+    Promise(of.adapt_is_a_pass_over_a_loader),
+    Promise(of.takes_keywords_and_logits_objects),
+    Promise(of.detached_module_answers_as_predict),
+    Promise(of.reset_is_exact),
+    Promise(of.save_and_load_continue_the_stream),
+    Promise(of.a_state_dict_is_a_copy),
+    Promise(of.leaves_the_global_random_state),
+    Promise(of.random_draws_repeat),
+    Promise(of.writes_no_memory_in_place),
+    Promise(of.undoes_a_step_when_the_model_fails),
+    Promise(of.moves_and_copies_like_a_module),
+    Promise(of.can_be_cast_in_mid_stream),
+    Promise(of.flags_decide_as_the_host_does),
+    Promise(of.the_host_reads_no_tensor, required=False),
 )
 """All promises, in the order in which they are checked."""
 
