@@ -1,5 +1,6 @@
 """Our own tables: averages, paired tests, and each domain and tier."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,28 +22,18 @@ def test_averages_have_a_row_for_each_method_and_a_column_for_each_tempering() -
     lines = grid("demo", "net", TARGETS, seeds=[0, 1])
     ece, nll, entropy, brier = average_tables(part(lines))
     assert ece.title == "demo, net, online (15 epochs): accuracy and ECE on average"
-    heads = dict.fromkeys(head for _, head, _ in ece.entries)
-    assert list(heads) == [
-        ("Accuracy ↑", ""),
-        ("ECE ↓", "raw"),
-        ("ECE ↓", "mean of τ"),
-        ("ECE ↓", "median of τ"),
-    ]
-    assert list(ece.frame.index) == ["source", "tent", "eta", "t3a", "sotta", "dec"]
     words_of = {"none": "raw", "mean": "mean of τ", "median": "median of τ"}
-    for table, metric, head in (
-        (ece, "ece", "ECE ↓"),
-        (nll, "nll", "NLL ↓"),
-        (entropy, "entropy", "Entropy"),
-    ):
-        for tempering, words in words_of.items():
-            runs = np.reshape(scores(lines, metric, label="eta", tempering=tempering), (4, 2))
-            found = entry(table, "eta", head, words)
-            assert found.value == pytest.approx(runs.mean())
-            assert found.std == pytest.approx(np.std(runs.mean(axis=0), ddof=1))
-    shown = {(n, h): e for n, h, e in ece.entries if h[0] == "ECE ↓"}
-    best = min(e.value or 1.0 for e in shown.values())
-    assert [e.value for e in shown.values() if e.best] == [best]  # of all temperings together
+    assert list(ece.frame) == [("Accuracy ↑", ""), *(("ECE ↓", words) for words in words_of.values())]
+    assert list(ece.frame.index) == ["source", "tent", "eta", "t3a", "sotta", "dec"]
+    shown = ((ece, "ece", "ECE ↓"), (nll, "nll", "NLL ↓"), (entropy, "entropy", "Entropy"))
+    for (table, metric, head), (tempering, words) in product(shown, words_of.items()):
+        runs = np.reshape(scores(lines, metric, label="eta", tempering=tempering), (4, 2))
+        found = entry(table, "eta", head, words)
+        expected = runs.mean(), np.std(runs.mean(axis=0), ddof=1)
+        assert (found.value, found.std) == pytest.approx(expected)
+    eces = [each for _, (metric, _), each in ece.entries if metric == "ECE ↓"]
+    best = min(each.value or 1.0 for each in eces)
+    assert [each.value for each in eces if each.best] == [best]  # of all temperings together
     assert not any(e.best for _, _, e in entropy.entries)
     assert "± is the standard deviation over the seeds." in ece.notes
     assert len(brier.entries) == 6 * 3
@@ -64,39 +55,32 @@ def test_the_floor_is_a_column_of_its_own_and_competes_with_none() -> None:
 
 
 def test_estimates_are_held_against_the_true_accuracy() -> None:
+    runs = ("a", 0, 0.7, 0.75, 1.0), ("a", 1, 0.8, 0.7, 0.5), ("b", 0, 0.5, 0.5, 0.9)
     lines = [
         line("poise", "rehearsed", target=target, seed=seed, accuracy=accuracy)
-        for target, seed, accuracy in (("a", 0, 0.7), ("a", 1, 0.8), ("b", 0, 0.5))
+        | {"estimate": {"value": estimate, "low": 0.1, "high": 0.9, "covered": covered}}
+        for target, seed, accuracy, estimate, covered in runs
     ]
-    assert estimate_tables(part(lines)) == []
-    for each, estimate, covered in zip(lines, (0.75, 0.7, 0.5), (1.0, 0.5, 0.9), strict=True):
-        each["estimate"] = {"value": estimate, "low": 0.1, "high": 0.9, "covered": covered}
     (table,) = estimate_tables(part([*lines, line("tent", target="a")]))
+    assert {(*head,): each.value for _, head, each in table.entries} == {
+        ("Off by", "on average"): pytest.approx(0.05),
+        ("Off by", "at most"): pytest.approx(0.1),
+        ("Too high by", "on average"): pytest.approx(-0.05 / 3),
+        ("Interval right", "of all batches"): pytest.approx(0.8),
+        ("Streams", ""): 3,
+    }
     assert list(table.frame.index) == ["poise"]
-    found = [
-        entry(table, "poise", *head).value
-        for head in (("Off by", "on average"), ("Off by", "at most"), ("Too high by", "on average"))
-    ]
-    assert found == pytest.approx([0.05, 0.1, -0.05 / 3])
-    assert entry(table, "poise", "Interval right", "of all batches").value == pytest.approx(0.8)
-    assert entry(table, "poise", "Streams", "").value == 3
+    assert estimate_tables(part([line("tent")])) == []
 
 
 def test_an_accuracy_that_a_tempering_changes_has_a_column_of_its_own() -> None:
-    lines = [
-        line("poise", accuracy=0.5),
-        line("poise", "rehearsed", accuracy=0.6),
-        line("tent", accuracy=0.4),
-    ]
-    ece, *_ = average_tables(part(lines))
-    assert entry(ece, "poise", "Accuracy ↑", "").value == 0.5
+    raw, divided = line("poise", accuracy=0.5), line("poise", "rehearsed", accuracy=0.6)
+    ece, *_ = average_tables(part([raw, divided, line("tent", accuracy=0.4)]))
+    assert entry(ece, "poise", "Accuracy ↑").value == 0.5
     assert entry(ece, "poise", "Accuracy ↑", "rehearsed").value == 0.6
     assert entry(ece, "tent", "Accuracy ↑", "rehearsed").value is None
-
-
-def test_a_method_without_a_raw_result_has_its_accuracy() -> None:
-    ece, *_ = average_tables(part([line("poise", "agreement", accuracy=0.7), line("tent", accuracy=0.4)]))
-    assert entry(ece, "poise", "Accuracy ↑", "").value == 0.7
+    only, *_ = average_tables(part([divided, line("tent", accuracy=0.4)]))  # without a raw result
+    assert entry(only, "poise", "Accuracy ↑").value == 0.6
 
 
 def test_details_have_a_row_for_each_tier_and_domain() -> None:
@@ -108,10 +92,8 @@ def test_details_have_a_row_for_each_tier_and_domain() -> None:
     at_tier = scores(lines, "ece", label="tent", tempering="mean", tier=2)
     assert entry(table, "Tier 2", "ECE ↓", "tent").value == pytest.approx(np.mean(at_tier))
     on_fog = scores(lines, "ece", label="tent", tempering="mean", target="fog")
-    assert entry(table, "fog", "ECE ↓", "tent").value == pytest.approx(np.mean(on_fog))
-    assert entry(table, "fog", "ECE ↓", "tent").std == pytest.approx(
-        np.std(np.reshape(on_fog, (3, 2)).mean(axis=0), ddof=1)
-    )
+    fog, seeds = entry(table, "fog", "ECE ↓", "tent"), np.reshape(on_fog, (3, 2)).mean(axis=0)
+    assert (fog.value, fog.std) == pytest.approx((np.mean(on_fog), np.std(seeds, ddof=1)))
     for row in table.frame.index:
         both = [entry(table, row, "ECE ↓", name) for name in ("source", "tent")]
         assert [e.best for e in both] == [e.value == min(x.value or 1 for x in both) for e in both]
@@ -133,9 +115,8 @@ def test_paired_tests_are_those_of_scipy() -> None:
     assert entry(table, row, "Difference", "").value == pytest.approx((mine - means[rival]).mean())
     assert entry(table, row, "p", "t-test").value == pytest.approx(expected.pvalue)
     assert entry(table, row, "95% interval", "from").value == pytest.approx(expected.confidence_interval()[0])
-    assert entry(table, row, "p", "Wilcoxon").value == pytest.approx(
-        stats.wilcoxon(mine, means[rival]).pvalue
-    )
+    wilcoxon = stats.wilcoxon(mine, means[rival]).pvalue
+    assert entry(table, row, "p", "Wilcoxon").value == pytest.approx(wilcoxon)
     assert entry(table, row, "Pairs", "").value == 4
     (other,) = comparison_tables(part(lines), "tent")
     assert all(name.split(": ")[1].startswith("tent") for name in other.frame.index)
