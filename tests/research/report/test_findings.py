@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.research.report.findings import (
+from equipoise.research.report.page import (
     best_of,
     cautions,
     direction,

@@ -87,11 +87,10 @@ def method_colour(method: str, place: int = 0) -> Colour:
     return METHODS.get(method, SERIES[place % len(SERIES)])
 
 
-def panels(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure in inches, and its axes row by row."""
+def panels(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure in inches, and its axes from left to right."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    return figure, list(axes.flat)
+    return figure, list(figure.subplots(1, columns, squeeze=False).flat)
 
 
 @themed
