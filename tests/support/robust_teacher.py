@@ -1,13 +1,21 @@
 """RoTTA on a small model as plain tensors and loops, with a hook for what PeTTA adds."""
 
 import math
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+import equipoise as eq
 from equipoise.methods.parts.views import TILE, WEAK_DRAWS, weak_views
 from tests.support.category_memory import ListedCategories
+from tests.support.models import step_of
+
+LIVELY: dict[str, Any] = {"every": 4, "capacity": 6, "decay": 0.5, "norm_momentum": 0.9}
+LIVELY["learning_rate"] = 0.02
+"""Options under which much happens in a short stream."""
 
 LEARNED = ("1.weight", "1.bias")
 
@@ -129,3 +137,24 @@ class ByHand:
             if self.offered % self.every == 0:
                 self.update()
         return z
+
+
+def assert_stream_is_exact(
+    adapter: eq.Adapter, expected: ByHand, sizes: list[int], rtol: float, atol: float
+) -> None:
+    """Batches of these sizes leave answers, records, weights and the teacher as computed here."""
+    close = partial(torch.allclose, rtol=rtol, atol=atol)
+    for x in stream(sizes):
+        assert close(adapter(x), expected.step(x))
+        step = step_of(adapter)
+        if step.updated:
+            assert step.loss == pytest.approx(expected.loss, rel=rtol)
+            assert step.used == expected.used
+    assert expected.updates >= 3
+    for name, value in expected.w.items():
+        assert close(adapter.student.state_dict()[name], value), name
+    for name, value in expected.teacher.items():
+        assert close(adapter.memory[f"teacher.{name}"], value), name
+    (x,) = stream([5], seed=8)
+    for answer in (adapter.predict(x), adapter.detach()(x)):
+        assert close(answer, expected.answer(x))

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.method import Context, Method, Update
-from equipoise.methods.parts.batch_norm import STATISTICS_FOLLOW, check_batch_norm
-from equipoise.network.student import Student
+from equipoise.core.method import Context, Update
+from equipoise.methods.parts.batch_norm import STATISTICS_FOLLOW, StatisticsMethod
 from equipoise.options import option
 from equipoise.registry import register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class BnAlpha(Method):
+class BnAlpha(StatisticsMethod):
     """Blends the source's batch-normalisation statistics with those of the batch, always in the same shares.
 
         mean = (1 − alpha) · source + alpha · batch,  and the variance likewise,
@@ -46,7 +44,3 @@ class BnAlpha(Method):
                 batch, prior=student.all_rows(batch) * odds, momentum=self.norm_momentum
             )
         return Update(logits, idle=STATISTICS_FOLLOW)
-
-    def check_model(self, student: Student, source: SourceStatistics | None) -> None:
-        """Refuse a model without batch norm."""
-        check_batch_norm(self.name, student)

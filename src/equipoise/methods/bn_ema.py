@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass
 
-from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.method import Context, Method, Update
-from equipoise.methods.parts.batch_norm import STATISTICS_FOLLOW, check_batch_norm
-from equipoise.network.student import Student
+from equipoise.core.method import Context, Update
+from equipoise.methods.parts.batch_norm import STATISTICS_FOLLOW, StatisticsMethod
 from equipoise.options import option
 from equipoise.registry import register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class BnEma(Method):
+class BnEma(StatisticsMethod):
     """Normalises by an exponential moving average of batch-normalisation statistics, the batch included.
 
     The average starts from the source's statistics. A batch of n samples has the share
@@ -40,7 +38,3 @@ class BnEma(Method):
         """Run one forward on the statistics that the batch has joined."""
         logits, _ = context.student.on_running_statistics(context.batch, self.norm_momentum)
         return Update(logits, idle=STATISTICS_FOLLOW)
-
-    def check_model(self, student: Student, source: SourceStatistics | None) -> None:
-        """Refuse a model without batch norm."""
-        check_batch_norm(self.name, student)

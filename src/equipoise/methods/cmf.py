@@ -15,10 +15,7 @@ from equipoise.registry import register
 
 _HIDDEN, _VARIANCE = "hidden.", "variance"
 _ALPHA, _GAMMA = 0.99, 0.99  # the authors'
-_NOISE, _WEIGHTS = (
-    0.005,
-    38400,
-)  # the authors' q for the layer norms of ViT-B, and the number of weights in them
+_NOISE, _WEIGHTS = 0.005, 38400  # the authors' q for the layer norms of ViT-B, and the weights in these
 _LEAST, _ALL = 0.89, 0.9999  # β below the first is that, above the second 1
 
 

@@ -6,23 +6,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.method import SAMPLES, Context, Method, Plan, Shapes, Update
+from equipoise.core.method import SAMPLES, Context, Plan, Shapes, Update
 from equipoise.methods.parts.batch_norm import (
     STATISTICS_FOLLOW,
-    check_batch_norm,
+    StatisticsMethod,
     is_lone,
     join_window,
     rows_before,
 )
-from equipoise.network.student import Student
 from equipoise.options import option
 from equipoise.registry import register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Norm(Method):
+class Norm(StatisticsMethod):
     """Replaces the source's batch-normalisation statistics by those of the batch, or blends the two.
 
     Each layer normalises with (prior · source + n · batch) / (prior + n), mean and variance alike, n the
@@ -63,7 +61,3 @@ class Norm(Method):
         if self.prior or not is_lone(context):
             return Plan()
         return Plan(("lone",), captured=rows_before(context.memory, context.batch) == self.window)
-
-    def check_model(self, student: Student, source: SourceStatistics | None) -> None:
-        """Refuse a model without batch norm."""
-        check_batch_norm(self.name, student)

@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import GradientMethod
-from equipoise.core.method import SAMPLES, Context, Memory, Plan, Shapes, Update
+from equipoise.core.method import SAMPLES, Context, Memory, Method, Plan, Shapes, Update
 from equipoise.errors import ModelError
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed
@@ -23,14 +24,18 @@ STATISTICS_FOLLOW = "only the statistics follow"
 """The reason why no sample was learned from."""
 
 
-def check_batch_norm(method: str, student: Student) -> None:
-    """Raise ModelError unless the model has batch norm with running statistics."""
-    if not batch_norm_layers(student.model):
-        raise ModelError(
-            f"{method} needs batch-normalisation layers with running statistics, and the model has none; "
-            "tent adapts other normalisation layers, t3a needs but a linear head, and poise works on any "
-            "model"
-        )
+@dataclass(frozen=True, kw_only=True)
+class StatisticsMethod(Method):
+    """A method that adapts the statistics of batch norm, and nothing else."""
+
+    def check_model(self, student: Student, source: SourceStatistics | None) -> None:
+        """Refuse a model without batch norm with running statistics."""
+        if not batch_norm_layers(student.model):
+            raise ModelError(
+                f"{self.name} needs batch-normalisation layers with running statistics, and the model "
+                "has none; tent adapts other normalisation layers, t3a needs but a linear head, and poise "
+                "works on any model"
+            )
 
 
 WAITING = "waiting"
