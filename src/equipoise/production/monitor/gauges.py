@@ -17,6 +17,32 @@ from equipoise.production.monitor.samples import UNKNOWN, Rows
 LISTED_CLASSES = 100
 """The number of classes up to which each has a gauge; beyond, only the largest share has."""
 
+_BINS = 15
+
+LEVEL = 0.9
+"""The level of all intervals: that of the estimates."""
+
+ROW_LIMIT = 512
+"""The most rows that are held: beyond it, every second row of the older half is dropped."""
+
+ROW_COLUMNS = (
+    "index",
+    "time",
+    "samples",
+    "accuracy",
+    "low",
+    "high",
+    "inside",
+    "source_accuracy",
+    "confidence",
+    "temperature",
+    "entropy",
+    "agreement",
+)
+"""The numbers of a row; the shares of the classes follow them."""
+
+_WHOLE = ("index", "samples")
+
 
 @dataclass
 class Sums:
@@ -153,12 +179,6 @@ def total_variation(shares: NDArray[Any], others: NDArray[Any]) -> float:
     return float(np.abs(shares - others).sum() / 2)
 
 
-_BINS = 15
-
-LEVEL = 0.9
-"""The level of all intervals: that of the estimates."""
-
-
 @dataclass(frozen=True)
 class Truth:
     """Sums over labelled answers.
@@ -233,28 +253,6 @@ def truth_gauges(truth: Truth) -> dict[str, float]:
     if truth.estimate[0]:
         found["estimate_error"] = float(truth.estimate[1] / truth.estimate[0]) - found["true_accuracy"]
     return found
-
-
-ROW_LIMIT = 512
-"""The most rows that are held: beyond it, every second row of the older half is dropped."""
-
-ROW_COLUMNS = (
-    "index",
-    "time",
-    "samples",
-    "accuracy",
-    "low",
-    "high",
-    "inside",
-    "source_accuracy",
-    "confidence",
-    "temperature",
-    "entropy",
-    "agreement",
-)
-"""The numbers of a row; the shares of the classes follow them."""
-
-_WHOLE = ("index", "samples")
 
 
 class History:

@@ -48,6 +48,8 @@ _TRUTH = ("truth.bins", "truth.surprise", "truth.estimate")
 WRITES_A_WINDOW = 10
 """Gauges are written once for each tenth of a window: two in a row share nine tenths of their samples."""
 
+_Event = TypeVar("_Event")
+
 
 class Acted(Protocol):
     """An event of a guard, as far as a monitor reads it."""
@@ -55,9 +57,6 @@ class Acted(Protocol):
     @property
     def action(self) -> str:
         """The name of the action."""
-
-
-_Event = TypeVar("_Event")
 
 
 def events_after(events: Sequence[_Event], last: _Event | None) -> list[_Event]:

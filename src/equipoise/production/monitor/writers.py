@@ -17,6 +17,9 @@ from equipoise.errors import MissingExtraError
 _LOG = logging.getLogger(__name__)
 _PREFIX = "equipoise"
 
+_FAMILIES: "WeakKeyDictionary[Any, dict[str, Any]]" = WeakKeyDictionary()
+"""The gauges of each registry: a registry takes a name once, and the streams share it."""
+
 
 class Writer(Protocol):
     """Anything that takes the gauges of a monitor."""
@@ -113,10 +116,6 @@ class JsonLinesWriter:
 
     def close(self) -> None:
         """Nothing: each line is written already."""
-
-
-_FAMILIES: "WeakKeyDictionary[Any, dict[str, Any]]" = WeakKeyDictionary()
-"""The gauges of each registry: a registry takes a name once, and the streams share it."""
 
 
 class PrometheusWriter:

@@ -24,6 +24,9 @@ _SEGMENTS = 4
 _UNLABELLED = b"0" * 16
 _ID = re.compile(r"([0-9a-f]{1,12})-([0-9a-f]{1,12})-[0-9a-f]{12}")
 
+_LARGEST = 2**22
+"""Bytes after which a journal whose labels are all in the saved state is set aside."""
+
 
 @dataclass(frozen=True)
 class Answered:
@@ -225,10 +228,6 @@ class AnswerLog:
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
-
-
-_LARGEST = 2**22
-"""Bytes after which a journal whose labels are all in the saved state is set aside."""
 
 
 @dataclass(frozen=True)

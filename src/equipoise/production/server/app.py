@@ -28,6 +28,12 @@ from equipoise.production.server.routes.metrics import CountedRequests, DoorMetr
 from equipoise.production.server.routes.refusals import Incidents, add_refusals
 from equipoise.version import __version__
 
+CONNECTIONS = 1000
+"""The most connections; one more is answered with status 503."""
+
+SECONDS_TO_END = 20
+"""The seconds that a stop waits for requests that have come."""
+
 
 def create_app(
     service: ServiceLike,
@@ -73,13 +79,6 @@ def create_app(
     app.include_router(read_routes(service, tokens, metrics))
     app.router.routes.extend(page_routes())
     return app
-
-
-CONNECTIONS = 1000
-"""The most connections; one more is answered with status 503."""
-
-SECONDS_TO_END = 20
-"""The seconds that a stop waits for requests that have come."""
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -30,6 +30,19 @@ _LOG = logging.getLogger(__name__)
 SPAN = 1.0
 """Seconds over which the share is averaged."""
 
+_TICK = 1.0
+"""Seconds after which a learner without work looks for idle streams."""
+
+_BUSY = 2 / 3
+"""The share of its time that the learner works, from which on several clients at once count as load."""
+
+_HOLDS = "the mode of the stream is hold"
+
+_UNDER_LOAD = "requests were waiting: learned from a part of the batches"
+
+_REFRESH = 8
+"""Batches of a stream between two readings of the source model's temperature, for answers without a step."""
+
 
 class BusyShare:
     """An exponential average of work over work and waiting; 0 at the start.
@@ -132,19 +145,6 @@ class LateAnswers:
                 reason="learning took longer than the latency bound: the source model answered",
             )
         )
-
-
-_TICK = 1.0
-"""Seconds after which a learner without work looks for idle streams."""
-
-_BUSY = 2 / 3
-"""The share of its time that the learner works, from which on several clients at once count as load."""
-
-_HOLDS = "the mode of the stream is hold"
-_UNDER_LOAD = "requests were waiting: learned from a part of the batches"
-
-_REFRESH = 8
-"""Batches of a stream between two readings of the source model's temperature, for answers without a step."""
 
 
 class Learner:

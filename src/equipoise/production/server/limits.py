@@ -5,6 +5,9 @@ from dataclasses import dataclass, fields
 from equipoise.errors import OptionError
 from equipoise.options import integer
 
+CONTROL_BYTES = 2**20
+"""The largest body of a request that has no inputs in it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -42,10 +45,6 @@ class Limits:
             value, low = getattr(self, field.name), 0 if field.name == "unlearned" else 1
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= low:
                 raise OptionError(f"expected {field.name} of at least {low}, got {value!r}")
-
-
-CONTROL_BYTES = 2**20
-"""The largest body of a request that has no inputs in it."""
 
 
 @dataclass(frozen=True)

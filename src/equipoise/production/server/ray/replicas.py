@@ -20,6 +20,23 @@ from equipoise.production.server.interface import Prediction, ServiceLike
 from equipoise.production.server.ray.folders import replica_folder, spread_streams
 from equipoise.production.server.store import FolderLock
 
+ServiceRecipe = Callable[[Path], ServiceLike]
+"""Makes the service of a replica, in the replica's process, with the folder for its state."""
+
+ServiceCall = Literal[
+    "label", "reset", "release", "rollback", "snapshot", "set_mode", "streams", "status", "history"
+]
+"""A call of a service that returns when it is done."""
+
+_AT_ONCE = 10_000
+"""Requests that a replica takes at once: its service has a queue with a limit of its own."""
+
+_WAITING = 256
+"""Requests that wait for a replica that is being replaced; more are refused."""
+
+_HANDOVER = 30.0
+"""Seconds that a replica has to save its streams and end, and that its successor waits for it."""
+
 
 def import_ray() -> tuple[Any, Any]:
     """The modules `ray` and `ray.serve`; OptionError says what to install where there are none."""
@@ -56,15 +73,6 @@ def as_service_error(error: Exception, replica: int) -> Exception:
             "their last save: try again"
         )
     return error
-
-
-ServiceRecipe = Callable[[Path], ServiceLike]
-"""Makes the service of a replica, in the replica's process, with the folder for its state."""
-
-ServiceCall = Literal[
-    "label", "reset", "release", "rollback", "snapshot", "set_mode", "streams", "status", "history"
-]
-"""A call of a service that returns when it is done."""
 
 
 @dataclass(frozen=True)
@@ -144,16 +152,6 @@ class Replica:
     def __del__(self) -> None:
         """Close when Serve takes the replica down in good order, as before its node is taken away."""
         self._close()
-
-
-_AT_ONCE = 10_000
-"""Requests that a replica takes at once: its service has a queue with a limit of its own."""
-
-_WAITING = 256
-"""Requests that wait for a replica that is being replaced; more are refused."""
-
-_HANDOVER = 30.0
-"""Seconds that a replica has to save its streams and end, and that its successor waits for it."""
 
 
 class RayReplicas:

@@ -31,6 +31,16 @@ from equipoise.production.server.routes.refusals import (
 WITH_INPUTS = "/v1/predict"
 """The route whose requests have inputs of the model in them."""
 
+FEWEST_CHARACTERS = 16
+"""The shortest token: 16 random characters cannot be guessed."""
+
+HOW_TO_MAKE = "python -c 'import secrets; print(secrets.token_urlsafe(32))' > FILE"
+"""A command that writes a token."""
+
+_bearer = HTTPBearer(auto_error=False, description="The token for reading (GET) or for changing (POST).")
+
+_Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+
 
 class BoundedBodies:
     """Middleware that stops reading a body at the limit; the route that reads it answers with status 413."""
@@ -116,16 +126,6 @@ class LocalOnly:
                 await refusal(error.status, str(error))(scope, receive, send)
                 return
         await self.app(scope, receive, send)
-
-
-FEWEST_CHARACTERS = 16
-"""The shortest token: 16 random characters cannot be guessed."""
-
-HOW_TO_MAKE = "python -c 'import secrets; print(secrets.token_urlsafe(32))' > FILE"
-"""A command that writes a token."""
-
-_bearer = HTTPBearer(auto_error=False, description="The token for reading (GET) or for changing (POST).")
-_Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
 @dataclass(frozen=True)

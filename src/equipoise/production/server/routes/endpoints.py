@@ -32,6 +32,39 @@ StreamName = Annotated[
 StreamInPath = Annotated[str, Path(pattern=NAME_PATTERN, description="The stream.")]
 ClassNumber = Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]
 
+DECODED_AT_ONCE = 4
+"""Bodies that are decoded at the same time: more only take memory from each other."""
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": {
+                    "type": "object",
+                    "required": ["inputs"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "inputs": {
+                            "type": "array",
+                            "minItems": 1,
+                            "items": {},
+                            "description": "Rows: nested lists of numbers, all of one shape.",
+                        }
+                    },
+                },
+                "example": {"inputs": [[0.5, 1.5], [0.25, 2.0]]},
+            },
+            NPY: _BINARY,
+            **dict.fromkeys(FORMATS, _BINARY),
+        },
+    }
+}
+
+Since = Annotated[int, Query(ge=0, le=LARGEST_INTEGER, description="Only rows with a larger index.")]
+
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -157,37 +190,6 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": RefusalResponse} for status in statuses}
 
 
-DECODED_AT_ONCE = 4
-"""Bodies that are decoded at the same time: more only take memory from each other."""
-
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
-_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            JSON: {
-                "schema": {
-                    "type": "object",
-                    "required": ["inputs"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "inputs": {
-                            "type": "array",
-                            "minItems": 1,
-                            "items": {},
-                            "description": "Rows: nested lists of numbers, all of one shape.",
-                        }
-                    },
-                },
-                "example": {"inputs": [[0.5, 1.5], [0.25, 2.0]]},
-            },
-            NPY: _BINARY,
-            **dict.fromkeys(FORMATS, _BINARY),
-        },
-    }
-}
-
-
 def predict_routes(
     service: ServiceLike, limits: DoorLimits, tokens: Tokens | None, transform: Transform | None
 ) -> APIRouter:
@@ -260,9 +262,6 @@ def change_routes(service: ServiceLike, tokens: Tokens | None) -> APIRouter:
         return json_response({"stream": stream, "done": body.mode})
 
     return router
-
-
-Since = Annotated[int, Query(ge=0, le=LARGEST_INTEGER, description="Only rows with a larger index.")]
 
 
 def health_routes(service: ServiceLike) -> APIRouter:
