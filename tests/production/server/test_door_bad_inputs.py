@@ -3,6 +3,7 @@
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,56 +83,77 @@ BAD_NPY = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_JSON)
-def test_json_that_is_no_batch_is_refused(name: str) -> None:
+BAD_PICTURES = {
+    "nothing": b"",
+    "no image": b"x" * 100,
+    "a cut image": picture(size=(50, 50), colour=(1, 2, 3))[:60],
+    "a JPEG": picture("JPEG"),
+    "a GIF": picture("GIF"),
+    "16 bits": picture(mode="I;16"),
+}
+
+
+def refusal(body: bytes, headers: dict[str, str], status: int = 422, **options: Any) -> str:
+    """The error of a request that is refused, and leaves no trace."""
     service = FakeService()
-    response = client_of(service).post("/v1/predict", content=BAD_JSON[name], headers=JSON)
-    assert response.status_code == 422, response.text
+    response = client_of(service, **options).post("/v1/predict", content=body, headers=headers)
+    assert response.status_code == status, response.text
     assert set(response.json()) == {"error"}
     assert not service.state()
+    return str(response.json()["error"])
 
 
-@pytest.mark.parametrize("name", BAD_NPY)
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        *(pytest.param(body, JSON, id=f"JSON: {name}") for name, body in BAD_JSON.items()),
+        *(pytest.param(body, NPY, id=f"npy: {name}") for name, body in BAD_NPY.items()),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:Reading `.npy`")
-def test_npy_that_is_no_batch_is_refused(name: str) -> None:
-    service = FakeService()
-    response = client_of(service).post("/v1/predict", content=BAD_NPY[name], headers=NPY)
-    assert response.status_code == 422, response.text
-    assert set(response.json()) == {"error"}
-    assert not service.state()
+def test_a_body_that_is_no_batch_is_refused(body: bytes, headers: dict[str, str]) -> None:
+    refusal(body, headers)
+
+
+@pytest.mark.parametrize("name", BAD_PICTURES)
+def test_a_damaged_image_is_refused(name: str) -> None:
+    error = refusal(BAD_PICTURES[name], PNG, transform=whole)
+    assert error.startswith("expected a PNG image, got ")
+    assert "object at" not in error
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "multipart/form-data", "image/gif", "application/pickle"])
 def test_other_content_types_are_refused(kind: str) -> None:
-    service = FakeService()
-    response = client_of(service).post("/v1/predict", content=b"x", headers={"Content-Type": kind})
-    assert response.status_code == 415
-    assert "application/x-npy" in response.json()["error"]
-    assert not service.state()
-
-
-def test_without_a_transform_the_message_says_how_to_give_one() -> None:
-    response = client_of(FakeService()).post("/v1/predict", content=picture(), headers=PNG)
-    assert response.status_code == 415
-    assert "(model, transform)" in response.json()["error"]
+    assert "application/x-npy" in refusal(b"x", {"Content-Type": kind}, 415)
 
 
 @pytest.mark.parametrize("side", [5000, 20_000, 60_000])
 def test_a_decompression_bomb_is_refused_by_its_header(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
-    service = FakeService()
-    client = client_of(service, transform=whole)
-    response = client.post("/v1/predict", content=declared_png(side, side), headers=PNG)
-    assert response.status_code == 413, response.text
-    assert "16,777,216 pixels" in response.json()["error"]
-    assert not service.state()
+    assert "16,777,216 pixels" in refusal(declared_png(side, side), PNG, 413, transform=whole)
 
 
 def test_a_real_bomb_of_a_few_kilobytes_is_refused() -> None:
     body = picture("PNG", (5000, 5000), "1")
     assert len(body) < 10_000
-    response = client_of(FakeService(), transform=whole).post("/v1/predict", content=body, headers=PNG)
-    assert response.status_code == 413
+    refusal(body, PNG, 413, transform=whole)
+
+
+def too_dark(image: Image.Image) -> torch.Tensor:
+    raise RuntimeError("too dark")
+
+
+@pytest.mark.parametrize(
+    ("transform", "status", "words"),
+    [
+        (None, 415, "(model, transform)"),
+        (too_dark, 422, "too dark"),
+        (lambda image: [1.0], 422, "got list"),
+    ],
+    ids=["none", "fails", "returns no tensor"],
+)
+def test_a_transform_that_cannot_be_used_is_said(transform: Any, status: int, words: str) -> None:
+    assert words in refusal(picture(), PNG, status, transform=transform)
 
 
 def test_the_limit_of_pixels_is_the_last_size_that_is_taken() -> None:
@@ -145,44 +167,6 @@ def test_pillows_own_limit_is_left_alone() -> None:
     before = Image.MAX_IMAGE_PIXELS
     create_app(FakeService(), limits=DoorLimits(image_pixels=10**9))
     assert before == Image.MAX_IMAGE_PIXELS
-
-
-BAD_PICTURES = {
-    "nothing": b"",
-    "no image": b"x" * 100,
-    "a cut image": picture(size=(50, 50), colour=(1, 2, 3))[:60],
-    "a JPEG": picture("JPEG"),
-    "a GIF": picture("GIF"),
-    "16 bits": picture(mode="I;16"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_PICTURES)
-def test_a_damaged_image_is_refused(name: str) -> None:
-    service = FakeService()
-    client = client_of(service, transform=whole)
-    response = client.post("/v1/predict", content=BAD_PICTURES[name], headers=PNG)
-    assert response.status_code == 422
-    assert response.json()["error"].startswith("expected a PNG image, got ")
-    assert "object at" not in response.json()["error"]
-    assert not service.state()
-
-
-def test_a_transform_that_fails_is_not_an_error_of_the_server() -> None:
-    def broken(image: Image.Image) -> torch.Tensor:
-        raise RuntimeError("too dark")
-
-    client = client_of(FakeService(), transform=broken)
-    response = client.post("/v1/predict", content=picture(), headers=PNG)
-    assert response.status_code == 422
-    assert "too dark" in response.json()["error"]
-
-
-def test_a_transform_that_returns_no_tensor_is_named() -> None:
-    client = client_of(FakeService(), transform=lambda image: [1.0])
-    response = client.post("/v1/predict", content=picture(), headers=PNG)
-    assert response.status_code == 422
-    assert "got list" in response.json()["error"]
 
 
 def test_no_file_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
