@@ -38,10 +38,6 @@ def actions(stream: list[Observation], watch: Watch | None = None) -> list[tuple
     return [(batch, decision.action, decision.trigger) for batch, decision in found]
 
 
-def test_a_stream_without_alarms_has_no_action() -> None:
-    assert actions([FINE] * 500) == []
-
-
 def test_the_first_alarm_rolls_back_to_before_the_evidence_and_holds_for_the_cool_down() -> None:
     watch, found = run(Watch.fresh(OPTIONS), [FINE] * 7 + [BROKEN])
     (batch, decision), held = found[0], watch.held
@@ -56,6 +52,8 @@ def test_the_first_alarm_rolls_back_to_before_the_evidence_and_holds_for_the_coo
 
 
 def test_the_second_alarm_resets_and_the_third_holds_until_a_person_releases() -> None:
+    # No action within the cool-down, and the next rung at its end.
+    assert actions([BROKEN] * 5) == [(1, "rollback", "runaway"), (5, "reset", "runaway")]
     again = [BROKEN, *[FINE] * 4]
     found = actions([*again, *again, *again, *[FINE] * 1000])
     assert found == [
@@ -71,10 +69,6 @@ def test_an_alarm_is_forgotten_after_some_cool_downs() -> None:
     pause = [FINE] * (REMEMBERED * OPTIONS.cool_down)
     assert [name for _, name, _ in actions([BROKEN, *pause, BROKEN])] == ["rollback", "release", "rollback"]
     assert [name for _, name, _ in actions([BROKEN, *pause[1:], BROKEN])] == ["rollback", "release", "reset"]
-
-
-def test_there_is_no_action_within_the_cool_down_and_the_next_rung_at_its_end() -> None:
-    assert actions([BROKEN] * 5) == [(1, "rollback", "runaway"), (5, "reset", "runaway")]
 
 
 def test_a_held_model_that_still_collapses_is_reset_at_the_end_of_the_cool_down() -> None:
@@ -111,8 +105,9 @@ def test_answers_that_differ_far_more_than_rehearsed_lead_to_an_action_within_tw
     assert from_json(Watch, json.loads(json.dumps(to_json(watch)))) == watch
 
 
-def test_without_a_rehearsed_disagreement_there_is_no_action() -> None:
-    assert actions([APART] * 500) == []
+@pytest.mark.parametrize("seen", [FINE, APART], ids=["no alarm", "no rehearsed disagreement"])
+def test_without_an_alarm_there_is_no_action(seen: Observation) -> None:
+    assert actions([seen] * 500) == []
 
 
 def test_a_watch_with_another_rehearsed_disagreement_has_other_tests() -> None:

@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,17 +159,6 @@ def test_without_a_rehearsed_disagreement_no_trigger_sees_it(monkeypatch: pytest
     assert not guarded.events
 
 
-def test_the_status_has_the_evidence_of_each_test() -> None:
-    guarded = eq.Guarded(contented(0.2))
-    guarded(clean(1)[0][0])
-    assert "estimates 0%, labels 0%, collapse 0%, disagreement 0%" in guarded.status()
-
-
-def test_the_state_of_a_guard_with_another_rehearsal_is_refused() -> None:
-    with pytest.raises(StateError, match="rehearsal"):
-        eq.Guarded(contented(0.2)).load(eq.Guarded(contented(0.3)).state())
-
-
 def test_a_rollback_after_a_reset_is_no_runaway(tmp_path: Path) -> None:
     guarded = eq.Guarded(small("tent", learning_rate=0.02), log=tmp_path / "log")
     run_to(guarded, 8)
@@ -232,11 +222,17 @@ def test_another_state_is_refused_and_the_guards_own_stays() -> None:
     assert guarded.state() == before
 
 
-@pytest.mark.parametrize("options", [{"delta": 0.1}, {"tolerance": 0.2}])
-def test_the_state_of_a_guard_with_other_options_is_refused(options: dict[str, Any]) -> None:
-    guarded = eq.Guarded(small())
-    with pytest.raises(StateError, match=r"tolerance 0\.05 and delta 0\.01"):
-        guarded.load(eq.Guarded(small(), **options).state())
+@pytest.mark.parametrize(
+    ("own", "other", "words"),
+    [
+        (small, partial(eq.Guarded, delta=0.1), r"tolerance 0\.05 and delta 0\.01"),
+        (small, partial(eq.Guarded, tolerance=0.2), r"tolerance 0\.05 and delta 0\.01"),
+        (partial(contented, 0.2), lambda _: eq.Guarded(contented(0.3)), "rehearsal"),
+    ],
+)
+def test_the_state_of_a_guard_that_tests_otherwise_is_refused(own: Any, other: Any, words: str) -> None:
+    with pytest.raises(StateError, match=words):
+        eq.Guarded(own()).load(other(own()).state())
 
 
 @pytest.mark.parametrize("name", ["folder", "log"])
@@ -281,17 +277,22 @@ def test_threads_may_share_it() -> None:
     assert guarded.status().startswith("batch 24: learning")
 
 
+def event_of_bad_statistics(guarded: eq.Guarded) -> eq.Event:
+    """The one event of a guard whose adapter's statistics turn bad before the next batch."""
+    next(iter(guarded.adapter.responder.student.statistics.values())).fill_(1e6)
+    assert guarded(drifted(8, 6)).isfinite().all()
+    (event,) = guarded.events
+    return event
+
+
 def test_an_adapter_whose_statistics_turn_bad_goes_back_to_the_last_good_snapshot() -> None:
     guarded = eq.Guarded(small("norm"), every=2)
     run_to(guarded, 5)
     (mean, *_) = guarded.adapter.responder.student.statistics.values()
     good = mean.clone()
-    mean.fill_(1e6)
-    answer = guarded(drifted(8, 6))
-    (event,) = guarded.events
+    event = event_of_bad_statistics(guarded)
     assert (event.action, event.trigger) == ("rollback", "runaway")
     assert guarded.snapshots[-1] in event.reason
-    assert answer.isfinite().all()
     assert (mean - good).abs().max() < 10
 
 
@@ -321,8 +322,10 @@ def test_anything_but_an_adapter_is_refused() -> None:
         eq.Guarded(model)
 
 
-def test_the_status_counts_one_snapshot_and_several() -> None:
-    guarded = eq.Guarded(small())
+def test_the_status_has_the_evidence_of_each_test_and_counts_the_snapshots() -> None:
+    guarded = eq.Guarded(contented(0.2))
+    guarded(clean(1)[0][0])
+    assert "estimates 0%, labels 0%, collapse 0%, disagreement 0%" in guarded.status()
     lines = []
     for _ in range(2):
         guarded.snapshot()
@@ -348,9 +351,7 @@ def test_a_run_in_the_folder_of_an_earlier_one_does_not_go_back_to_its_snapshots
     run_to(eq.Guarded(small("norm"), every=1, folder=tmp_path), 3)
     guarded = eq.Guarded(small("norm"), folder=tmp_path)
     run_to(guarded, 4)
-    next(iter(guarded.adapter.responder.student.statistics.values())).fill_(1e6)
-    guarded(drifted(8, 6))
-    (event,) = guarded.events
+    event = event_of_bad_statistics(guarded)
     assert event.action == "reset"
     assert "no snapshot is older than the evidence" in event.reason
 
@@ -361,9 +362,7 @@ def test_a_restart_goes_back_to_the_snapshots_that_its_state_names(tmp_path: Pat
     second = eq.Guarded(small("norm"), folder=tmp_path)
     second.adapter.load_state_dict(first.adapter.state_dict())
     second.load(json.loads(json.dumps(first.state())))
-    next(iter(second.adapter.responder.student.statistics.values())).fill_(1e6)
-    second(drifted(8, 6))
-    (event,) = second.events
+    event = event_of_bad_statistics(second)
     assert event.action == "rollback"
     assert first.snapshots[-1] in event.reason
 

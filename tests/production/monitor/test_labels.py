@@ -75,15 +75,6 @@ def test_truth_is_compared_with_the_estimates_of_the_same_samples() -> None:
     assert gauges["estimate_error"] == pytest.approx(estimate - gauges["true_accuracy"])
 
 
-def test_labels_that_come_again_take_the_place_of_the_first() -> None:
-    made = batches(SIZES)
-    monitor = watched(made)
-    monitor.label("1", (made[1].labels + 1) % CLASSES)
-    monitor.label("1", made[1].labels)
-    monitor.label("1", made[1].labels)
-    check_truth(monitor.totals(), made[1].logits, made[1].labels)
-
-
 def test_totals_remember_labels_of_forgotten_samples() -> None:
     made = batches([10] * 12)
     monitor = eq.Monitor(window=20, keep=35)
@@ -165,13 +156,15 @@ def test_a_batch_may_join_several_requests() -> None:
     check_truth(monitor.gauges(), batch.logits[2:6], batch.labels[2:6])
 
 
-def test_an_id_that_comes_again_stands_for_the_newer_request() -> None:
+def test_an_id_that_comes_again_stands_for_the_newer_request_and_labels_for_the_newer_ones() -> None:
     first, second = batches([4, 6])
     monitor = eq.Monitor()
     monitor.observe(first.logits, None, request="a")
     monitor.observe(second.logits, None, request="a")
-    monitor.label("a", second.labels)
+    for labels in ((second.labels + 1) % CLASSES, second.labels, second.labels):
+        monitor.label("a", labels)
     check_truth(monitor.gauges(), second.logits, second.labels)
+    check_truth(monitor.totals(), second.logits, second.labels)
 
 
 def test_a_batch_larger_than_the_memory_is_forgotten_in_part() -> None:
