@@ -211,7 +211,7 @@ def test_samples_that_come_alone_are_learned_from_in_a_window_on_batch_norm(meth
     assert used == [*[0] * (window - 1), whole] * 2 + [0 if window > 1 else whole]
 
 
-@pytest.mark.parametrize("method", LEARNS_ALL.keys() - {"shot_im"})
+@pytest.mark.parametrize("method", sorted(LEARNS_ALL.keys() - {"shot_im"}))
 def test_without_batch_norm_a_sample_is_learned_from_alone_and_equal_ones_together(method: str) -> None:
     adapter = eq.create(method, *make("layer_norm"), **{**LEARNS_ALL[method], "learning_rate": 0.05})
     for rows in (1, 4):
