@@ -15,6 +15,7 @@ from equipoise.calibration.rehearsal import believed, calibration_error, logit
 from equipoise.errors import StateError
 from tests.support.rehearsals import (
     CLASSES,
+    alike,
     flat,
     flat_gap,
     flat_lead,
@@ -206,15 +207,6 @@ def test_an_estimate_tells_itself() -> None:
 def test_logits_are_finite_at_the_ends() -> None:
     found = logit(torch.tensor([0.0, 0.25, 1.0], dtype=torch.float64)).tolist()
     assert found == pytest.approx([math.log(0.001 / 0.999), math.log(0.25 / 0.75), math.log(999)])
-
-
-def alike(left: eq.Rehearsal, right: eq.Rehearsal) -> bool:
-    mine, other = left.tensors(), right.tensors()
-    return (
-        left.to_json() == right.to_json()
-        and mine.keys() == other.keys()
-        and all(torch.equal(mine[name], other[name]) for name in mine)
-    )
 
 
 def two_models() -> eq.Rehearsal:

@@ -25,13 +25,13 @@ from tests.support.models import drifted, make, rehearsed
 from tests.support.rehearsals import (
     CLASSES,
     FEATURES,
-    GRID,
     flat,
     flat_gap,
     flat_lead,
     line,
     rehearsal,
     ridge,
+    temperature_at,
     window_of,
     windows_of,
 )
@@ -261,17 +261,6 @@ def drawn(rows: int = 50, seed: int = 2, scale: float = 3.0) -> Tensor:
     return scale * torch.randn(rows, CLASSES, generator=torch.Generator().manual_seed(seed))
 
 
-def temperature_at(curve: Tensor, aim: float) -> float:
-    """Where mean confidence at the temperatures of the grid crosses an aim, by a walk along them."""
-    if curve[0] <= aim:
-        return 0.25
-    for low in range(len(GRID) - 1):
-        left, right = float(curve[low]), float(curve[low + 1])
-        if left > aim >= right:
-            return float(GRID[low] * 2 ** (0.25 * (left - aim) / (left - right)))
-    return 32.0
-
-
 def aimed(confidence: float, value: float, doubt: float) -> float:
     """The confidence to have, with the logit of the estimated accuracy and the doubt of it."""
     c = math.log(confidence / (1 - confidence))
@@ -289,7 +278,7 @@ def test_confidence_is_matched_to_accuracy_as_far_as_it_is_known(value: float, d
     slow = prior * 2 ** (-50 / 300) + window_of(drawn())
     torch.testing.assert_close(observed["windows"][0, 0].double(), slow, rtol=1e-4, atol=1e-4)
     confidence = float(slow[1] / slow[0])
-    expected = temperature_at(slow[7:36] / slow[0], aimed(confidence, value, doubt))
+    expected = temperature_at(slow, aimed(confidence, value, doubt))
     assert verdict.temperatures.tolist() == pytest.approx([expected], rel=1e-3)
     assert not bool(verdict.trusts)
 
@@ -629,7 +618,7 @@ def test_new_inputs_are_answered_as_confidently_as_is_believed(novelty: float) -
     expected = []
     for seen, value, at_rest in zip(slow, (3.0, 2.0), (0.5, -0.5), strict=True):
         aim = aimed(float(seen[1] / seen[0]), believed(value, at_rest, mean), 0.0)
-        expected.append(temperature_at(seen[7:36] / seen[0], aim))
+        expected.append(temperature_at(seen, aim))
     assert verdict.temperatures.tolist() == pytest.approx(expected, rel=2e-3)
     own_estimate, theirs = made.estimates(observed)
     assert own_estimate.value == pytest.approx(share(believed(3.0, 0.5, mean)), abs=1e-4)
@@ -710,7 +699,5 @@ def test_a_high_estimate_falls_to_the_middle_beyond_two_limits(value: float, tim
     assert own.estimates(windows[:, 0])[0].value == pytest.approx(share(fallen), abs=1e-4)
     made = RehearsedTemperature(own, compares=False)
     found = made.judge(windows, torch.tensor(False)).temperatures
-    expected = temperature_at(
-        windows[0, 0, 7:36] / windows[0, 0, 0], aimed(float(windows[0, 0, 1] / windows[0, 0, 0]), fallen, 0.0)
-    )
+    expected = temperature_at(windows[0, 0], aimed(float(windows[0, 0, 1] / windows[0, 0, 0]), fallen, 0.0))
     assert found.tolist() == pytest.approx([expected], rel=2e-3)

@@ -25,13 +25,14 @@ from tests.support.models import WithLogits, drifted, make
 from tests.support.models import rehearsed as rehearsed_by_hand
 from tests.support.rehearsals import (
     CLASSES,
-    GRID,
+    alike,
     held_out,
     plain_model,
     plain_novelty,
     rehearsed,
     rows_of_features,
     samples,
+    temperature_at,
     trained,
     window_of,
 )
@@ -55,15 +56,6 @@ def own_shifts() -> Own:
 
 def small(method: str = "source", **options: Any) -> eq.SourceStatistics:
     return eq.rehearse(plain_model(), [rows_of_features()], method=method, progress=False, **options)
-
-
-def alike(left: eq.SourceStatistics, right: eq.SourceStatistics) -> bool:
-    mine, other = left.tensors(), right.tensors()
-    return (
-        left.to_json() == right.to_json()
-        and mine.keys() == other.keys()
-        and all(torch.equal(mine[name], other[name]) for name in mine)
-    )
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
@@ -445,14 +437,6 @@ def plain_features(window: Tensor) -> list[float]:
         logit(min(max(apart / count, 0.01), 0.99)),
         math.copysign(math.log(1 + abs(new / count) / 0.3), new),
     ]
-
-
-def temperature_at(window: Tensor, aim: float) -> float:
-    curve = (window[7:36] / window[0]).tolist()
-    for low in range(28):
-        if curve[low] > aim >= curve[low + 1]:
-            return float(GRID[low] * 2 ** (0.25 * (curve[low] - aim) / (curve[low] - curve[low + 1])))
-    return 0.25 if curve[0] <= aim else 32.0
 
 
 def without_batch_norm() -> nn.Sequential:

@@ -232,3 +232,22 @@ def rehearsal(student: Process, source: Process | None = None, **others: Any) ->
         "bins": torch.ones(2, 3, 15, dtype=torch.float64),
     }
     return eq.Rehearsal(student=student, source=source, **{**parts, **others})
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Whether two rehearsals, or two source statistics, have the same text and the same tensors."""
+    mine, other = left.tensors(), right.tensors()
+    return (
+        left.to_json() == right.to_json()
+        and mine.keys() == other.keys()
+        and all(torch.equal(mine[name], other[name]) for name in mine)
+    )
+
+
+def temperature_at(window: Tensor, aim: float) -> float:
+    """Where mean confidence at the temperatures of the grid crosses an aim, by a walk along them."""
+    curve = (window[7:36] / window[0]).tolist()
+    for low in range(28):
+        if curve[low] > aim >= curve[low + 1]:
+            return float(GRID[low] * 2 ** (0.25 * (curve[low] - aim) / (curve[low] - curve[low + 1])))
+    return 0.25 if curve[0] <= aim else 32.0

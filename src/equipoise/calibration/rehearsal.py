@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from equipoise.calibration import window
 from equipoise.calibration.process import ROOM, Process, Ridge
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
+from equipoise.json_form import from_json, to_json
+from equipoise.network.named_tensors import part, prefixed
 
 DISTANT = 2.0
 """The distance of a window, in limits, beyond which a high estimate falls; 1.5 and 3 were tried."""
@@ -271,18 +273,15 @@ class Rehearsal:
         """Everything but the tensors, as text."""
         known = ("method", "options", "samples", "batch_size", "seed", "familiar", "reach", "disagreement")
         own = {name: getattr(self, name) for name in known}
-        return json.dumps({"version": _VERSION, **own, "runs": [asdict(run) for run in self.runs]})
+        return json.dumps({"version": _VERSION, **own, "runs": to_json(self.runs)})
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
-        fitted = {name: getattr(self, name) for name in (*_PROCESSES, "gap")}
-        own = {name: getattr(self, name) for name in _TENSORS}
-        return {
-            **own,
-            **{
-                f"{at}.{name}": t for at, part in fitted.items() if part for name, t in part.tensors().items()
-            },
-        }
+        own: dict[str, Tensor] = {name: getattr(self, name) for name in _TENSORS}
+        for name in (*_PROCESSES, "gap"):
+            if regression := getattr(self, name):
+                own |= prefixed(f"{name}.", regression.tensors())
+        return own
 
     @classmethod
     def from_parts(cls, text: str, tensors: Mapping[str, Tensor]) -> "Rehearsal":
@@ -295,7 +294,7 @@ class Rehearsal:
                     f"the rehearsal of {method!r} is of another version of equipoise: make it again, "
                     f"source = equipoise.rehearse(model, held_out_loader, method={method!r})"
                 )
-            runs = tuple(Run(**run) for run in parts.pop("runs"))
+            runs = tuple(from_json(Run, run) for run in parts.pop("runs"))
             kinds: dict[str, type[Any]] = {**dict.fromkeys(_PROCESSES, Process), "gap": Ridge}
             rest: dict[str, Any] = {at: _fitted(kind, at, tensors) for at, kind in kinds.items()}
             rest |= {name: tensors[name] for name in _TENSORS}
@@ -319,22 +318,22 @@ class Rehearsal:
             width = 2 * features if at == "lead" else features
             of = {"rows": (rows, width), **dict.fromkeys(("mean", "scale", "origin"), (width,))}
             of |= dict.fromkeys(("targets", "noise", "shifts"), (rows,))
-            shapes |= {f"{at}.{part.name}": of.get(part.name, ()) for part in fields(Process)}
+            shapes |= {f"{at}.{each.name}": of.get(each.name, ()) for each in fields(Process)}
         wide = (2 * features,)
-        shapes |= {f"gap.{part.name}": () if part.name == "bias" else wide for part in fields(Ridge)}
+        shapes |= {f"gap.{each.name}": () if each.name == "bias" else wide for each in fields(Ridge)}
         for name, tensor in self.tensors().items():
             if tensor.shape != shapes[name] or (name == "prior" and tensor.shape[1] < window.width(2)):
                 raise ValueError(f"{name}: expected the shape {shapes[name]}, got {tuple(tensor.shape)}")
         if not (0 < self.familiar < math.inf and 0 <= self.reach < math.inf):
             raise ValueError(f"expected a positive novelty and a distance, got {self.familiar}, {self.reach}")
         both = (self.compared, self.source, self.lead, self.gap, self.disagreement)
-        if len({part is None for part in both}) > 1:
+        if len({each is None for each in both}) > 1:
             raise ValueError("expected all that compares two models, or nothing of it")
 
 
 def _fitted(kind: type[Any], at: str, tensors: Mapping[str, Tensor]) -> Any:
     """The regression of a name, made of its tensors; None where there are none."""
-    own = {name.removeprefix(f"{at}."): t for name, t in tensors.items() if name.startswith(f"{at}.")}
+    own = part(tensors, f"{at}.")
     return kind(**own) if own else None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -167,7 +167,31 @@ def _moments(values: Tensor) -> Tensor:
     return torch.stack([wide.new_tensor(len(wide)), wide.sum(), wide.square().sum()])
 
 
-class Accuracy(TargetMetric):
+class _MeanMetric(StreamMetric):
+    """What the means of per-sample values share."""
+
+    moments: ClassVar[str]
+    """The name of the state."""
+
+    largest_value = math.inf
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(self.moments, (3,), **kwargs)
+
+    def compute(self) -> Tensor:
+        """The mean so far."""
+        samples, total, _ = self.sums.unbind()
+        return total / samples
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The normal interval of the mean; NaN below two samples, infinite if a value was infinite."""
+        check_level(level)
+        with self._synced():
+            samples, total, total_of_squares = self.sums.unbind()
+            return normal_interval(samples, total, total_of_squares, level, self.largest_value)
+
+
+class Accuracy(_MeanMetric, TargetMetric):
     """The share of right answers in a stream; see `accuracy`.
 
     >>> metric = Accuracy()
@@ -176,18 +200,11 @@ class Accuracy(TargetMetric):
     tensor(0.5000, dtype=torch.float64)
     """
 
+    moments = "accuracy_moments"
     higher_is_better = True
-
-    def __init__(self, **kwargs: object) -> None:
-        super().__init__("accuracy_moments", (3,), **kwargs)
 
     def _sums_of(self, scores: Scores, target: Tensor) -> Tensor:
         return _moments(scores.correct(target))
-
-    def compute(self) -> Tensor:
-        """The accuracy so far."""
-        samples, correct, _ = self.sums.unbind()
-        return correct / samples
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Wilson's score interval of the accuracy."""
@@ -321,24 +338,6 @@ class ClasswiseCalibrationError(TargetMetric):
         return classwise_error(self.sums[:, :-1], self.sums[0, -1])
 
 
-class _MeanMetric(StreamMetric):
-    """What the means of per-sample values share."""
-
-    largest_value = math.inf
-
-    def compute(self) -> Tensor:
-        """The mean so far."""
-        samples, total, _ = self.sums.unbind()
-        return total / samples
-
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """The normal interval of the mean; NaN below two samples, infinite if a value was infinite."""
-        check_level(level)
-        with self._synced():
-            samples, total, total_of_squares = self.sums.unbind()
-            return normal_interval(samples, total, total_of_squares, level, self.largest_value)
-
-
 class NegativeLogLikelihood(_MeanMetric, TargetMetric):
     """The mean negative log-likelihood of a stream in nats; see `negative_log_likelihood`.
 
@@ -348,8 +347,7 @@ class NegativeLogLikelihood(_MeanMetric, TargetMetric):
     tensor(0.6931, dtype=torch.float64)
     """
 
-    def __init__(self, **kwargs: object) -> None:
-        super().__init__("negative_log_likelihood_moments", (3,), **kwargs)
+    moments = "negative_log_likelihood_moments"
 
     def _sums_of(self, scores: Scores, target: Tensor) -> Tensor:
         return _moments(sample_negative_log_likelihood(scores, target))
@@ -364,10 +362,8 @@ class BrierScore(_MeanMetric, TargetMetric):
     tensor(0.2500, dtype=torch.float64)
     """
 
+    moments = "brier_score_moments"
     largest_value = 2.0
-
-    def __init__(self, **kwargs: object) -> None:
-        super().__init__("brier_score_moments", (3,), **kwargs)
 
     def _sums_of(self, scores: Scores, target: Tensor) -> Tensor:
         return _moments(sample_brier_score(scores, target))
@@ -382,8 +378,7 @@ class Entropy(_MeanMetric):
     tensor(0.5000, dtype=torch.float64)
     """
 
-    def __init__(self, **kwargs: object) -> None:
-        super().__init__("entropy_moments", (3,), **kwargs)
+    moments = "entropy_moments"
 
     @by_name
     def update(self, *, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
