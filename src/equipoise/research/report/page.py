@@ -12,16 +12,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from equipoise.research.experiment.schema import CellResult, StreamSummary
-from equipoise.research.report import tables
+from equipoise.research.report import figures, tables
 from equipoise.research.report.drawing import render, svg
-from equipoise.research.report.figures import (
-    ablation_figures,
-    certainty_figures,
-    error_figures,
-    reliability_figures,
-    stream_figures,
-    streams_of,
-)
 from equipoise.research.report.paper import counted, experiments, paper_name
 from equipoise.research.report.part import Part, Place, parts, pooled
 from equipoise.research.report.results import BETTER, Results, Variant, grouped
@@ -71,7 +63,7 @@ def report_page(results: Results, compare: str | None = None) -> str:
         stream_tables=tables.stream_tables(every),
         tests=lambda part: tables.comparison_tables(part, compare),
         html_table=html_table,
-        figures=lambda part: figures_of(part, streams_of(part, results.streams)),
+        figures=lambda part: figures_of(part, figures.streams_of(part, results.streams)),
         svg=svg,
         paper_name=paper_name,
     )
@@ -112,13 +104,13 @@ def report_markdown(results: Results, compare: str | None = None) -> str:
 def figures_of(part: Part, streams: Sequence[StreamSummary]) -> dict[str, Mapping[Any, Figure]]:
     """Every figure of a part: by its kind, then by its title."""
     return {
-        "error over time": error_figures(part),
+        "error over time": figures.error_figures(part),
         "over time": over_time_figures(part.runs),
-        "certainty": certainty_figures(part),
-        "certainty by place": certainty_figures(part, by_place=True),
-        "ablation": ablation_figures(part, streams),
-        "reliability": reliability_figures(part),
-        "streams": stream_figures(part, streams),
+        "certainty": figures.certainty_figures(part),
+        "certainty by place": figures.certainty_figures(part, by_place=True),
+        "ablation": figures.ablation_figures(part, streams),
+        "reliability": figures.reliability_figures(part),
+        "streams": figures.stream_figures(part, streams),
     }
 
 

@@ -48,6 +48,7 @@ class Part:
         self.scope, self.runs, self.variants = scope, runs, variants(runs)
         self.at = summarise(runs)
         self.papers, self.paper_notes = paper_variants(runs)
+        """The paper's algorithms among the methods, by its names, and notes where several fit."""
         self.names = list(dict.fromkeys(variant.name for variant in self.variants))
         self.methods: dict[str, str] = dict(zip(runs["name"], runs["method"], strict=True))
         self.temperings = sorted(

@@ -188,7 +188,7 @@ def scope_of(cell: Mapping[str, Any]) -> Scope:
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """The items by a key, in their order."""
+    """Group items by a key; groups and items keep their order."""
     found: dict[K, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -256,7 +256,7 @@ def _order(line: CellResult, names: Mapping[Any, str]) -> tuple[object, ...]:
 
 
 def _read(path: Path, shape: TypeAdapter[Any], is_sound: Callable[[Any], bool]) -> tuple[list[Any], int]:
-    """The values of a file that have a shape, of each key the last, and the number of the others; or none."""
+    """Read the lines of a file, if it is there, that have a shape, of each key the last; count the others."""
     latest: dict[str, Any] = {}
     damaged = 0
     if not path.is_file():

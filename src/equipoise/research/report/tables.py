@@ -247,7 +247,8 @@ def _changing(part: Part, metric: str) -> list[str]:
     if metric != "accuracy":
         return part.temperings
     means = {place: each.mean[metric] for place, each in part.at.items() if place.kind == "average"}
-    changed = {p.tempering for p, mean in means.items() if abs(mean - means[_first(part, p.name)]) > 1e-9}
+    first = {place: means[_first(part, place.name)] for place in means}
+    changed = {place.tempering for place, mean in means.items() if abs(mean - first[place]) > 1e-9}
     return [part.temperings[0], *(kind for kind in part.temperings[1:] if kind in changed)]
 
 
@@ -366,9 +367,8 @@ def stream_tables(every: Sequence[Part]) -> list[Table]:
 
     Shuffled streams are not among them: they are the tables of each data set, of one domain at a time.
     """
-    shown = [
-        p for p in every if p.scope.protocol == "online" and p.scope.order not in ("recorded", "shuffled")
-    ]
+    online = [part for part in every if part.scope.protocol == "online"]
+    shown = [part for part in online if part.scope.order not in ("recorded", "shuffled")]
     own: dict[str, Any] = {"order": "", "order_options": "", "origin": "", "domain_images": None}
     groups = grouped(shown, lambda part: part.scope._replace(**own))
     return [_stream_table(scope, several) for scope, several in groups.items()]
