@@ -15,80 +15,6 @@ from tests.support.models import step_of
 SURE = [800.0, 0.0]  # probabilities 1 and 0, to the last bit
 
 
-class Oracle:
-    """ETA on `Scale`, one sample after the other, in Python's numbers."""
-
-    def __init__(self, classes: int, margin: float, epsilon: float, rate: float) -> None:
-        self.limit, self.epsilon, self.rate = margin * math.log(classes), epsilon, rate
-        self.weight, self.velocity = [1.0] * classes, [0.0] * classes
-        self.average: list[float] | None = None
-
-    def answer(self, x: list[float]) -> tuple[list[float], list[float], float]:
-        """Logits, probabilities and entropy of a sample."""
-        z = [value * w for value, w in zip(x, self.weight, strict=True)]
-        exps = [math.exp(value) for value in z]
-        p = [value / sum(exps) for value in exps]
-        return z, p, -sum(value * math.log(value) for value in p)
-
-    def redundant(self, p: list[float]) -> bool:
-        if self.average is None:
-            return False
-        inner = sum(a * b for a, b in zip(self.average, p, strict=True))
-        norms = math.sqrt(sum(a * a for a in self.average)) * math.sqrt(sum(b * b for b in p))
-        return abs(inner / norms) >= self.epsilon
-
-    def step(self, batch: list[list[float]]) -> tuple[list[list[float]], int]:
-        """The logits of before the step, and how many samples were kept."""
-        answers = [self.answer(x) for x in batch]
-        kept = [
-            (x, p, h)
-            for x, (_, p, h) in zip(batch, answers, strict=True)
-            if h < self.limit and not self.redundant(p)
-        ]
-        if kept:
-            mean = [sum(column) / len(kept) for column in zip(*(p for _, p, _ in kept), strict=True)]
-            before = self.average or mean
-            self.average = [0.9 * old + 0.1 * new for old, new in zip(before, mean, strict=True)]
-            for c in range(len(self.weight)):
-                gradient = 0.0
-                for x, p, h in kept:  # dH/dz = −p (ln p + H)
-                    gradient += math.exp(self.limit - h) * -p[c] * (math.log(p[c]) + h) * x[c] / len(kept)
-                self.velocity[c] = 0.9 * self.velocity[c] + gradient
-            self.weight = [w - self.rate * v for w, v in zip(self.weight, self.velocity, strict=True)]
-        return [z for z, _, _ in answers], len(kept)
-
-
-def random_batches(count: int, rows: int, classes: int, seed: int = 0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    shape = (rows, classes)
-    return [2.5 * torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(count)]
-
-
-@pytest.mark.parametrize("classes", [3, 10])
-@pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize(("margin", "epsilon"), [(0.4, 0.5), (0.6, 0.7), (0.9, 0.9), (0.4, 0.05), (2.0, 2.0)])
-def test_a_stream_of_random_logits_is_replayed_sample_by_sample(
-    classes: int, steps: int, margin: float, epsilon: float
-) -> None:
-    options: dict[str, Any] = {"margin": margin, "epsilon": epsilon, "learning_rate": 0.02, "steps": steps}
-    adapter = eq.create("eta", by.Scale(classes), parameters="all", **options)
-    oracle = Oracle(classes, margin, epsilon, 0.02)
-    for x in random_batches(8, 6, classes):
-        for _ in range(steps):
-            z, kept = oracle.step(x.tolist())
-            if kept == 0:
-                break
-        assert by.close(adapter(x), torch.tensor(z, dtype=torch.float64))
-        assert step_of(adapter).used == kept or steps == 2
-        assert by.close(
-            adapter.student.get_parameter("weight"), torch.tensor(oracle.weight, dtype=torch.float64)
-        )
-        if oracle.average is None:
-            assert "average" not in adapter.memory
-        else:
-            assert by.close(adapter.memory["average"], torch.tensor(oracle.average, dtype=torch.float64))
-
-
 class Selecting(by.Learner):
     """A step on the samples that are reliable and new, with their moving average."""
 
@@ -108,6 +34,26 @@ class Selecting(by.Learner):
             self.memory["average"] = mean if average is None else 0.9 * average + 0.1 * mean
         weight = 1 / (h - limit).exp()
         return (weight * self.objective(z))[kept].sum() / kept.sum(), int(kept.sum())
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("margin", "epsilon"), [(0.4, 0.5), (0.6, 0.7), (0.9, 0.9), (0.4, 0.05), (2.0, 2.0)])
+def test_filters_of_any_width_are_exact(margin: float, epsilon: float, steps: int) -> None:
+    model = by.layer_norm_model()
+    options: dict[str, Any] = {"margin": margin, "epsilon": epsilon, "learning_rate": 0.02, "steps": steps}
+    adapter, expected = eq.create("eta", model, **options), Selecting(model, "sgd", 0.02)
+    expected.margin, expected.epsilon = margin, epsilon
+    for x in by.stream(8, rows=6, like=model):
+        for _ in range(steps):
+            z = expected.step(x)
+            if not expected.used:
+                break
+        assert by.close(adapter(x), z)
+        assert step_of(adapter).used == expected.used or steps == 2
+        by.assert_alike(adapter, expected)
+        assert ("average" in adapter.memory) == ("average" in expected.memory)
+        for name, tensor in expected.memory.items():
+            assert by.close(adapter.memory[name], tensor)
 
 
 def peaked(classes: int, nats: float) -> list[float]:

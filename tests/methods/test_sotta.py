@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.methods.sotta import default_confidence
+from tests.support import byhand as by
 from tests.support.list_memory import ListMemory
 from tests.support.models import WithLogits, drifted, make, same, snapshot, step_of
 
@@ -44,8 +45,7 @@ class ByHand:
         self.rho, self.steps = options.get("rho", 0.05), options.get("steps", 1)
         self.memory = ListMemory(options.get("capacity", 64), 4, options.get("seed", 0))
         self.offered, self.count, self.loss, self.used = 0, 0, math.nan, 0
-        self.first = {name: torch.zeros_like(self.w[name]) for name in NORMS}
-        self.second = {name: torch.zeros_like(self.w[name]) for name in NORMS}
+        self.descent = by.Adam(1e-3)
 
     def network(self, w: dict[str, Tensor], x: Tensor, *, own: bool) -> Tensor:
         """Logits, normalised by the running statistics or by their own, which the running ones follow."""
@@ -77,12 +77,7 @@ class ByHand:
             norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in g.values()))
             _, g = self.slope({n: here[n] + self.rho * g[n] / (norm + 1e-12) for n in NORMS}, x)
             self.count, self.used = self.count + 1, len(x)
-            for n in NORMS:
-                self.first[n] = 0.9 * self.first[n] + 0.1 * g[n]
-                self.second[n] = 0.999 * self.second[n] + 0.001 * g[n] ** 2
-                mean = self.first[n] / (1 - 0.9**self.count)
-                square = self.second[n] / (1 - 0.999**self.count)
-                self.w[n] = here[n] - 1e-3 * mean / (square.sqrt() + 1e-8)
+            self.w |= {n: here[n] + self.descent.move(n, g[n]) for n in NORMS}
 
     def step(self, x: Tensor) -> Tensor:
         z = self.network(self.w, x, own=False)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.methods.parts.views import TILE, WEAK_DRAWS, weak_views
+from tests.support.byhand import Adam
 from tests.support.category_memory import ListedCategories
 from tests.support.models import step_of
 
@@ -45,15 +46,12 @@ class ByHand:
         self.w = {n: t.clone() for n, t in model.state_dict().items() if t.is_floating_point()}
         self.teacher = {name: self.w[name].clone() for name in LEARNED}
         self.every, self.capacity = int(options.get("every", 64)), int(options.get("capacity", 64))
-        self.decay, self.rate = (
-            float(options.get(*one)) for one in (("decay", 0.999), ("learning_rate", 1e-3))
-        )
+        self.decay = float(options.get("decay", 0.999))
         self.momentum = float(options.get("norm_momentum", 0.05))
         self.memory = ListedCategories(self.capacity, len(self.w["4.bias"]))
         self.generator = torch.Generator().manual_seed(options.get("seed", 0))
         self.offered, self.updates, self.loss, self.used = 0, 0, math.nan, 0
-        self.first = {name: torch.zeros_like(self.w[name]) for name in LEARNED}
-        self.second = {name: torch.zeros_like(self.w[name]) for name in LEARNED}
+        self.descent = Adam(float(options.get("learning_rate", 1e-3)))
 
     def network(self, w: dict[str, Tensor], x: Tensor) -> Tensor:
         return self.features(w, x) @ w["4.weight"].T + w["4.bias"]
@@ -116,13 +114,7 @@ class ByHand:
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         self.updates, self.loss, self.used = self.updates + 1, float(loss.detach()), len(x)
         for name, g in zip(leaves, gradients, strict=True):
-            self.first[name] = 0.9 * self.first[name] + 0.1 * g
-            self.second[name] = 0.999 * self.second[name] + 0.001 * g**2
-            mean, square = (
-                self.first[name] / (1 - 0.9**self.updates),
-                self.second[name] / (1 - 0.999**self.updates),
-            )
-            self.w[name] = self.w[name] - self.rate * mean / (square.sqrt() + 1e-8)
+            self.w[name] = self.w[name] + self.descent.move(name, g)
             self.teacher[name] = (1 - share) * self.teacher[name] + share * self.w[name]
 
     def step(self, x: Tensor) -> Tensor:
