@@ -6,8 +6,9 @@ from equipoise.cli.rehearse import unit_floats
 from equipoise.errors import OptionError
 from equipoise.production.server.interface import ServiceLike
 from equipoise.production.server.limits import Limits
-from equipoise.production.server.model_factory import ServiceFromFactory, Transform, load_factory
+from equipoise.production.server.model_factory import Transform, load_factory
 from equipoise.production.server.routes.access import HOW_TO_MAKE, Tokens
+from equipoise.production.server.service import ServiceFromFactory
 
 
 def make_tokens(host: str, local: bool, change: Path | None, read: Path | None) -> Tokens | None:

@@ -14,9 +14,9 @@ import pytest
 from equipoise.production.server.errors import InputError, ReplicaLostError
 from equipoise.production.server.interface import Prediction, ServiceLike
 from equipoise.production.server.limits import Limits
-from equipoise.production.server.model_factory import ServiceFromFactory
 from equipoise.production.server.ray.folders import owner
 from equipoise.production.server.ray.service import RayService
+from equipoise.production.server.service import ServiceFromFactory
 
 from .support import PATIENT, batch, labels, rehearsed, same, service
 

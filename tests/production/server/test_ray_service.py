@@ -24,8 +24,7 @@ from equipoise.production.server.errors import (
 from equipoise.production.server.interface import LabelsTaken, Mode
 from equipoise.production.server.ray import service as ray_service
 from equipoise.production.server.ray.folders import owner, replica_folder
-from equipoise.production.server.ray.replicas import Replica, as_service_error, import_ray
-from equipoise.production.server.ray.service import RayService
+from equipoise.production.server.ray.service import RayService, Replica, as_service_error, import_ray
 from equipoise.production.server.store import FolderLock
 
 from .door import FakeService, FakeStream

@@ -12,7 +12,7 @@ from equipoise.errors import StateError
 from equipoise.production.guard.guarded import Guarded
 from equipoise.production.server.errors import StorageError, TooManyStreamsError, UnknownStreamError
 from equipoise.production.server.limits import Limits
-from equipoise.production.server.model_factory import ServiceFromFactory
+from equipoise.production.server.service import ServiceFromFactory
 from tests.production.server.support import PATIENT, adapter, ask, batch, labels, probabilities, same, service
 from tests.support.rehearsals import held_out, trained
 

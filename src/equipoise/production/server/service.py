@@ -5,14 +5,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from equipoise.adapter import Adapter
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import OptionError, StateError
+from equipoise.factory import create
 from equipoise.production.server.answers import AnswerLog, LabelEntry, labels_hash
 from equipoise.production.server.errors import (
     ClosedError,
@@ -33,6 +37,7 @@ from equipoise.production.server.inputs import (
 from equipoise.production.server.interface import LabelsTaken, Mode, Prediction, StreamStatus
 from equipoise.production.server.learner import LateAnswers, Learner
 from equipoise.production.server.limits import Limits
+from equipoise.production.server.model_factory import load_factory
 from equipoise.production.server.request_queue import Request, RequestQueue
 from equipoise.production.server.served_stream import Live, ServedStream
 from equipoise.production.server.store import StateFolder
@@ -296,3 +301,35 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class ServiceFromFactory:
+    """Makes a service in whatever process calls it: only names and paths go from one to another.
+
+    Attributes:
+        factory: "module:function"; the function returns the model, or the model and a transform of images.
+        source: the file of the model's source statistics (`SourceStatistics.save`); None for methods that do
+            without. If it holds a rehearsal of the method, answers are tempered by it, and their accuracy is
+            estimated.
+        method: the name of the adapting method.
+        limits: of the service.
+    """
+
+    factory: str
+    source: Path | None
+    method: str
+    limits: Limits
+
+    def __call__(self, state_folder: Path) -> Service:
+        """The service, on a GPU where there is one."""
+        return self.around(load_factory(self.factory)[0], state_folder)
+
+    def around(self, model: nn.Module, state_folder: Path) -> Service:
+        """The service around a model that the factory has made already."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        statistics = None if self.source is None else SourceStatistics.load(self.source)
+        rehearsed = statistics is not None and self.method in statistics.rehearsals
+        tempering = {"tempering": "rehearsed"} if rehearsed else {}
+        adapter = create(self.method, model.to(device).eval(), statistics, **tempering)
+        return Service(adapter, state_folder, limits=self.limits)
