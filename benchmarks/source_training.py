@@ -96,9 +96,7 @@ def measure(name: str, size: int, steps: int) -> dict[str, str | int | float]:
 
 def main() -> None:
     """Measure each case and print it as a row of a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--json", type=Path, help="write the rows here too")
     options = parser.parse_args()

@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from benchmarks.monitoring.alarms import RULES, WORDS, alarms
 from benchmarks.pages import DOCS, fill, percent, plain, signed, table, told, write
-from benchmarks.results.figures import MARKS, WIDTH, standalone
+from benchmarks.results.figures import MARKS, WIDTH, against_truth, points, standalone
 from benchmarks.results.measured import NAMES, NETWORKS, estimated, read
 from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
 
@@ -153,53 +153,19 @@ def monitoring_figure(streams: pd.DataFrame, windows: pd.DataFrame, jumps: pd.Da
     """Three panels: streams of the paper's data, windows of Digits, and streams that jump."""
     figure, axes = panels(WIDTH, 3.1, columns=3)
     for backbone, rows in streams.groupby("backbone"):
-        marker, colour = MARKS[str(backbone)]
-        _points(
-            axes[0],
-            rows["accuracy"],
-            rows,
-            ("value", "low", "high"),
-            marker,
-            colour.light,
-            NETWORKS[str(backbone)],
-        )
-    names = ("accuracy", "accuracy_low", "accuracy_high")
+        reach = rows[["value", "low", "high"]]
+        points(axes[0], rows["accuracy"], reach, *MARKS[str(backbone)], NETWORKS[str(backbone)], small=True)
     for (target, stream), rows in windows.groupby(["target", "stream"], sort=False):
         marker = "o" if stream == "target" else "x"
         label = f"{target}" if stream == "target" else f"sources of {target}"
-        _points(axes[1], rows["true_accuracy"], rows, names, marker, COLOURS[str(target)].light, label)
+        reach = rows[["accuracy", "accuracy_low", "accuracy_high"]]
+        points(axes[1], rows["true_accuracy"], reach, marker, COLOURS[str(target)], label, small=True)
     for axis, title in zip(axes, ("All streams", "Windows of 500, Digits"), strict=False):
         axis.plot([0, 1], [0, 1], "--", color=INK.light, linewidth=0.9)
-        axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="true accuracy", title=title)
-        axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
-        axis.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
-        axis.legend(loc="lower right", fontsize=7, handletextpad=0.2)
+        against_truth(axis, title, fontsize=7)
     axes[0].set_ylabel("estimated, without labels")
     _jump(axes[2], jumps)
     return figure
-
-
-def _points(
-    axis: Axes,
-    truth: pd.Series,
-    rows: pd.DataFrame,
-    names: tuple[str, str, str],
-    marker: str,
-    colour: str,
-    label: str,
-) -> None:
-    value, low, high = (rows[name] for name in names)
-    axis.errorbar(
-        truth,
-        value,
-        yerr=[value - low, high - value],
-        fmt=marker,
-        color=colour,
-        markersize=3,
-        elinewidth=0.6,
-        alpha=0.6,
-        label=label,
-    )
 
 
 def _jump(axis: Axes, jumps: pd.DataFrame) -> None:

@@ -173,9 +173,7 @@ def choices(rows: pd.DataFrame, results: pd.DataFrame) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("recommendations", nargs="+", type=Path)
     parser.add_argument("--results", nargs="+", type=Path, required=True)
     parser.add_argument("--by", nargs="+", default=["data"], choices=RUN, help="what divides the tables")

@@ -20,7 +20,17 @@ from benchmarks.results.measured import (
     mean,
     networks,
 )
-from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, palette_css, panels, svg, themed
+from equipoise.research.report.drawing import (
+    ACCENT,
+    INK,
+    MUTED,
+    SERIES,
+    Colour,
+    palette_css,
+    panels,
+    svg,
+    themed,
+)
 from equipoise.research.report.results import Variant
 
 WIDTH = 7.3
@@ -97,26 +107,45 @@ def estimate_figure(cells: pd.DataFrame) -> Figure:
     for axis, data in zip(axes, names, strict=False):
         axis.plot([0, 1], [0, 1], "--", color=INK.light, linewidth=0.9)
         for backbone, rows in streams[streams["data"] == data].groupby("backbone"):
-            marker, colour = MARKS[str(backbone)]
-            reach = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
-            axis.errorbar(
-                rows["accuracy"],
-                rows["value"],
-                yerr=reach,
-                fmt=marker,
-                color=colour.light,
-                markersize=3.5,
-                elinewidth=0.8,
-                alpha=0.7,
-                label=NETWORKS[str(backbone)],
-            )
-        axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="true accuracy")
-        axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
-        axis.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
-        axis.set_title(NAMES[data])
-        axis.legend(loc="lower right", fontsize=8, handletextpad=0.2)
+            reach = rows[["value", "low", "high"]]
+            points(axis, rows["accuracy"], reach, *MARKS[str(backbone)], NETWORKS[str(backbone)])
+        against_truth(axis, NAMES[data], fontsize=8)
     axes[0].set_ylabel("estimated, without labels")
     return figure
+
+
+def points(
+    axis: Axes,
+    truth: pd.Series,
+    reach: pd.DataFrame,
+    marker: str,
+    colour: Colour,
+    label: str,
+    *,
+    small: bool = False,
+) -> None:
+    """A point for each row: the true accuracy, and an estimate with the ends of its interval."""
+    value, low, high = (reach[name] for name in reach)
+    size, width, alpha = (3, 0.6, 0.6) if small else (3.5, 0.8, 0.7)
+    axis.errorbar(
+        truth,
+        value,
+        yerr=[value - low, high - value],
+        fmt=marker,
+        color=colour.light,
+        markersize=size,
+        elinewidth=width,
+        alpha=alpha,
+        label=label,
+    )
+
+
+def against_truth(axis: Axes, title: str, fontsize: float) -> None:
+    """The scales of an axis of estimates against true accuracies, and its legend."""
+    axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="true accuracy", title=title)
+    axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+    axis.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
+    axis.legend(loc="lower right", fontsize=fontsize, handletextpad=0.2)
 
 
 def standalone(figure: Figure, description: str) -> str:

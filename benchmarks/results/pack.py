@@ -140,9 +140,7 @@ def write(frame: pd.DataFrame, path: Path) -> None:
 
 def command_line(description: str | None, folder: Path) -> argparse.ArgumentParser:
     """The folders of runs to pack, and the folder of the packed files."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("outs", nargs="+", type=Path, metavar="OUT")
     parser.add_argument("--folder", type=Path, default=folder)
     return parser

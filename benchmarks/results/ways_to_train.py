@@ -300,9 +300,7 @@ def read_plan(text: str) -> Plan:
 
 def main() -> None:
     """Train the models of all plans."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("cache", type=Path)
     parser.add_argument("out", type=Path)

@@ -222,9 +222,7 @@ def _fits(job: Job, running: Iterable[Job], processes: int) -> bool:
 
 def main() -> None:
     """Run the jobs of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path, help="the folder with the data sets")
     parser.add_argument("out", type=Path, help="the folder for all runs")
     parser.add_argument("--processes", type=int, default=14, help="at a time")

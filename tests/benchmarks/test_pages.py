@@ -43,7 +43,7 @@ SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
 @pytest.mark.parametrize("page", REGIONS)
 def test_the_regions_of_a_page_are_what_its_program_writes(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
-    assert filled(text, REGIONS[page]()) == text
+    assert filled(text, REGIONS[page]()) == text, f"run python -m {REGIONS[page].__module__}"
 
 
 @pytest.mark.parametrize("page", SENTENCES)
@@ -53,7 +53,7 @@ def test_the_sentences_of_a_page_have_the_numbers_of_the_results(page: str) -> N
     patterns = {each: re.escape(each).replace("…", "[^0-9]*?") for each in SENTENCES[page]()}
     whole = r"(?<![0-9.]){}(?!\.?[0-9])"
     stale = [each for each, pattern in patterns.items() if not re.search(whole.format(pattern), text)]
-    assert not stale, "the results say otherwise:\n" + "\n".join(stale)
+    assert not stale, "correct the page; the results say:\n" + "\n".join(stale)
 
 
 @pytest.mark.parametrize(
