@@ -9,8 +9,6 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli.app import app
-from equipoise.cli.listings import describe_data_sets
-from equipoise.errors import DataError
 from equipoise.factory import options_of
 from equipoise.registry import method_class
 from equipoise.research.data import list_data_sets
@@ -46,26 +44,23 @@ def test_data_tells_where_to_get_each_and_what_is_here(tmp_path: Path) -> None:
     assert "digits: not here" in here
 
 
-def test_each_target_is_named_once_and_what_is_missing_is_told(tmp_path: Path) -> None:
-    told = list(describe_data_sets(tmp_path))
-    assert f"{ToyTiers.name}: here, 3 classes, targets dim, grain\n" in told
-    (pacs,) = [text for text in told if text.startswith("pacs: ")]
-    assert pacs.startswith("pacs: not here. the data set 'pacs' is not in ")
-    assert f"{tmp_path} lacks art_painting" in pacs
+def test_a_folder_is_looked_through_and_each_target_named_once(tmp_path: Path) -> None:
+    told = runner.invoke(app, ["data", str(tmp_path)]).output
+    assert f"{ToyTiers.name}: here, 3 classes, targets dim, grain\n\n" in told
+    assert "\npacs: not here. the data set 'pacs' is not in " in told
+    assert f"{tmp_path} lacks art_painting" in told
 
 
 def test_one_data_set_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (told,) = describe_data_sets("pacs")
-    assert told == f"pacs\n{data_set_class('pacs').about}\n"
     monkeypatch.chdir(tmp_path)
+    expected = f"pacs\n{data_set_class('pacs').about}\n\n"
+    assert runner.invoke(app, ["data", "pacs"]).output == expected
     (tmp_path / "pacs").mkdir()
-    assert list(describe_data_sets("pacs")) == [told]
-    assert any(text.startswith("pacs: not here.") for text in describe_data_sets("./pacs"))
-
-
-def test_neither_a_name_nor_a_folder() -> None:
-    with pytest.raises(DataError, match=r"pcas: expected a folder, or the name of a data set: .*pacs"):
-        list(describe_data_sets("pcas"))
+    assert runner.invoke(app, ["data", "pacs"]).output == expected
+    assert "\npacs: not here." in runner.invoke(app, ["data", "./pacs"]).output
+    wrong = runner.invoke(app, ["data", "pcas"])
+    assert wrong.exit_code == 1
+    assert "pcas: expected a folder, or the name of a data set: " in wrong.output
 
 
 def test_every_method_is_a_line_from_its_docstring() -> None:

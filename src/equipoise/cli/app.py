@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from enum import Enum
+from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -10,7 +12,7 @@ import typer
 from rich.console import Console
 
 import equipoise as eq
-from equipoise.errors import EquipoiseError
+from equipoise.errors import DataError, EquipoiseError
 
 if TYPE_CHECKING:
     from equipoise.recommendation.candidates import StreamKind
@@ -124,7 +126,12 @@ _Address = Annotated[
     str | None, typer.Option(help="An existing Ray cluster; without it Ray starts on this machine.")
 ]
 _GOES_ON = "Stopped; what is done is in {out}: the same command goes on from there."
-_LIMITS, _ACCESS = "Limits", "Access"
+_ACCESS = "Access"
+
+
+def _limit(help: str) -> Any:  # noqa: A002
+    """An option of a limit, which is at least 1."""
+    return typer.Option(min=1, help=help, rich_help_panel="Limits")
 
 
 def _version(wanted: bool) -> None:
@@ -367,10 +374,25 @@ def data_command(
 ) -> None:
     """Print the source and the layout of each data set; with a folder, the data sets found in it."""
     with plain_errors():
-        from equipoise.cli.listings import describe_data_sets
+        from equipoise.research.data.dataset import data_set_class, list_data_sets
 
-        for line in describe_data_sets(place):
-            typer.echo(line)
+        known = list_data_sets()
+        if (
+            place is None or place in known
+        ):  # a name is a data set before it is a folder: ./pacs is the folder
+            for name in known if place is None else [place]:
+                typer.echo(f"{name}\n{data_set_class(name).about}\n")
+            return
+        if not Path(place).is_dir():
+            raise DataError(f"{place}: expected a folder, or the name of a data set: {', '.join(known)}")
+        for name in known:
+            try:
+                found = data_set_class(name)(Path(place))
+            except DataError as error:
+                typer.echo(f"{name}: not here. {error}\n")
+                continue
+            targets = ", ".join(dict.fromkeys(shift.target for shift in found.shifts))
+            typer.echo(f"{name}: here, {len(found.classes)} classes, targets {targets}\n")
 
 
 @app.command("methods")
@@ -381,10 +403,25 @@ def methods_command(
 ) -> None:
     """List the methods that `equipoise.create` makes adapters of, or print the options of one."""
     with plain_errors():
-        from equipoise.cli.listings import describe_methods
+        from equipoise.factory import options_of
+        from equipoise.registry import list_methods, method_class
 
-        for line in describe_methods(name):
-            typer.echo(line)
+        known = list_methods()
+        described = {
+            each: getdoc(method_class(each)) or "no description" for each in ([name] if name else known)
+        }
+        if name is None:
+            width = max(map(len, known))
+            for each, description in described.items():
+                typer.echo(f"{each:<{width}}  {description.splitlines()[0]}")
+            typer.echo("\n`equipoise methods NAME` prints the options of one.")
+            return
+        options, own = options_of(name), {field.name for field in fields(method_class(name))}
+        width = max(map(len, options))
+        typer.echo(f"{name}\n\n{described[name]}")
+        for title, mine in (("Options of the method:", True), ("Options of every adapter:", False)):
+            lines = [f"  {o:<{width}}  {default}" for o, default in options.items() if (o in own) is mine]
+            typer.echo("\n".join([f"\n{title}", *(lines or ["  none"])]))
 
 
 @app.command("check")
@@ -437,8 +474,7 @@ def rehearse_command(
     samples: _Samples = 2000,
     batch_size: _BatchSize = 50,
     shifts: Annotated[
-        int | None,
-        typer.Option(min=8, help="Number of made-up shifts; all by default.", show_default=False),
+        int | None, typer.Option(min=8, help="Number of made-up shifts; all by default.", show_default=False)
     ] = None,
     seed: _Seed = 0,
     figure: Annotated[
@@ -581,34 +617,14 @@ def serve_command(
     replicas: Annotated[int, typer.Option(min=1, help="Processes of --engine ray.")] = 2,
     address: _Address = None,
     latency_ms: Annotated[
-        float,
-        typer.Option(
-            min=1,
-            help="Milliseconds after which the source model answers a request that the adapter has not.",
-            rich_help_panel=_LIMITS,
-        ),
+        float, _limit("Milliseconds after which the source model answers a request that the adapter has not.")
     ] = 1000.0,
-    rows: Annotated[
-        int, typer.Option(min=1, help="The most samples in a request.", rich_help_panel=_LIMITS)
-    ] = 256,
-    waiting: Annotated[
-        int,
-        typer.Option(
-            min=1, help="The most requests that wait; more get status 429.", rich_help_panel=_LIMITS
-        ),
-    ] = 512,
-    streams: Annotated[
-        int, typer.Option(min=1, help="The most streams, in memory and on disk.", rich_help_panel=_LIMITS)
-    ] = 100_000,
-    resident: Annotated[
-        int, typer.Option(min=1, help="The most streams in memory.", rich_help_panel=_LIMITS)
-    ] = 1000,
-    request_mib: Annotated[
-        int, typer.Option(min=1, help="The largest request, in MiB.", rich_help_panel=_LIMITS)
-    ] = 32,
-    image_pixels: Annotated[
-        int, typer.Option(min=1, help="The largest image, width times height.", rich_help_panel=_LIMITS)
-    ] = 4096 * 4096,
+    rows: Annotated[int, _limit("The most samples in a request.")] = 256,
+    waiting: Annotated[int, _limit("The most requests that wait; more get status 429.")] = 512,
+    streams: Annotated[int, _limit("The most streams, in memory and on disk.")] = 100_000,
+    resident: Annotated[int, _limit("The most streams in memory.")] = 1000,
+    request_mib: Annotated[int, _limit("The largest request, in MiB.")] = 32,
+    image_pixels: Annotated[int, _limit("The largest image, width times height.")] = 4096 * 4096,
 ) -> None:
     """Serve a model over HTTP: it adapts to each of its streams, and says how accurate it is.
 
