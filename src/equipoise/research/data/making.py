@@ -67,11 +67,11 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
     Spawned, because torch's threads do not survive a fork.
     """
-    return ProcessPoolExecutor(workers, get_context("spawn"), _prepare)
+    return ProcessPoolExecutor(workers, get_context("spawn"), prepare_process)
 
 
-def _prepare() -> None:
-    """One core for each process; the first process alone decides when to stop, and takes the others along."""
+def prepare_process() -> None:
+    """Take one core, and leave Ctrl-C to the first process, which stops the others or takes them along."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()

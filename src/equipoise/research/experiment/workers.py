@@ -4,9 +4,6 @@ import gc
 import logging
 import math
 import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from equipoise.errors import OptionError
+from equipoise.research.data.making import prepare_process
 from equipoise.research.experiment.repeatable import allow_repeatable_cuda
 
 _Task = TypeVar("_Task")
@@ -126,19 +124,8 @@ class ProcessPool:
 
 
 def _start_worker() -> None:
-    """Ignore Ctrl-C: the parent process handles it, and then stops the workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+    prepare_process()
     allow_repeatable_cuda()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Exit when the parent was killed: the worker would wait for tasks for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _attempt(function: Callable[[_Task], _Result], task: _Task) -> _Result | Exception:
