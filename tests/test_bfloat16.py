@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.metrics import expected_calibration_error
-from equipoise.research.data.demo import load_domains
+from equipoise.research.data.demo import DOMAIN_NAMES, load_domain
 from equipoise.research.data.images import Images
 from equipoise.research.experiment.recipe import Training
 from equipoise.research.experiment.training import fit
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, eq.SourceStatistics, list[Tensor], Tensor]:
-    unseen, *sources = load_domains(500, 0)
+    unseen, *sources = (load_domain(name, 500, 0) for name in DOMAIN_NAMES)
     images = torch.cat([domain.images for domain in sources])
     targets = torch.cat([domain.labels for domain in sources])
     torch.manual_seed(0)

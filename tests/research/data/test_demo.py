@@ -21,12 +21,15 @@ from equipoise.research.data.demo import (
     fading,
     glyph,
     load_domain,
-    load_domains,
     shaken,
     write_digit,
 )
 
 COUNT = 200
+
+
+def load_domains(count: int, seed: int) -> list[Domain]:
+    return [load_domain(name, count, seed) for name in DOMAIN_NAMES]
 
 
 @pytest.fixture(scope="module")

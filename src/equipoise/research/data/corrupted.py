@@ -1,6 +1,5 @@
 """Data sets whose unseen domains come as they are and under the 15 corruptions of TinyImageNet-C."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -9,7 +8,6 @@ import torch
 
 from equipoise.errors import DataError
 from equipoise.research.data.corruptions import CORRUPTIONS, TIERS
-from equipoise.research.data.corruptions.arrays import Pixels
 from equipoise.research.data.dataset import (
     DataSet,
     Origin,
@@ -22,7 +20,7 @@ from equipoise.research.data.demo import Demo
 from equipoise.research.data.digits import Digits
 from equipoise.research.data.folders import PACS, OfficeHome
 from equipoise.research.data.images import Images
-from equipoise.research.data.making import make_corrupted, probe
+from equipoise.research.data.making import make_corrupted, probe, seed_of
 from equipoise.research.data.reader import Reader
 from equipoise.research.data.tiny_imagenet import TinyImageNetC
 
@@ -82,7 +80,7 @@ class Corrupted(DataSet):
         if made is None:
             return images
         pixels = images.pixels.permute(0, 2, 3, 1).contiguous().numpy()
-        corrupted = make_corrupted(pixels, *made, [_seed(image) for image in pixels], reader)
+        corrupted = make_corrupted(pixels, *made, [seed_of(image.tobytes()) for image in pixels], reader)
         return Images(torch.from_numpy(corrupted).permute(0, 3, 1, 2).contiguous(), images.labels)
 
     def _split(self, part: str) -> tuple[str, tuple[str, int] | None]:
@@ -141,8 +139,3 @@ def corrupted_version(name: str) -> str:
 
 def _part(clean: str, corruption: str | None, tier: int) -> str:
     return f"{clean}/{corruption}/{tier}" if corruption else clean
-
-
-def _seed(image: Pixels) -> int:
-    """A number of 48 bits for the pixels of an image."""
-    return int.from_bytes(hashlib.blake2b(image.tobytes(), digest_size=6).digest(), "little")

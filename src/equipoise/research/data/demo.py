@@ -114,11 +114,6 @@ class Demo(PackagedDigits):
         return images
 
 
-def load_domains(images_each: int, seed: int) -> list[Domain]:
-    """Load the three domains, each shuffled by the seed and cut to the same number of images."""
-    return [load_domain(name, images_each, seed) for name in DOMAIN_NAMES]
-
-
 def load_domain(name: str, count: int, seed: int) -> Domain:
     """Load one domain, shuffled by the seed and cut to `count` images."""
     load = {"optical": optical_domain, "mnist": mnist_domain, "rendered": rendered_domain}[name]
@@ -130,11 +125,8 @@ def optical_domain(count: int, seed: int) -> Domain:
     import sklearn.datasets
 
     images, labels = sklearn.datasets.load_digits(return_X_y=True)
-    enlarged = interpolate(
-        torch.from_numpy(images).float().reshape(-1, 1, 8, 8) * (255 / 16),
-        size=(_SIDE, _SIDE),
-        mode="bilinear",
-    )
+    levels = torch.from_numpy(images).float().reshape(-1, 1, 8, 8) * (255 / 16)
+    enlarged = interpolate(levels, size=(_SIDE, _SIDE), mode="bilinear")
     return _choose("optical", enlarged, labels, count, seed)
 
 

@@ -22,9 +22,10 @@ _CHUNK = 128
 _QUALITY = 85
 
 
-def seed_of(name: str) -> int:
-    """A number of 48 bits for the name of an image, the same in every process and version of Python."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "little")
+def seed_of(image: str | bytes) -> int:
+    """A number of 48 bits for the name or the pixels of an image, the same in every process and Python."""
+    content = image.encode() if isinstance(image, str) else image
+    return int.from_bytes(hashlib.blake2b(content, digest_size=6).digest(), "little")
 
 
 def make_corrupted(
