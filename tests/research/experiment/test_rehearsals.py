@@ -264,7 +264,7 @@ def test_a_file_that_is_not_whole_or_not_of_this_model_is_made_anew(
     assert calls == []
     damage(source, path)
     said = store_rehearsal(asking, folder)
-    assert ("poise is rehearsed anew" in said) == (damage in (_cut, _flipped))
+    assert ("poise is rehearsed again" in said) == (damage in (_cut, _flipped))
     for _ in range(2):
         found = rehearsed_source(rehearsed_cell(run), run.model, model_of(run, folder), folder)
         assert found.rehearsal_of("poise").samples == 102

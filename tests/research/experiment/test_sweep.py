@@ -65,13 +65,13 @@ def test_damaged_models_are_named_and_trained_anew(tmp_path: Path) -> None:
     outcome, said = go(both, tmp_path, targets=["dark"])
     assert outcome == SweepSummary(cells=2, before=1, failed=0)
     assert f"{path}: " in said
-    assert "smallcnn on plain + noisy, seed 0 is trained anew" in said
+    assert "smallcnn on plain + noisy, seed 0 is trained again" in said
 
 
 def test_cells_of_a_model_that_cannot_be_trained_fail_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(sweep, "train_source_model", fails)

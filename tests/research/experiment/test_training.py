@@ -279,7 +279,7 @@ def test_a_damaged_model_is_trained_again(damage: Callable[[bytes], bytes], tmp_
     assert path.read_bytes() != content
     said = train_source_model(plan, tmp_path)
     assert said.startswith(f"{path}: ")
-    assert said.endswith("; toy is trained anew")
+    assert said.endswith("; toy is trained again")
     assert same(weights(path, plan), whole)
     assert train_source_model(plan, tmp_path) == ""
 

@@ -54,7 +54,7 @@ QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAU_EDGES = tuple(round(2 ** (step / 4), 4) for step in range(-8, 29))
 """Cells of the histogram of tau: four to a doubling, from a quarter to 128."""
 HELD_BYTES = 2**30
-"""Streams of no more pixels stay on the device; larger ones are gathered anew for every pass."""
+"""Streams of no more pixels stay on the device; larger ones are gathered in every pass."""
 HELD_SHARE = 8
 """On a GPU, those of no more than one part in so many of its free memory, if that is more."""
 SOURCE_BATCH = 200

@@ -4,16 +4,7 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -28,13 +19,13 @@ class RunProgress:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            _Rate(),
+            TextColumn("{task.fields[rate]}"),  # of `made`; stages have none
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._cells = self._bars.add_task("cells", total=None, visible=False)
-        self._stage = self._bars.add_task("", total=None)
+        self._cells = self._bars.add_task("cells", total=None, visible=False, rate="")
+        self._stage = self._bars.add_task("", total=None, rate="")
         self._done, self._total, self._made = 0, 0, 0
         self._started = self._printed = time.monotonic()
 
@@ -80,11 +71,3 @@ class RunProgress:
         speed = self._made / max(time.monotonic() - self._started, 1e-9)
         left = int((self._total - self._done) / max(speed, 1e-9))
         return f"{speed * 60:.0f}/min, {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
-
-
-class _Rate(ProgressColumn):
-    """The rate given by `made`; empty for stages."""
-
-    def render(self, task: Task) -> Text:
-        """The text of the column."""
-        return Text(str(task.fields.get("rate", "")))

@@ -189,7 +189,7 @@ class Recipe(ScoredStreams):
     @field_validator("trace", mode="before")
     @classmethod
     def _yes_is_batches(cls, trace: Any) -> Any:
-        return {True: "batches", False: None}.get(trace, trace) if isinstance(trace, bool) else trace
+        return ("batches" if trace else None) if isinstance(trace, bool) else trace
 
     def check_methods(self) -> None:
         """Raise RecipeError for an unknown method or option; the recipe's modules must be loaded before."""

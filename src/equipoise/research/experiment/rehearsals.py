@@ -48,11 +48,10 @@ def untempered_options(cell: Cell) -> dict[str, Any]:
 
 def rehearsed_source(cell: Cell, plan: ModelPlan, trained: TrainedModel, models: Path) -> SourceStatistics:
     """The model's statistics with a rehearsal of the cell's method: from its file, or made and written."""
-    path = rehearsal_path(models, cell)
-    found = _read(path, cell["method"], trained.source.model_fingerprint)
-    if found is None:
+    found, _ = _stored(cell, models)
+    if found is None or found.model_fingerprint != trained.source.model_fingerprint:
         found = _made(cell, plan, trained)
-        found.save(path)  # atomic: of two workers that make the same, the last one's file stays
+        found.save(rehearsal_path(models, cell))  # atomic: of two workers, the last one's file stays
     return found
 
 
@@ -73,27 +72,22 @@ def store_rehearsal(run: RunPlan, models: Path) -> str:
 
     Returns a sentence that says so, or an empty one.
     """
-    cell, remark = run.any_cell, ""
-    try:
-        if cell["method"] in SourceStatistics.load(rehearsal_path(models, cell)).rehearsals:
-            return remark
-    except FileNotFoundError:
-        pass
-    except StateError as error:
-        remark = f"{error}; {cell['method']} is rehearsed anew"
-    trained = read_source_model(model_path(models, run.model.key), pick_device())
-    rehearsed_source(cell, run.model, trained, models)
+    found, remark = _stored(run.any_cell, models)
+    if found is None:
+        trained = read_source_model(model_path(models, run.model.key), pick_device())
+        rehearsed_source(run.any_cell, run.model, trained, models)
     return remark
 
 
-def _read(path: Path, method: str, model_fingerprint: str) -> SourceStatistics | None:
-    """The statistics in a file, if it is complete and of this model."""
+def _stored(cell: Cell, models: Path) -> tuple[SourceStatistics | None, str]:
+    """The statistics in the file of a cell's rehearsal, if it is whole; a sentence if it is damaged."""
     try:
-        found = SourceStatistics.load(path)
-    except (FileNotFoundError, StateError):
-        return None
-    fits = method in found.rehearsals and found.model_fingerprint == model_fingerprint
-    return found if fits else None
+        found = SourceStatistics.load(rehearsal_path(models, cell))
+    except FileNotFoundError:
+        return None, ""
+    except StateError as error:
+        return None, f"{error}; {cell['method']} is rehearsed again"
+    return (found if cell["method"] in found.rehearsals else None), ""
 
 
 def _made(cell: Cell, plan: ModelPlan, trained: TrainedModel) -> SourceStatistics:

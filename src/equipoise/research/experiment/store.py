@@ -114,22 +114,16 @@ def _mended(path: Path) -> list[dict[str, Any]]:
         return []
     content = path.read_bytes()
     whole, _, cut = content.rpartition(b"\n")
-    if cut and _is_whole(cut):  # an editor that leaves no newline at the end
-        whole = content
-        with path.open("ab") as file:
-            file.write(b"\n")
-    elif cut:
+    if cut:
         with path.open("r+b") as file:
-            file.truncate(len(whole) + 1 if whole else 0)
+            try:
+                json.loads(cut)  # an editor left no newline at the end
+                file.seek(0, os.SEEK_END)
+                file.write(b"\n")
+                whole = content
+            except ValueError:
+                file.truncate(len(whole) + 1 if whole else 0)
     return [_read(path, number, text) for number, text in enumerate(whole.splitlines(), 1)]
-
-
-def _is_whole(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _read(path: Path, number: int, text: bytes) -> dict[str, Any]:

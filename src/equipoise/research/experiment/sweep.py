@@ -194,7 +194,7 @@ class _Sweep:
             trained = [run for model in group if model not in untrained for run in by_model[model]]
             self._rehearse(trained, named)
             tasks = _with_summaries(trained, self.store.streams)
-            task = partial(_adapt_task, self.modules, self.models)
+            task = partial(_with_modules, self.modules, partial(_adapt, self.models))
             for (run, _), result in self._each(f"adapting {named}", task, tasks):
                 stored = (None, failed(run, result)) if isinstance(result, Exception) else result
                 failures += self._keep(*stored)
@@ -212,7 +212,9 @@ class _Sweep:
     def _train(self, models: Sequence[ModelPlan], named: str) -> Mapping[ModelPlan, Exception]:
         """Train the models that have no file yet; returns the errors of those that failed."""
         wrong: dict[ModelPlan, Exception] = {}
-        for model, result in self._each(f"training {named}", partial(_train_task, self.models), models):
+        for model, result in self._each(
+            f"training {named}", partial(train_source_model, folder=self.models), models
+        ):
             if isinstance(result, Exception):
                 wrong[model] = result
             elif result:
@@ -229,7 +231,7 @@ class _Sweep:
             if run.cells:
                 asking.setdefault(rehearsal_path(self.models, run.any_cell), run)
         if asking:
-            task = partial(_rehearse_task, self.modules, self.models)
+            task = partial(_with_modules, self.modules, partial(store_rehearsal, models=self.models))
             for _, remark in self._each(f"rehearsing {named}", task, list(asking.values())):
                 if remark and not isinstance(remark, Exception):
                     self.progress.say(remark)
@@ -247,23 +249,16 @@ class _Sweep:
         return len(wrong)
 
 
-def _train_task(folder: Path, plan: ModelPlan) -> str:
-    return train_source_model(plan, folder)
-
-
-def _rehearse_task(modules: tuple[str, ...], models: Path, run: RunPlan) -> str:
+def _with_modules(modules: tuple[str, ...], function: Callable[[_Task], _Result], task: _Task) -> _Result:
+    """Call the function in a worker, which may not have loaded the modules of the recipe."""
     load_modules(modules)
     with no_memory_kept():
-        return store_rehearsal(run, models)
+        return function(task)
 
 
-def _adapt_task(
-    modules: tuple[str, ...], models: Path, task: tuple[RunPlan, bool]
-) -> tuple[StreamSummary | None, list[CellResult]]:
-    load_modules(modules)
+def _adapt(models: Path, task: tuple[RunPlan, bool]) -> tuple[StreamSummary | None, list[CellResult]]:
     run, summarise = task
-    with no_memory_kept():
-        return run_cells(run, models, summarise=summarise)
+    return run_cells(run, models, summarise=summarise)
 
 
 def _with_summaries(runs: Iterable[RunPlan], known: Iterable[str]) -> list[tuple[RunPlan, bool]]:

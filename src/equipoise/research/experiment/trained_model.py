@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import ModelError, StateError
 from equipoise.files import read_tensors, write_tensors
+from equipoise.json_form import from_json
 from equipoise.metrics import expected_calibration_error
 from equipoise.network.modules import fingerprint
 from equipoise.network.named_tensors import part, prefixed
@@ -72,9 +73,7 @@ class TrainedModelInfo:
     @classmethod
     def from_header(cls, text: Mapping[str, str]) -> "TrainedModelInfo":
         """The description in the header of a file."""
-        about = json.loads(text["about"])
-        lists = {name: tuple(about[name]) for name in ("classes", "trained_on", "targets")}
-        return cls(**{**about, **lists})
+        return from_json(cls, json.loads(text["about"]))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def train_source_model(plan: ModelPlan, folder: Path) -> str:
     except FileNotFoundError:
         pass
     except StateError as error:
-        remark = f"{error}; {plan.name} is trained anew"
+        remark = f"{error}; {plan.name} is trained again"
     images = source_images(plan)
     partial = path.with_suffix(".partial.safetensors")
     with repeatable():
