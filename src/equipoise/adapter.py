@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.calibration.temper import Temper, Tempering
-from equipoise.core.assembly import check_rehearsed, make_responder, make_temper
+from equipoise.core.assembly import (
+    EXECUTION_OPTIONS,
+    MACHINE_OPTIONS,
+    EngineName,
+    check_engine,
+    check_rehearsed,
+    describe_engine,
+    make_responder,
+    make_temper,
+)
 from equipoise.core.checkpoint import EXTRA_STATE, check_identity, encoded, identity, state_of
 from equipoise.core.describe import (
     Deviation,
@@ -23,13 +32,6 @@ from equipoise.core.describe import (
     deviation,
     measure_footprint,
     statistics_shift,
-)
-from equipoise.core.engine import (
-    EXECUTION_OPTIONS,
-    MACHINE_OPTIONS,
-    EngineName,
-    check_engine,
-    describe_engine,
 )
 from equipoise.core.export import SourceModel, with_temperature
 from equipoise.core.graph import CapturedSteps
@@ -79,7 +81,7 @@ class Adapter(LearningModule):
         t_max: the highest temperature of "rehearsed"; of the others, upper end of the range, None for 3.
         source_copy: where the source model is kept: "resident" (a second copy) or "swapped" (in the host's
             memory, only tensors that adapt); no difference where nothing adapts. None: the method's default.
-        engine: "eager", "graph", "compile" or "auto" (`core.engine.EngineName`); `execution` describes the
+        engine: "eager", "graph", "compile" or "auto" (`core.assembly.EngineName`); `execution` describes the
             choice. It changes no decision and is not part of the state.
         precision: "fp32", or "bf16" for the convolutions and matrix products where the device supports it.
         memory_format: "contiguous", "channels_last", or None for the fastest by measurement.

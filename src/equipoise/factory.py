@@ -10,7 +10,7 @@ from torch import nn
 
 from equipoise.adapter import STATE_KIND, STATE_VERSION, Adapter
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.engine import MACHINE_OPTIONS, EngineName
+from equipoise.core.assembly import MACHINE_OPTIONS, EngineName
 from equipoise.core.method import Method
 from equipoise.errors import EquipoiseError, OptionError, SourceError, StateError, UnknownOptionError
 from equipoise.files import read_tensors

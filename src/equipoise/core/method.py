@@ -2,7 +2,7 @@
 
 A method is a frozen dataclass that derives from `Method`. Its fields are its options; it holds no tensors.
 `step` answers a batch and returns an `Update`; everything else has a default. Undo, reset, saving, moves to
-another device, CUDA graphs and several processes are the business of `core` and `engine`.
+another device, CUDA graphs and several processes are the business of `core`.
 """
 
 from abc import ABC, abstractmethod

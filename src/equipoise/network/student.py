@@ -215,17 +215,12 @@ class Student:
         floats = {name: t.detach() for name, t in self.adapting.items() if t.is_floating_point()}
         return {name: at_least_single(tensor).clone() for name, tensor in floats.items()}
 
-    @contextmanager
-    def with_values(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+    def with_values(self, values: Mapping[str, Tensor]) -> AbstractContextManager[None]:
         """Run the forwards of the block with other weights and statistics, by name; the others stay."""
-        own, before = self.adapting, self._other_values
+        own = self.adapting
         with torch.no_grad():  # in the layout of the weights that they stand for
             others = {name: torch.empty_like(own[name]).copy_(value) for name, value in values.items()}
-        self._other_values = others
-        try:
-            yield
-        finally:
-            self._other_values = before
+        return self._having(_other_values=others)
 
     def export(self, values: Mapping[str, Tensor] | None = None) -> nn.Module:
         """A frozen copy of the network, with other weights and statistics where they are given, by name."""
@@ -333,33 +328,28 @@ class Student:
 
     # ------------------------------------------------------------------ processes
 
-    @contextmanager
-    def step_of(self, rows_per_process: list[int]) -> Iterator[None]:
+    def step_of(self, rows_per_process: list[int]) -> AbstractContextManager[None]:
         """Let forwards gather the samples of all processes in the block, which is a step of all of them."""
-        self._rows_per_process = rows_per_process
-        try:
-            yield
-        finally:
-            self._rows_per_process = None
+        return self._having(_rows_per_process=rows_per_process)
 
-    @contextmanager
-    def replicated(self) -> Iterator[None]:
+    def replicated(self) -> AbstractContextManager[None]:
         """Run the forwards of the block on batches that every process has as a whole: nothing is gathered."""
-        ranks, self.ranks = self.ranks, Ranks()
-        try:
-            yield
-        finally:
-            self.ranks = ranks
+        return self._having(ranks=Ranks())
+
+    def with_views(self, each: int) -> AbstractContextManager[None]:
+        """Run the forwards of the block on batches that have `each` rows for every sample of the step."""
+        counts = self._rows_per_process
+        return self._having(_rows_per_process=None if counts is None else [each * rows for rows in counts])
 
     @contextmanager
-    def with_views(self, each: int) -> Iterator[None]:
-        """Run the forwards of the block on batches that have `each` rows for every sample of the step."""
-        before = self._rows_per_process
-        self._rows_per_process = None if before is None else [each * rows for rows in before]
+    def _having(self, **attributes: Any) -> Iterator[None]:
+        """Give attributes other values for the block."""
+        before = {name: getattr(self, name) for name in attributes}
+        vars(self).update(attributes)
         try:
             yield
         finally:
-            self._rows_per_process = before
+            vars(self).update(before)
 
     def gather(self, rows: Tensor, what: str = "logits") -> Tensor:
         """Concatenate the rows of all processes of a step; a process without samples contributes none."""

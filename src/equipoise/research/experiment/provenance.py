@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import equipoise
-from equipoise.core.engine import EXECUTION_OPTIONS
+from equipoise.core.assembly import EXECUTION_OPTIONS
 from equipoise.errors import OptionError
 from equipoise.factory import options_of
 from equipoise.registry import is_shipped, list_methods, method_class

@@ -7,7 +7,7 @@ import torch
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper
-from equipoise.core.engine import EXECUTION_OPTIONS
+from equipoise.core.assembly import EXECUTION_OPTIONS
 from equipoise.errors import RehearsalError, StateError
 from equipoise.factory import make_method
 from equipoise.rehearsal.labelled import FEWEST_SAMPLES
