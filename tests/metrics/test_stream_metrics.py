@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.wrappers import Running
 
 import equipoise as eq
 from equipoise import metrics
@@ -260,20 +259,6 @@ def test_the_loop_of_the_readme_goes_past_a_bad_sample() -> None:
         x[:bad] = torch.inf
         ece.update(logits=adapter(x), target=y)
     assert ece.skipped == 10 and bool(ece.compute().isfinite())
-
-
-@every_metric
-def test_running_window(name: str) -> None:
-    logits, target = random_logits(3, 100, CLASSES, ties=True)
-    windowed = Running(MAKERS[name](), window=3)
-    for i in range(5):
-        part = slice(20 * i, 20 * (i + 1))
-        if i % 2:
-            windowed.update(**arguments(name, logits[part], target[part]))
-        else:
-            windowed(**arguments(name, logits[part], target[part]))
-        window = slice(max(0, 20 * (i - 2)), 20 * (i + 1))
-        assert_same(windowed.compute(), one_shot(name, logits[window], target[window]))
 
 
 @every_metric
