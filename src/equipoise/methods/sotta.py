@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.gradient import GradientMethod, Loss, Targets
-from equipoise.core.method import NO_TENSORS, Context, Counts, Memory, Plan, Update
+from equipoise.core.gradient import Loss, Targets
+from equipoise.core.method import NO_TENSORS, Context, Memory, Update
 from equipoise.functional import at_least_single
 from equipoise.methods.parts import sample_memory as slots
 from equipoise.network.batch import Batch
@@ -28,7 +28,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Sotta(GradientMethod):
+class Sotta(slots.StoringMethod):
     """Screening-out test-time adaptation (Gong et al., NeurIPS 2023): robust to samples of no class at all.
 
     A batch is answered in eval mode. A sample whose confidence is at least C₀ enters a memory under the class
@@ -53,9 +53,6 @@ class Sotta(GradientMethod):
     """
 
     name = "sotta"
-    stores_samples = True
-    counters = slots.STORING_COUNTERS
-    arrives = slots.STORED
 
     capacity: int = option(64, low=1, high=slots.MOST)
     confidence: float | None = option(None, low=0, high=1)
@@ -68,10 +65,6 @@ class Sotta(GradientMethod):
     def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
         """The optimiser's state, and a free memory."""
         return {**super().initial(student, source), **slots.free(self.capacity, student.device)}
-
-    def plan(self, context: Context) -> Plan:
-        """Decide after which samples an update is due; not captured before the memory is full."""
-        return slots.plan_updates(context, self.every)
 
     def step(self, context: Context) -> Update:
         """Answer, then offer the samples to the memory, with an update after each `every`."""
@@ -102,11 +95,6 @@ class Sotta(GradientMethod):
         """The mean entropy of the memory."""
         p = at_least_single(logits).softmax(1)
         return Loss(-(p * (p + 1e-6).log()).sum(1).mean(), used=len(logits))
-
-    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse a memory of another size or other classes, and a count of an update long due."""
-        super().check_memory(student, memory, counts)
-        slots.check_classes(memory, student.classes)
 
 
 def offer(

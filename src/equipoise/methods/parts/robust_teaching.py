@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Targets
-from equipoise.core.method import Context, Counts, Memory, Plan, Update
+from equipoise.core.method import Context, Memory, Update
 from equipoise.functional import at_least_single, nats
 from equipoise.methods.parts import sample_memory as slots
 from equipoise.methods.parts.averages import TEACHER, TaughtMethod, moving_average
@@ -33,7 +33,7 @@ _UPDATE = 64  # samples that the share of a memory in the statistics is for: the
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustMethod(TaughtMethod):
+class RobustMethod(slots.StoringMethod, TaughtMethod):
     """A teacher that answers, and a student that learns from a balanced memory by robust statistics.
 
     Args:
@@ -46,9 +46,6 @@ class RobustMethod(TaughtMethod):
     """
 
     needs_images = True
-    stores_samples = True
-    counters = slots.STORING_COUNTERS
-    arrives = slots.STORED
 
     capacity: int = option(64, low=1, high=slots.MOST)
     every: int = option(64, low=1, high=2**63 - 1)
@@ -62,10 +59,6 @@ class RobustMethod(TaughtMethod):
         """The optimiser's state, the teacher and a free memory."""
         like = on_student(torch.zeros(()), student)
         return {**super().initial(student, source), **free_categories(self.capacity, like)}
-
-    def plan(self, context: Context) -> Plan:
-        """Decide after which samples an update is due; not captured before the memory is full."""
-        return slots.plan_updates(context, self.every)
 
     def step(self, context: Context) -> Update:
         """Answer, then offer the samples to the memory, with an update after each `every`."""
@@ -111,11 +104,6 @@ class RobustMethod(TaughtMethod):
             return weak_views(images, draws[: len(images)], tile=tile, mirrored=self.mirrored)
 
         return student.on_running_statistics(stored.change(view), momentum=0.0)[0]
-
-    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
-        """Refuse a memory of another size or other classes, and a count of an update long due."""
-        super().check_memory(student, memory, counts)
-        slots.check_classes(memory, student.classes)
 
 
 def teacher_after(context: Context, decay: float | Tensor) -> dict[str, Tensor]:

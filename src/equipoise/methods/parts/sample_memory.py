@@ -3,16 +3,18 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from equipoise.core.gradient import OPTIMIZER
-from equipoise.core.method import SAMPLES, Context, Memory, Plan, Shapes, Update
+from equipoise.core.gradient import OPTIMIZER, GradientMethod
+from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Shapes, Update
 from equipoise.errors import BatchError, StateError
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.optimizer import Optimizer, Slope
+from equipoise.network.student import Student
 from equipoise.network.verdict import Check, all_hold
 
 SLOT_CLASSES = "classes"
@@ -23,11 +25,36 @@ MOST = 2**20
 
 _WAITING, _FULL = "waiting", "full"
 
-STORING_COUNTERS: Mapping[str, str | None] = {_WAITING: "every", _FULL: None}
-"""The counters of a method with a memory: samples since the last update, and whether every slot is taken."""
 
-STORED: Shapes = {f"{SAMPLES}*": ("capacity", ...)}
-"""The memory that comes with the first samples."""
+class StoringMethod(GradientMethod):
+    """A gradient method that learns from a memory of samples, after each `every` of them.
+
+    No dataclass: a subclass has the options, in an order of its own.
+    """
+
+    stores_samples = True
+    counters: ClassVar[Mapping[str, str | None]] = {_WAITING: "every", _FULL: None}
+    arrives: ClassVar[Shapes] = {f"{SAMPLES}*": ("capacity", ...)}
+
+    capacity: int
+    every: int
+
+    def plan(self, context: Context) -> Plan:
+        """Decide after which samples an update is due; not captured before the memory is full."""
+        is_full = bool(full(context.memory) if context.host_looks else context.counts[_FULL])
+        end = int(context.counts[_WAITING]) + context.student.all_rows(context.batch)
+        due = tuple(end >= self.every * (window + 1) for window in range((end - 1) // self.every + 1))
+        idle = "" if any(due) else f"{self.every - end % self.every} samples until the next update"
+        return Plan(due, {_WAITING: end % self.every, _FULL: int(is_full)}, idle, captured=is_full)
+
+    def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
+        """Refuse a memory of another size, with classes that the model lacks, or without its samples."""
+        super().check_memory(student, memory, counts)
+        classes = memory[SLOT_CLASSES]
+        if int(classes.min()) < -1 or int(classes.max()) >= (student.classes or math.inf):
+            raise StateError("the memory has samples of classes that the model does not have")
+        if int(classes.max()) >= 0 and not part(memory, SAMPLES):
+            raise StateError(f"expected a memory of {len(classes)} samples, got none")
 
 
 def free(capacity: int, device: torch.device) -> dict[str, Tensor]:
@@ -89,24 +116,6 @@ def remembered(stored: Memory, like: Batch, *, whole: bool) -> Batch | None:
     if not bool(filled.any()):
         return None
     return like.with_samples({name: t[filled.to(t.device)] for name, t in stores.items()})
-
-
-def check_classes(stored: Memory, num_classes: int | None) -> None:
-    """Raise StateError for slots with a class that the model does not have, or without a sample."""
-    classes = stored[SLOT_CLASSES]
-    if int(classes.min()) < -1 or int(classes.max()) >= (num_classes or math.inf):
-        raise StateError("the memory has samples of classes that the model does not have")
-    if int(classes.max()) >= 0 and not part(stored, SAMPLES):
-        raise StateError(f"expected a memory of {len(classes)} samples, got none")
-
-
-def plan_updates(context: Context, every: int) -> Plan:
-    """Decide after which samples an update is due, every so many; not captured before the memory is full."""
-    is_full = bool(full(context.memory) if context.host_looks else context.counts[_FULL])
-    end = int(context.counts[_WAITING]) + context.student.all_rows(context.batch)
-    due = tuple(end >= every * (window + 1) for window in range((end - 1) // every + 1))
-    idle = "" if any(due) else f"{every - end % every} samples until the next update"
-    return Plan(due, {_WAITING: end % every, _FULL: int(is_full)}, idle, captured=is_full)
 
 
 def windows(context: Context, rows: int, every: int) -> Iterator[tuple[Tensor, bool]]:
