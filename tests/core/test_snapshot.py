@@ -2,41 +2,26 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.errors import StateError
+from tests.support.models import drifted, make
 
 
-def network(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
-    ).eval()
-
-
-def batch(seed: int) -> Tensor:
-    return 2 + torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
-
-
-def make(method: str) -> eq.Adapter:
-    model = network()
-    source = eq.SourceStatistics.measure(
-        model, [batch(seed) - 2 for seed in range(4)], fisher=True, features=True, progress=False
-    )
-    return eq.create(method, model, source, engine="eager")
+def made(method: str) -> eq.Adapter:
+    return eq.create(method, *make(), engine="eager")
 
 
 @pytest.mark.parametrize("method", eq.list_methods())
 def test_restoring_a_snapshot_repeats_the_stream_bit_for_bit(method: str) -> None:
-    adapter = make(method)
-    adapter(batch(0))
+    adapter = made(method)
+    adapter(drifted(8, 0))
     before = adapter.snapshot()
-    first = [adapter(batch(seed)) for seed in (1, 2)]
+    first = [adapter(drifted(8, seed)) for seed in (1, 2)]
     state = adapter.state_dict()
     adapter.restore(before)
     assert adapter.last is None
-    second = [adapter(batch(seed)) for seed in (1, 2)]
+    second = [adapter(drifted(8, seed)) for seed in (1, 2)]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     again = adapter.state_dict()
     assert state.keys() == again.keys()
@@ -44,23 +29,23 @@ def test_restoring_a_snapshot_repeats_the_stream_bit_for_bit(method: str) -> Non
 
 
 def test_one_adapter_serves_two_streams_as_two_adapters_would() -> None:
-    shared, apart = make("poise"), [make("poise"), make("poise")]
+    shared, apart = made("poise"), [made("poise"), made("poise")]
     states = [shared.snapshot(), shared.snapshot()]
     for seed in range(4):
         for stream in (0, 1):
             shared.restore(states[stream])
-            answer = shared(batch(seed) * (1 + stream))
+            answer = shared(drifted(8, seed) * (1 + stream))
             states[stream] = shared.snapshot()
-            assert torch.equal(answer, apart[stream](batch(seed) * (1 + stream)))
+            assert torch.equal(answer, apart[stream](drifted(8, seed) * (1 + stream)))
 
 
 def test_a_snapshot_is_a_copy() -> None:
-    adapter = make("poise")
+    adapter = made("poise")
     before = adapter.snapshot()
     kept = {name: tensor.clone() for name, tensor in before.model.items()}
-    adapter(batch(0))
+    adapter(drifted(8, 0))
     adapter.restore(before)
-    adapter(batch(1))
+    adapter(drifted(8, 1))
     assert all(torch.equal(kept[name], before.model[name]) for name in kept)
     assert before.bytes == sum(
         tensor.nbytes
@@ -70,9 +55,9 @@ def test_a_snapshot_is_a_copy() -> None:
 
 
 def test_the_temperature_may_go_on_following_the_stream() -> None:
-    adapter = make("dec")
+    adapter = made("dec")
     before = adapter.snapshot()
-    adapter(batch(0))
+    adapter(drifted(8, 0))
     weights, temperature = dict(before.model), adapter.temperature
     adapter.restore(before, keep_temperature=True)
     assert adapter.temperature == temperature != 1
@@ -80,18 +65,18 @@ def test_the_temperature_may_go_on_following_the_stream() -> None:
 
 
 def test_a_snapshot_of_another_adapter_is_refused_and_nothing_changes() -> None:
-    adapter = make("tent")
-    adapter(batch(0))
+    adapter = made("tent")
+    adapter(drifted(8, 0))
     state = adapter.state_dict()
     with pytest.raises(StateError, match="another adapter"):
-        adapter.restore(make("dec").snapshot())
+        adapter.restore(made("dec").snapshot())
     with pytest.raises(StateError, match="expected a snapshot of this adapter, got dict"):
         adapter.restore(adapter.state_dict())
     assert all(torch.equal(state[name], tensor) for name, tensor in adapter.state_dict().items())
 
 
 def test_the_record_has_the_source_models_answers() -> None:
-    adapter, x = make("dec"), batch(0)
+    adapter, x = made("dec"), drifted(8, 0)
     x[3] = torch.nan
     adapter(x)
     assert adapter.last is not None
@@ -100,7 +85,7 @@ def test_the_record_has_the_source_models_answers() -> None:
     assert found[3].isnan().all()
     rest = torch.arange(8) != 3
     torch.testing.assert_close(found[rest], adapter.source_logits(x[rest]))
-    tent = make("tent")
-    tent(batch(0))
+    tent = made("tent")
+    tent(drifted(8, 0))
     assert tent.last is not None
     assert tent.last.source_logits is None
