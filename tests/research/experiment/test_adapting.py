@@ -22,7 +22,7 @@ from equipoise.research.experiment.schema import CellResult, CellScores, Reliabi
 from equipoise.research.experiment.scoring import Divider
 from equipoise.research.experiment.training import train_source_model
 
-from .toy import Toy, ToyTiers, model_of, toy_images, toy_recipe, trained_runs
+from .toy import Toy, ToyTiers, byhand, model_of, toy_images, toy_recipe, trained_runs
 
 METHODS = ("source", "norm", "tent", "eta", "eata", "t3a", "sotta", "dec", "poise")
 
@@ -39,26 +39,6 @@ def runs_of(folder: Path, **changes: Any) -> list[RunPlan]:
 
 def results(run: RunPlan, folder: Path) -> list[CellResult]:
     return run_cells(run, folder, summarise=False)[1]
-
-
-def byhand(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """The five scores, written out."""
-    probs = logits.detach().double().softmax(1)
-    confidence, answer = probs.max(1)
-    hits = (answer == labels).double()
-    ece = 0.0
-    for b in range(15):
-        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
-        if inside.any():
-            ece += float(inside.double().mean() * (hits[inside].mean() - confidence[inside].mean()).abs())
-    target = torch.nn.functional.one_hot(labels, 3)
-    return {
-        "accuracy": float(hits.mean()),
-        "ece": ece,
-        "entropy": float(-(probs * probs.log2()).sum(1).mean()),
-        "nll": float(-probs[torch.arange(len(labels)), labels].log().mean()),
-        "brier": float((probs - target).square().sum(1).mean()),
-    }
 
 
 def stream(run: RunPlan) -> Images:
@@ -282,13 +262,9 @@ def test_images_without_a_tau_have_no_say_in_it(folder: Path) -> None:
     logits = torch.tensor([[3.0, 0, 1], [0, 0, 0], [1, 2, 5]])  # tau is infinite where all are zero
     line = summarise_stream(run, found, logits)
     others = summarise_stream(run, found, logits[::2])
-    assert (line["taus"], line["tau_mean"], line["tau_std"], line["tau_counts"]) == (
-        others["taus"],
-        others["tau_mean"],
-        others["tau_std"],
-        others["tau_counts"],
-    )
     assert line["images"] == 3
+    for name in ("taus", "tau_mean", "tau_std", "tau_counts"):
+        assert line[name] == others[name], name
 
 
 def test_the_running_temperature_leaves_out_what_has_no_tau() -> None:

@@ -29,7 +29,7 @@ from equipoise.research.experiment.trained_model import (
 from equipoise.research.experiment.training import fit, make_optimizer, train_source_model
 from equipoise.research.models import create_backbone
 
-from .toy import model_plan, toy_images
+from .toy import byhand, model_plan, toy_images
 
 ONE_EPOCH = Training(optimizer="adam", learning_rate=1e-3, epochs=1, batch_size=4)
 ADAM = Training(optimizer="adam", learning_rate=1e-3, epochs=3, batch_size=16)
@@ -206,17 +206,11 @@ def test_a_model_that_an_older_version_measured_is_measured_again(
     assert train_source_model(plan, tmp_path) == ""
 
 
-def test_a_model_without_a_linear_head_has_no_features(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [[nn.Tanh()], []])  # no linear head, or no normalisation
+def test_a_model_without_features_or_fisher_is_written(last: list[nn.Module], tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3), nn.Tanh()).eval()
-    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), model_plan(tmp_path))
-    assert (tmp_path / "m.safetensors").exists()
-
-
-def test_a_model_without_normalisation_has_no_fisher(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3)).eval()
-    write_source_model(tmp_path / "m.safetensors", model, toy_images("plain"), model_plan(tmp_path))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 3), *last)
+    write_source_model(tmp_path / "m.safetensors", model.eval(), toy_images("plain"), model_plan(tmp_path))
     assert (tmp_path / "m.safetensors").exists()
 
 
@@ -228,16 +222,7 @@ def test_the_fixed_temperature_has_the_least_ece() -> None:
     assert found == pytest.approx(3, rel=0.15)
 
     def ece(logits: torch.Tensor) -> float:
-        confidence, answer = logits.softmax(1).max(1)
-        hits = (answer == labels).double()
-        error = 0.0
-        for low in range(15):
-            inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
-            if inside.any():
-                error += float(
-                    inside.double().mean() * (hits[inside].mean() - confidence[inside].mean()).abs()
-                )
-        return error
+        return byhand(logits, labels)["ece"]
 
     best = min(ece(true.double() * 3 / t) for t in torch.linspace(0.2, 7, 400).tolist())
     assert ece(true.double() * 3 / found) <= best + 2e-3
@@ -251,31 +236,27 @@ def test_new_models_depend_on_the_seed_alone(tmp_path: Path) -> None:
     assert not same(one, new_model(model_plan(tmp_path, seed=1), 1).state_dict())
 
 
-def _cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
 def flipped(content: bytes) -> bytes:
     middle = len(content) // 2  # in the weights of a dense layer
     return content[:middle] + bytes([content[middle] ^ 64]) + content[middle + 1 :]
 
 
-def _renamed(content: bytes) -> bytes:
-    return content.replace(b"model.head.bias", b"model.head.bios")
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "flipped": flipped,
+    "renamed": lambda content: content.replace(b"model.head.bias", b"model.head.bios"),
+    "without description": lambda content: content.replace(b'"about"', b'"abort"'),
+}
 
 
-def _without_description(content: bytes) -> bytes:
-    return content.replace(b'"about"', b'"abort"')
-
-
-@pytest.mark.parametrize("damage", [_cut, flipped, _renamed, _without_description])
-def test_a_damaged_model_is_trained_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_model_is_trained_again(damage: str, tmp_path: Path) -> None:
     plan = model_plan(tmp_path)
     path = model_path(tmp_path, plan.key)
     assert train_source_model(plan, tmp_path) == ""
     whole = {name: tensor.clone() for name, tensor in weights(path, plan).items()}
     content = path.read_bytes()
-    path.write_bytes(damage(content))
+    path.write_bytes(DAMAGES[damage](content))
     assert path.read_bytes() != content
     said = train_source_model(plan, tmp_path)
     assert said.startswith(f"{path}: ")

@@ -163,3 +163,23 @@ def model_plan(folder: Path, **changes: Any) -> ModelPlan:
         "weights": None,
     }
     return ModelPlan(**settings | changes)
+
+
+def byhand(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """The five scores, written out."""
+    probs = logits.detach().double().softmax(1)
+    confidence, answer = probs.max(1)
+    hits = (answer == labels).double()
+    ece = 0.0
+    for b in range(15):
+        inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
+        if inside.any():
+            ece += float(inside.double().mean() * (hits[inside].mean() - confidence[inside].mean()).abs())
+    target = torch.nn.functional.one_hot(labels, logits.shape[1])
+    return {
+        "accuracy": float(hits.mean()),
+        "ece": ece,
+        "entropy": float(-(probs * probs.log2()).sum(1).mean()),
+        "nll": float(-probs[torch.arange(len(labels)), labels].log().mean()),
+        "brier": float((probs - target).square().sum(1).mean()),
+    }
