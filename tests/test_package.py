@@ -49,7 +49,6 @@ DATA_SETS += ["tiny-imagenet-c"]
 
 # The only public names that two modules define, each with its reason.
 DEFINED_TWICE = {
-    "Stream": "equipoise.streams.Stream is an order of samples, that of figures is a target and a seed",
     "entropy": "eq.functional.entropy is per sample, eq.metrics.entropy the mean: both are public",
 }
 

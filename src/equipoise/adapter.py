@@ -395,7 +395,7 @@ class Adapter(LearningModule):
         return statistics_shift(self._respond.student)
 
     @property
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """The facts that a state in another module's checkpoint must share."""
         options = {name: value for name, value in self.options.items() if name not in FREE_OPTIONS}
         rehearsed = self.temper.rehearsed is not None
@@ -457,7 +457,7 @@ class Adapter(LearningModule):
         """
         state = {} if destination is None else destination
         if destination is not None:
-            state[prefix + EXTRA_STATE] = encoded(self._identity)
+            state[prefix + EXTRA_STATE] = encoded(self.identity)
         state.update(prefixed(f"{prefix}{self.name}.", self._respond.state.snapshot().named()))
         return state
 
@@ -473,7 +473,7 @@ class Adapter(LearningModule):
         if not strict or assign:
             raise OptionError("expected strict=True and assign=False: an adapter's state is taken whole")
         if isinstance(state_dict, Mapping) and EXTRA_STATE in state_dict:
-            check_identity(state_dict[EXTRA_STATE], self._identity)
+            check_identity(state_dict[EXTRA_STATE], self.identity)
             state_dict = {name: tensor for name, tensor in state_dict.items() if name != EXTRA_STATE}
         self._respond.state.load(state_of(self.name, state_dict))
         self._last = None

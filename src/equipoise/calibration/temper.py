@@ -89,7 +89,7 @@ SHARE_OF_DOUBT = 0.5
 WINDOWS, TRUSTS = "windows", "trusts_source"
 
 
-class Verdict(NamedTuple):
+class Judged(NamedTuple):
     """The temperatures of windows, and the model that answers.
 
     Attributes:
@@ -174,17 +174,17 @@ class RehearsedTemperature:
         source: Tensor | None,
         good: Tensor,
         novelty: Tensor | None = None,
-    ) -> tuple[dict[str, Tensor], Verdict]:
-        """The observations after a batch, and the verdict on it; `good` samples count."""
+    ) -> tuple[dict[str, Tensor], Judged]:
+        """The observations after a batch, and the temperatures by them; `good` samples count."""
         before = {name: tensor.to(logits.device) for name, tensor in observed.items()}
         answers = (
             torch.stack([logits, source.to(logits)]) if self.compares and source is not None else logits[None]
         )
         windows = window.after(before[WINDOWS], window.sums(answers, good, novelty))
-        verdict = self.judge(windows, before[TRUSTS])
-        return {WINDOWS: windows, TRUSTS: verdict.trusts}, verdict
+        found = self.judge(windows, before[TRUSTS])
+        return {WINDOWS: windows, TRUSTS: found.trusts}, found
 
-    def judge(self, windows: Tensor, trusted: Tensor) -> Verdict:
+    def judge(self, windows: Tensor, trusted: Tensor) -> Judged:
         """Temperatures of the models in windows (models, 2, width), and whether the source model answers now.
 
         The slow windows count; models disagree where they do so in the fast window, too.
@@ -211,7 +211,7 @@ class RehearsedTemperature:
         moved = off.square()
         aim = (confidence + off * moved / (moved + known.doubt_squared)).sigmoid()
         right = window.temperature_for(slow, aim)
-        return Verdict(right.clamp(known.coolest, known.hottest), trusts)
+        return Judged(right.clamp(known.coolest, known.hottest), trusts)
 
     def level(self, observed: Mapping[str, Tensor]) -> Tensor:
         """The temperature of the model that answers now."""
@@ -486,10 +486,10 @@ class Temper:
         if view is not None:
             sound = sound & countable(view.logits)
         others = None if view is None else view.logits
-        after, verdict = rehearsed.after(observed, logits, others, sound, novelty)
-        temperature = torch.where(verdict.trusts, verdict.temperatures[-1], verdict.temperatures[0])
+        after, judged = rehearsed.after(observed, logits, others, sound, novelty)
+        temperature = torch.where(judged.trusts, judged.temperatures[-1], judged.temperatures[0])
         if view is not None:
-            logits = torch.where(verdict.trusts, view.logits.to(logits), logits)
+            logits = torch.where(judged.trusts, view.logits.to(logits), logits)
         return TemperedAnswers(divide(logits, temperature), temperature, after)
 
 

@@ -118,7 +118,7 @@ class StateFolder:
 
     def _check_owner(self, adapter: Adapter) -> None:
         """Check that the streams are of this adapter; a folder without streams becomes its own."""
-        own, path = adapter._identity, self.path / FACTS_FILE
+        own, path = adapter.identity, self.path / FACTS_FILE
         if not path.exists():
             if any(self._streams.iterdir()):
                 raise StateError(f"{path}: expected the file that says whose streams these are, got none")

@@ -48,7 +48,7 @@ SMOOTHED_IMAGES = 100
 MOST_NAMES = 20
 """More segments than these are not named."""
 Curve = NDArray[np.float64]
-Stream = tuple[str, int]
+TargetAndSeed = tuple[str, int]
 """A target and a seed."""
 
 
@@ -385,7 +385,7 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
     passes = json.loads(part.scope.order_options or "{}").get("passes", 0)
     traces: list[Bins] = rows["bins"].tolist()
     axis = Axis(traces)
-    curves: dict[str, dict[Stream, Curve]] = {}
+    curves: dict[str, dict[TargetAndSeed, Curve]] = {}
     for name, shift, seed, bins in zip(rows["name"], rows["shift"], rows["seed"], traces, strict=True):
         curves.setdefault(name, {})[shift, seed] = (
             errors(bins["images"], bins["correct"], passes) if passes > 1 else axis.curve(bins)
@@ -411,7 +411,7 @@ def error_figure(part: Part, rows: pd.DataFrame) -> Figure:
 def _lines(
     axes: Axes,
     at: Curve,
-    curves: Mapping[str, Mapping[Stream, Curve]],
+    curves: Mapping[str, Mapping[TargetAndSeed, Curve]],
     means: Mapping[str, float],
     chosen: Mapping[str, tuple[Colour, str]],
 ) -> None:
@@ -446,7 +446,7 @@ def emphasised(part: Part, means: Mapping[str, float]) -> dict[str, tuple[Colour
     return found | {name: (method_colour("poise"), name) for name in of["poise"]}
 
 
-def _offsets(curves: Mapping[str, Mapping[Stream, Curve]]) -> dict[Stream, float]:
+def _offsets(curves: Mapping[str, Mapping[TargetAndSeed, Curve]]) -> dict[TargetAndSeed, float]:
     """The mean error of each target and seed over all methods: some targets are harder for all of them."""
     every = [each for several in curves.values() for each in several.items()]
     return {
@@ -455,7 +455,7 @@ def _offsets(curves: Mapping[str, Mapping[Stream, Curve]]) -> dict[Stream, float
     }
 
 
-def _spread(several: Mapping[Stream, Curve]) -> Curve | None:
+def _spread(several: Mapping[TargetAndSeed, Curve]) -> Curve | None:
     """The standard deviation over seeds of the mean over targets or, of a single seed, over targets."""
     by_seed = grouped(several.items(), lambda each: each[0][1])
     means = [np.mean([curve for _, curve in each], axis=0) for each in by_seed.values()]
