@@ -13,8 +13,8 @@ import equipoise as eq
 from equipoise.core.checkpoint import check_state
 from equipoise.core.method import Context, Method, Shapes, Update
 from equipoise.core.state import NewMemoryError, State
+from equipoise.core.student import Student
 from equipoise.errors import OptionError, StateError
-from equipoise.network.student import Student
 from tests.support.cases import CASES, build
 from tests.support.models import addresses, drifted, make, same, snapshot
 

@@ -12,10 +12,10 @@ import equipoise as eq
 from equipoise.core.gradient import GradientMethod, Loss, Targets
 from equipoise.core.method import Context, Method, Update
 from equipoise.core.record import Step
+from equipoise.core.verdict import Check
 from equipoise.functional import nats
 from equipoise.methods.eta import Eta
 from equipoise.network.parameters import Parameters
-from equipoise.network.verdict import Check
 from equipoise.testing.subject import NoReads, captures, unread_step
 from tests.support.cases import CASES, FULL_SOON, IN_SHORT_OR_SLOW, build
 from tests.support.models import CLASSES, addresses, drifted, make, same, snapshot

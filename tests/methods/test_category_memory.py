@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from equipoise.core.verdict import no_free_reads
 from equipoise.methods.parts.robust_teaching import Offer, free_categories, join_memory, timeliness
-from equipoise.network.verdict import no_free_reads
 from tests.support.category_memory import ListedCategories
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.network.verdict import no_free_reads
+from equipoise.core.verdict import no_free_reads
 from tests.support.models import MODELS, Counting, drifted, images, make, measured, same, snapshot, step_of
 
 

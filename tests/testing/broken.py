@@ -8,10 +8,10 @@ from torch import Tensor
 
 from equipoise import Method, SourceStatistics
 from equipoise.core.method import Answer, Context, Update
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check
 from equipoise.errors import ModelError, SourceError
 from equipoise.functional import at_least_single
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,7 @@ from equipoise.network.forward import (
 from equipoise.network.head import SeenHead
 from equipoise.network.modules import frozen_copy
 from equipoise.network.normalisation import batch_norm_layers, batch_statistics, input_of
-from equipoise.network.optimizer import slope
-from equipoise.network.parameters import Parameters, select_parameters
+from equipoise.network.parameters import Parameters, gradients_of, select_parameters
 from equipoise.network.running_statistics import SIZES, divergence
 
 _LEVELS = 257
@@ -189,13 +188,15 @@ class Fisher:
             with batch_statistics(self._model, 0.0, inputs.rows):
                 output = self._model(*inputs.args, **inputs.kwargs)
                 logits = checked_logits(output, inputs.rows, None, self._outputs)
-            found = slope(cross_entropy(at_least_single(logits), logits.argmax(1)), self._parameters)
-        if found.failure:
+            loss = cross_entropy(at_least_single(logits), logits.argmax(1))
+            gradients = gradients_of(loss, self._parameters)
+        if not gradients:
             raise ModelError(
-                f"expected answers that depend on the parameters that fisher= chooses, but {found.failure}: "
-                "a model with torch.no_grad inside its forward, or detached logits, has no gradients"
+                "expected answers that depend on the parameters that fisher= chooses, but the loss depends "
+                "on no parameter that adapts: a model with torch.no_grad inside its forward, or detached "
+                "logits, has no gradients"
             )
-        for name, gradient in found.gradients.items():
+        for name, gradient in gradients.items():
             self._sums[name] += gradient.float() ** 2
         self._batches += 1
 

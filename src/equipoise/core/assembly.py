@@ -13,11 +13,11 @@ from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.method import Method
 from equipoise.core.state import State
 from equipoise.core.step import Responder
+from equipoise.core.student import Student
 from equipoise.distributed.group import Ranks
 from equipoise.errors import OptionError, RehearsalWarning, SourceError, callers_level
 from equipoise.network.forward import Layout, OutputsFunction
 from equipoise.network.source_copy import Residence
-from equipoise.network.student import Student
 from equipoise.options import one_of
 
 EngineName: TypeAlias = Literal["auto", "eager", "graph", "compile"]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from equipoise.core.method import SAMPLES, SUPPORTS, option_values
 from equipoise.core.step import Responder
+from equipoise.core.student import Student
 from equipoise.network.head import linear_layer, linear_layers
 from equipoise.network.named_tensors import part
-from equipoise.network.student import Student
 
 _SHOWN = 4  # names of layers
 _ITSELF = "the model itself"

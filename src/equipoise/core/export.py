@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise.core.student import Student
 from equipoise.network.batch import InputsFunction, called_batch
 from equipoise.network.forward import OutputsFunction, checked_logits, logits_of
-from equipoise.network.student import Student
 
 _TEMPERATURE = "equipoise_temperature"
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Update
+from equipoise.core.optimizer import OPTIMIZERS, Optimizer, OptimizerName
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check, all_hold, host_knows
 from equipoise.network.named_tensors import part, prefixed
-from equipoise.network.optimizer import OPTIMIZERS, Optimizer, OptimizerName
 from equipoise.network.parameters import Parameters, checked_parameters
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check, all_hold, host_knows
 from equipoise.options import checked_by, choice, option
 
 Targets: TypeAlias = Mapping[str, Tensor]

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Tempering
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check
 from equipoise.errors import StateError
 from equipoise.network.batch import Batch, images_among, not_one_image
 from equipoise.network.parameters import Parameters
 from equipoise.network.source_copy import Residence
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check
 from equipoise.options import check_options
 
 Memory: TypeAlias = Mapping[str, Tensor]

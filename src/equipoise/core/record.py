@@ -10,8 +10,8 @@ from torch import Tensor
 from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.temper import TRUSTS, WINDOWS
+from equipoise.core.verdict import StepVerdict
 from equipoise.functional import entropy
-from equipoise.network.verdict import StepVerdict
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.checkpoint import check_state
 from equipoise.core.method import SAMPLES, Memory, Method
+from equipoise.core.student import Student
 from equipoise.errors import StateError
 from equipoise.network.named_tensors import copies, copy_into, copy_unless, part, prefixed
-from equipoise.network.student import Student
 
 
 class HostRandom:

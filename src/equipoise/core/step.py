@@ -13,11 +13,11 @@ from equipoise.calibration.temper import OF_TAU, TRUSTS, SourceView, Temper, Tem
 from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Plan, Update
 from equipoise.core.record import Record
 from equipoise.core.state import Pending, State
+from equipoise.core.student import Student
+from equipoise.core.verdict import JudgedRows, StepVerdict
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import copies
-from equipoise.network.student import Student
-from equipoise.network.verdict import JudgedRows, StepVerdict
 
 
 class HostInputs(NamedTuple):

@@ -11,14 +11,14 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context, Update
+from equipoise.core.optimizer import OPTIMIZERS, OptimizerName
+from equipoise.core.student import Student
 from equipoise.functional import at_least_single
-from equipoise.methods.parts.averages import TEACHER, TaughtMethod, moving_average
+from equipoise.methods.parts.averages import TEACHER, TeacherMethod, moving_average
 from equipoise.methods.parts.objectives import against, symmetric_cross_entropy
 from equipoise.methods.parts.views import ROWS_AT_ONCE, TILE, WEAK_DRAWS, views_of, weak_views
 from equipoise.network.named_tensors import part, prefixed
-from equipoise.network.optimizer import OPTIMIZERS, OptimizerName
 from equipoise.network.parameters import Parameters, checked_parameters
-from equipoise.network.student import Student
 from equipoise.options import checked_by, choice, flag, option
 from equipoise.registry import register
 
@@ -28,7 +28,7 @@ _RESTORES = {"adam": 0.01, "sgd": 0.001}  # the authors', for CIFAR and for Imag
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Cotta(TaughtMethod):
+class Cotta(TeacherMethod):
     """Continual test-time adaptation (Wang et al., CVPR 2022), of models on images.
 
     With z' the teacher's logits, or their mean over `views` views where the source model's mean confidence in

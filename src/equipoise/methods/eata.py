@@ -9,9 +9,9 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
+from equipoise.core.student import Student
 from equipoise.errors import SourceError
 from equipoise.methods.eta import Eta
-from equipoise.network.student import Student
 from equipoise.options import option
 from equipoise.registry import register
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from equipoise.calibration.source_moments import feature_spread
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Memory, Method, Update
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 from equipoise.methods.parts.linear_head import HeadAnswers, head_answers, on_student
 from equipoise.network.head import linear_layer, with_head
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check
 from equipoise.options import option
 from equipoise.registry import register
 

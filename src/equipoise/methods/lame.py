@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from equipoise.core.method import Answer, Context, Method, Update
+from equipoise.core.verdict import host_knows
 from equipoise.functional import at_least_single
 from equipoise.methods.parts.linear_head import HeadAnswers, head_answers
-from equipoise.network.verdict import host_knows
 from equipoise.options import choice, option
 from equipoise.registry import register
 

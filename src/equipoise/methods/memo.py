@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from equipoise.core.method import Context, Method, Update
+from equipoise.core.optimizer import Optimizer
+from equipoise.core.verdict import Check, all_hold
 from equipoise.functional import at_least_single, nats
 from equipoise.methods.parts.views import AUGMIX_DRAWS, augmix_views, samples_with_views
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import copies, copy_into
-from equipoise.network.optimizer import Optimizer
 from equipoise.network.parameters import Parameters, checked_parameters
-from equipoise.network.verdict import Check, all_hold
 from equipoise.options import checked_by, flag, option
 from equipoise.registry import register
 

@@ -10,6 +10,7 @@ from torch.nn.functional import cosine_similarity
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context, Memory, Update
+from equipoise.core.student import Student
 from equipoise.functional import at_least_single
 from equipoise.methods.parts import robust_teaching as teaching
 from equipoise.methods.parts.averages import TEACHER
@@ -18,7 +19,6 @@ from equipoise.methods.parts.objectives import against
 from equipoise.methods.parts.sample_memory import memory_step
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed
-from equipoise.network.student import Student
 from equipoise.options import option
 from equipoise.registry import register
 

@@ -9,12 +9,12 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check
 from equipoise.errors import SourceError
 from equipoise.functional import at_least_single, nats
 from equipoise.methods.parts.batch_norm import WindowedMethod
 from equipoise.methods.parts.objectives import kept_rows, mean_over
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check
 from equipoise.options import option
 from equipoise.registry import register
 

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from equipoise.calibration import novelty
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Answer, Context, Counts, Memory, Method, Shapes, Update
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single, entropy
 from equipoise.methods.parts.linear_head import CLASS_SUMS, head_supports, join, prototypes
 from equipoise.network.head import WatchedHead, linear_layer, with_head
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.running_statistics import Return, settled_age
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check
 from equipoise.options import flag, option
 from equipoise.registry import register
 

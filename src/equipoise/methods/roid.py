@@ -10,15 +10,15 @@ from torch.nn.functional import cosine_similarity
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context, Shapes, Update
+from equipoise.core.optimizer import OPTIMIZERS, OptimizerName
+from equipoise.core.student import Student
+from equipoise.core.verdict import all_hold
 from equipoise.functional import at_least_single, nats
 from equipoise.methods.parts.averages import moving_average
 from equipoise.methods.parts.batch_norm import WindowedMethod
 from equipoise.methods.parts.objectives import symmetric_cross_entropy
 from equipoise.methods.parts.views import WEAK_DRAWS, weak_views
 from equipoise.network.named_tensors import copy_unless, part, prefixed
-from equipoise.network.optimizer import OPTIMIZERS, OptimizerName
-from equipoise.network.student import Student
-from equipoise.network.verdict import all_hold
 from equipoise.options import choice, flag, option
 from equipoise.registry import register
 

@@ -9,13 +9,13 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import OPTIMIZER, Loss, Targets
 from equipoise.core.method import Context
+from equipoise.core.optimizer import climbed
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check, all_hold, host_knows
 from equipoise.functional import at_least_single, nats
 from equipoise.methods.parts.batch_norm import WindowedMethod
 from equipoise.methods.parts.objectives import OBJECTIVES, Objective, kept_rows, mean_over, objective
 from equipoise.network.named_tensors import copy_unless, part, prefixed
-from equipoise.network.optimizer import climbed
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check, all_hold, host_knows
 from equipoise.options import choice, option
 from equipoise.registry import register
 

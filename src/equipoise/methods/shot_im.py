@@ -10,13 +10,13 @@ from torch import Tensor
 
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context, Update
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check
 from equipoise.errors import ModelError, callers_level
 from equipoise.functional import at_least_single, nats
 from equipoise.methods.parts.batch_norm import WindowedMethod
 from equipoise.methods.parts.objectives import pseudo_labelled
 from equipoise.network.parameters import Parameters, checked_parameters
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check
 from equipoise.options import checked_by, option
 from equipoise.registry import register
 

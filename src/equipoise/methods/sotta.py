@@ -14,12 +14,12 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import NO_TENSORS, Context, Memory, Update
+from equipoise.core.optimizer import OPTIMIZERS, OptimizerName, sharpness_aware_slope
+from equipoise.core.student import Student
+from equipoise.core.verdict import reads_are_free
 from equipoise.functional import at_least_single
 from equipoise.methods.parts import sample_memory as slots
 from equipoise.network.batch import Batch
-from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, sharpness_aware_slope
-from equipoise.network.student import Student
-from equipoise.network.verdict import reads_are_free
 from equipoise.options import choice, option
 from equipoise.registry import register
 

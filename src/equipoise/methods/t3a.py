@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import SUPPORTS, Answer, Context, Counts, Memory, Method, Shapes, Update
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check
 from equipoise.errors import ModelError, StateError
 from equipoise.methods.parts import linear_head as heads
 from equipoise.network.head import check_head, linear_layer, with_head
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check
 from equipoise.options import option
 from equipoise.registry import register
 

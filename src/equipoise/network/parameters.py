@@ -1,10 +1,11 @@
 """The parameters that learn: all, the encoder's, those of normalisation layers, or by name patterns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from equipoise.errors import ModelError, OptionError
 from equipoise.network.head import linear_layers
@@ -16,6 +17,16 @@ weights and biases), or patterns (fnmatch) of the names of parameters or of the 
 
 NAMED = ("all", "encoder", "norm")
 """The choices of parameters that have a name."""
+
+
+def gradients_of(loss: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Differentiate a loss; parameters that it does not depend on are left out."""
+    found = torch.autograd.grad(loss, [*parameters.values()], allow_unused=True) if loss.requires_grad else ()
+    return {
+        name: gradient.to_dense() if gradient.is_sparse else gradient
+        for name, gradient in zip(parameters, found, strict=False)
+        if gradient is not None
+    }
 
 
 def checked_parameters(name: str, which: Any) -> str | list[str]:

@@ -15,10 +15,10 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Context, Method, Plan
 from equipoise.core.record import Record
 from equipoise.core.step import Responder
+from equipoise.core.verdict import no_free_reads
 from equipoise.errors import ConformanceError
 from equipoise.factory import create
 from equipoise.network.batch import Batch
-from equipoise.network.verdict import no_free_reads
 from equipoise.testing.models import make, rehearsed
 
 OWN_MEMORY = "does the method keep something that is not in `Update.memory`, or draw without `context.rand`?"

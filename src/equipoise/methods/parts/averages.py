@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import GradientMethod
 from equipoise.core.method import Answer, Context, Memory
+from equipoise.core.student import Student
 from equipoise.functional import at_least_single
 from equipoise.network.named_tensors import part, prefixed
-from equipoise.network.student import Student
 
 TEACHER = "teacher."
 """Prefix of the names of memory that holds the teacher's weights."""
@@ -36,7 +36,7 @@ def moving_average(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaughtMethod(GradientMethod):
+class TeacherMethod(GradientMethod):
     """A gradient method whose teacher, an average of the weights that learn, gives the answers."""
 
     def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:

@@ -13,11 +13,11 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import GradientMethod
 from equipoise.core.method import SAMPLES, Context, Memory, Method, Plan, Shapes, Update
+from equipoise.core.student import Student
 from equipoise.errors import ModelError
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.normalisation import batch_norm_layers
-from equipoise.network.student import Student
 from equipoise.options import option
 
 STATISTICS_FOLLOW = "only the statistics follow"

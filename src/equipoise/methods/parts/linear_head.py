@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 from equipoise.core.method import SUPPORTS, Memory
+from equipoise.core.student import Student
 from equipoise.functional import at_least_single, entropy
 from equipoise.network.batch import Batch
-from equipoise.network.student import Student
 
 CLASS_SUMS, VECTORS, ENTROPIES = f"{SUPPORTS}sums", f"{SUPPORTS}vectors", f"{SUPPORTS}entropies"
 _AT_ONCE = 512  # rows of a head

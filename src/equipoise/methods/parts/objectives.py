@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from equipoise.core.gradient import Loss
+from equipoise.core.verdict import Check
 from equipoise.functional import at_least_single, nats, soft_cross_entropy
-from equipoise.network.verdict import Check
 
 Objective: TypeAlias = Literal["entropy", "come"]
 """Names of objectives: Shannon's entropy, or the entropy of an opinion that may be undecided."""

@@ -11,18 +11,18 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.gradient import Targets
 from equipoise.core.method import Context, Memory, Update
+from equipoise.core.optimizer import OPTIMIZERS, OptimizerName, Slope
+from equipoise.core.student import Student
+from equipoise.core.verdict import host_knows
 from equipoise.functional import at_least_single, nats
 from equipoise.methods.parts import sample_memory as slots
-from equipoise.methods.parts.averages import TEACHER, TaughtMethod, moving_average
+from equipoise.methods.parts.averages import TEACHER, TeacherMethod, moving_average
 from equipoise.methods.parts.linear_head import on_student
 from equipoise.methods.parts.sample_memory import SLOT_CLASSES
 from equipoise.methods.parts.views import TILE, WEAK_DRAWS, weak_views
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed
-from equipoise.network.optimizer import OPTIMIZERS, OptimizerName, Slope
 from equipoise.network.running_statistics import REFERENCE_BATCH
-from equipoise.network.student import Student
-from equipoise.network.verdict import host_knows
 from equipoise.options import choice, flag, option
 
 TAUGHT = "teacher"
@@ -33,7 +33,7 @@ _UPDATE = 64  # samples that the share of a memory in the statistics is for: the
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustMethod(slots.StoringMethod, TaughtMethod):
+class RobustMethod(slots.StoringMethod, TeacherMethod):
     """A teacher that answers, and a student that learns from a balanced memory by robust statistics.
 
     Args:

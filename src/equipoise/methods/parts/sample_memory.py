@@ -10,12 +10,12 @@ from torch import Tensor
 
 from equipoise.core.gradient import OPTIMIZER, GradientMethod
 from equipoise.core.method import SAMPLES, Context, Counts, Memory, Plan, Shapes, Update
+from equipoise.core.optimizer import Optimizer, Slope
+from equipoise.core.student import Student
+from equipoise.core.verdict import Check, all_hold
 from equipoise.errors import BatchError, StateError
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed
-from equipoise.network.optimizer import Optimizer, Slope
-from equipoise.network.student import Student
-from equipoise.network.verdict import Check, all_hold
 
 SLOT_CLASSES = "classes"
 """The memory of the class in each slot, -1 where it is free."""

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from equipoise.core.verdict import Check, all_hold
 from equipoise.functional import all_at_least_single, at_least_single
-from equipoise.network.verdict import Check, all_hold
+from equipoise.network.parameters import gradients_of
 from equipoise.options import number, one_of
 
 OptimizerName: TypeAlias = Literal["sgd", "adam"]
@@ -37,13 +38,7 @@ class Slope(NamedTuple):
 def slope(loss: Tensor, parameters: LearnedParameters) -> Slope:
     """Differentiate a loss; parameters that it does not depend on are left out."""
     finite = Check(loss.detach().isfinite(), "non-finite loss")
-    values = list(parameters.values())
-    found = torch.autograd.grad(loss, values, allow_unused=True) if loss.requires_grad else ()
-    gradients = {
-        name: gradient.to_dense() if gradient.is_sparse else gradient
-        for name, gradient in zip(parameters, found, strict=False)
-        if gradient is not None
-    }
+    gradients = gradients_of(loss, parameters)
     if not gradients:
         return Slope({}, "the loss depends on no parameter that adapts")
     return Slope(gradients, checks=(finite,))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.network.optimizer import climbed
+from equipoise.core.optimizer import climbed
 
 
 def parameters(dtype: torch.dtype) -> tuple[dict[str, nn.Parameter], dict[str, torch.Tensor]]:

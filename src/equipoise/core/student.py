@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from equipoise.core.optimizer import Optimizer, OptimizerState, Slope, slope
+from equipoise.core.verdict import Check, all_hold, host_knows, reads_are_free
 from equipoise.distributed.group import Ranks
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
@@ -35,11 +37,9 @@ from equipoise.network.normalisation import (
     pooled_moments,
     running_statistics,
 )
-from equipoise.network.optimizer import Optimizer, OptimizerState, Slope, slope
 from equipoise.network.parameters import Parameters, select_parameters
 from equipoise.network.running_statistics import Jumps, Return, following_statistics
 from equipoise.network.source_copy import Residence, ResidentCopy, make_source_copy
-from equipoise.network.verdict import Check, all_hold, host_knows, reads_are_free
 
 
 class Student:
