@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from equipoise.research.data import ImageKindName, ImageStream, make_image_stream
-from equipoise.research.data.changing import CorruptionWalk
+from equipoise.research.data.changing_corruptions import CorruptionWalk
 from tests.docs.pages import DOCS
 
 IMAGES, CLASSES, DOMAINS = 120, 5, 4

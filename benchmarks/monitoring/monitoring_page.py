@@ -15,7 +15,7 @@ from benchmarks.monitoring.alarms import RULES, WORDS, alarms
 from benchmarks.pages import DOCS, fill, percent, plain, signed, table, told, write
 from benchmarks.results.figures import MARKS, WIDTH, against_truth, points, standalone
 from benchmarks.results.measured import NAMES, NETWORKS, estimated, read
-from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
+from equipoise.research.report.style import ACCENT, INK, MUTED, SERIES, panels, themed
 
 HERE = Path(__file__).parent
 MILLION = 1_000_000

@@ -20,7 +20,8 @@ from benchmarks.results.measured import (
     mean,
     networks,
 )
-from equipoise.research.report.drawing import (
+from equipoise.research.report.results import Variant
+from equipoise.research.report.style import (
     ACCENT,
     INK,
     MUTED,
@@ -31,7 +32,6 @@ from equipoise.research.report.drawing import (
     svg,
     themed,
 )
-from equipoise.research.report.results import Variant
 
 WIDTH = 7.3
 """Inches; 700 pixels on a page."""

@@ -33,7 +33,7 @@ from equipoise.research.data.images import Images
 from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source
 from equipoise.research.experiment.schema import RAW, REHEARSED
-from equipoise.research.experiment.scoring import score
+from equipoise.research.experiment.scores import score
 from equipoise.research.experiment.store import MODELS
 from equipoise.research.experiment.trained_model import TrainedModel, layout, pick_device
 from equipoise.streams import make_stream

@@ -40,7 +40,7 @@ from benchmarks.streams.stream_cells import (
     settings,
     with_rehearsal,
 )
-from equipoise.research.report.drawing import ACCENT, INK, MUTED, SERIES, panels, themed
+from equipoise.research.report.style import ACCENT, INK, MUTED, SERIES, panels, themed
 
 HERE = Path(__file__).parent
 RECOMMENDATIONS = HERE.parent / "recommendation"

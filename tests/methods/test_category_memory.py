@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.verdict import no_free_reads
-from equipoise.methods.parts.robust_teaching import Offer, free_categories, join_memory, timeliness
+from equipoise.methods.parts.robust_teacher import Offer, free_categories, join_memory, timeliness
 from tests.support.category_memory import ListedCategories
 
 

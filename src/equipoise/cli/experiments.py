@@ -23,7 +23,6 @@ from equipoise.research.experiment.recipe import Recipe, RehearsalRecipe, load_r
 from equipoise.research.experiment.store import CACHE
 from equipoise.research.experiment.sweep import SweepSummary, run_recipe
 from equipoise.research.experiment.workers import InProcess, ProcessPool, Workers
-from equipoise.research.report.drawing import PAPER, write_figures
 from equipoise.research.report.figures import streams_of
 from equipoise.research.report.page import all_tables, figures_of, report_markdown, report_page
 from equipoise.research.report.part import parts
@@ -38,6 +37,7 @@ from equipoise.research.report.story import (
     stream_scores,
     tell,
 )
+from equipoise.research.report.style import PAPER, write_figures
 from equipoise.research.report.table import file_key, write_csv, write_latex, write_text
 from equipoise.research.report.tables import subject
 from equipoise.testing.mark import checked_methods

@@ -7,7 +7,7 @@ from torch import Tensor
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
 from equipoise.methods.parts.objectives import against
-from equipoise.methods.parts.robust_teaching import TAUGHT, RobustMethod, timeliness
+from equipoise.methods.parts.robust_teacher import TAUGHT, RobustMethod, timeliness
 from equipoise.registry import register
 
 

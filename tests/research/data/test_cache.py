@@ -279,7 +279,7 @@ def test_made_images_depend_on_val_its_labels_and_the_maker(
     found.add(path())
     os.utime(folder / "val" / "val_annotations.txt", ns=(0, 0))
     found.add(path())
-    monkeypatch.setattr("equipoise.research.data.making._QUALITY", 84)
+    monkeypatch.setattr("equipoise.research.data.corruption_pool._QUALITY", 84)
     found.add(path())
     tiny_imagenet_c(tmp_path)
     found.add(path())

@@ -12,7 +12,6 @@ from matplotlib.lines import Line2D
 
 from equipoise.research.experiment.schema import StreamSummary
 from equipoise.research.report import figures
-from equipoise.research.report.drawing import ACCENT, MUTED, OVER, UNDER, method_colour, palette_css, svg
 from equipoise.research.report.figures import (
     ablated,
     ablation_figures,
@@ -30,6 +29,7 @@ from equipoise.research.report.figures import (
     tau_median,
 )
 from equipoise.research.report.part import parts, pooled
+from equipoise.research.report.style import ACCENT, MUTED, OVER, UNDER, method_colour, palette_css, svg
 from tests.research.report.written import Line, binned, last_bin, line, part, stream_line, sweep, swept
 
 

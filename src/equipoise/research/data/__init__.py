@@ -5,7 +5,7 @@
 """
 
 from equipoise.research.data.cache import Cache, Stored, read_stored
-from equipoise.research.data.changing import calibrated_paths
+from equipoise.research.data.changing_corruptions import calibrated_paths
 from equipoise.research.data.corrupted import Corrupted, corrupted_version
 from equipoise.research.data.corruptions import corrupt
 from equipoise.research.data.dataset import (

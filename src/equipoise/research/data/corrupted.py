@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from equipoise.errors import DataError
+from equipoise.research.data.corruption_pool import make_corrupted, probe, seed_of
 from equipoise.research.data.corruptions import CORRUPTIONS, TIERS
 from equipoise.research.data.dataset import (
     DataSet,
@@ -20,7 +21,6 @@ from equipoise.research.data.demo import Demo
 from equipoise.research.data.digits import Digits
 from equipoise.research.data.folders import PACS, OfficeHome
 from equipoise.research.data.images import Images
-from equipoise.research.data.making import make_corrupted, probe, seed_of
 from equipoise.research.data.reader import Reader
 from equipoise.research.data.tiny_imagenet import TinyImageNetC
 

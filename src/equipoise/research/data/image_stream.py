@@ -12,10 +12,10 @@ from torch import Tensor
 
 from equipoise.errors import DataError
 from equipoise.options import integer
-from equipoise.research.data.changing import Changing
+from equipoise.research.data.changing_corruptions import Changing
+from equipoise.research.data.corruption_pool import seed_of
 from equipoise.research.data.corruptions.weather import plasmas
 from equipoise.research.data.images import Images
-from equipoise.research.data.making import seed_of
 from equipoise.streams.kinds import KINDS, Kind, KindName, starts_of
 from equipoise.streams.make import Stream, configured, draw_stream
 

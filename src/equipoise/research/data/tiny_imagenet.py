@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import DataError
+from equipoise.research.data.corruption_pool import make_corrupted, probe, seed_of
 from equipoise.research.data.corruptions import CORRUPTIONS, TIERS
 from equipoise.research.data.corruptions.arrays import Pixels
 from equipoise.research.data.dataset import DataSet, Origin, Shift, find_folder, register_data_set
 from equipoise.research.data.images import Images
-from equipoise.research.data.making import make_corrupted, probe, seed_of
 from equipoise.research.data.reader import Listing, Problem, Reader, image_files, list_classes
 
 _SIDE = 64

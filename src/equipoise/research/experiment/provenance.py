@@ -18,15 +18,16 @@ from equipoise.factory import options_of
 from equipoise.registry import is_shipped, list_methods, method_class
 
 _PACKAGE = Path(equipoise.__file__).resolve().parent
-_SHARED = (
-    "[!_]*.py",
-    *(f"{folder}/**/*.py" for folder in ("calibration", "core", "distributed", "methods", "metrics")),
-    *(f"{folder}/**/*.py" for folder in ("network", "rehearsal")),
+_EXPERIMENT = _PACKAGE / "research" / "experiment"
+_SHARED = [
+    *_PACKAGE.glob("[!_]*.py"),
     *(
-        f"research/experiment/{name}.py"
-        for name in ("adapting", "rehearsals", "repeatable", "schema", "scoring")
+        file
+        for folder in ("calibration", "core", "distributed", "methods", "metrics", "network", "rehearsal")
+        for file in _PACKAGE.glob(f"{folder}/**/*.py")
     ),
-)
+    *(_EXPERIMENT / f"{name}.py" for name in ("rehearsals", "repeatable", "run", "schema", "scores")),
+]
 """The code that every result depends on; of the methods, what several share. Recipes and plans are not among
 it, as a result's key holds their outcome, and neither is the order of a stream, which has its own hash."""
 _INSTALLED = {Path(sysconfig.get_paths()[name]).resolve() for name in ("purelib", "platlib")}
@@ -49,7 +50,7 @@ def code_digest(name: str, options: Mapping[str, Any] | None = None) -> str:
     """
     methods = _PACKAGE / "methods"
     single = {methods / f"{each}.py" for each in list_methods() if is_shipped(each)}
-    files = {file for pattern in _SHARED for file in _PACKAGE.glob(pattern)} - single
+    files = {*_SHARED} - single
     for each in (name, *([options["base"]] if options and "base" in options else [])):
         for file in _class_files(each):
             files |= {file} if file.is_relative_to(_PACKAGE) else _with_imports(file)
@@ -59,7 +60,9 @@ def code_digest(name: str, options: Mapping[str, Any] | None = None) -> str:
 def order_digest() -> str:
     """A hash of the source files that draw the order of a stream."""
     images = _PACKAGE / "research" / "data"
-    return _digest([*(_PACKAGE / "streams").glob("*.py"), images / "image_stream.py", images / "changing.py"])
+    return _digest(
+        [*(_PACKAGE / "streams").glob("*.py"), images / "image_stream.py", images / "changing_corruptions.py"]
+    )
 
 
 def _digest(files: Iterable[Path]) -> str:

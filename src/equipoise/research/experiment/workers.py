@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from equipoise.errors import OptionError
-from equipoise.research.data.making import prepare_process
+from equipoise.research.data.corruption_pool import prepare_process
 from equipoise.research.experiment.repeatable import allow_repeatable_cuda
 
 _Task = TypeVar("_Task")

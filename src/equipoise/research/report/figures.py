@@ -16,7 +16,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from equipoise.research.experiment.schema import RAW, REHEARSED, Bins, StreamSummary
-from equipoise.research.report.drawing import (
+from equipoise.research.report.part import Part, Place, Spread, pooled
+from equipoise.research.report.results import Variant, grouped, scope_of
+from equipoise.research.report.style import (
     ACCENT,
     GRID_LINES,
     INK,
@@ -29,8 +31,6 @@ from equipoise.research.report.drawing import (
     panels,
     themed,
 )
-from equipoise.research.report.part import Part, Place, Spread, pooled
-from equipoise.research.report.results import Variant, grouped, scope_of
 from equipoise.research.report.table import shortened
 from equipoise.research.report.tables import short
 

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 from equipoise.research.experiment.schema import CellResult, StreamSummary
 from equipoise.research.report import figures, tables
-from equipoise.research.report.drawing import render, svg
 from equipoise.research.report.paper import counted, experiments, paper_name
 from equipoise.research.report.part import Part, Place, parts, pooled
 from equipoise.research.report.results import BETTER, Results, Variant, grouped
 from equipoise.research.report.story import over_time_figures
+from equipoise.research.report.style import render, svg
 from equipoise.research.report.table import (
     Entry,
     Table,

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from equipoise.errors import DataError
 from equipoise.research.experiment.schema import RAW, REHEARSED, BatchTrace, SegmentScores
-from equipoise.research.report.drawing import (
+from equipoise.research.report.figures import reliability_axes
+from equipoise.research.report.style import (
     ACCENT,
     INK,
     MUTED,
@@ -27,7 +28,6 @@ from equipoise.research.report.drawing import (
     svg,
     themed,
 )
-from equipoise.research.report.figures import reliability_axes
 from equipoise.research.report.table import html_frame
 
 IN_SENTENCES = {"source": "the plain model", "tent": "TENT", "poise": "equipoise"}

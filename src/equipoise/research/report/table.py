@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from equipoise.files import whole_file
-from equipoise.research.report.drawing import template_text
 from equipoise.research.report.part import PlaceScores, Spread
 from equipoise.research.report.results import BETTER, OVER_TIME, Results
+from equipoise.research.report.style import template_text
 
 DOUBTFUL, INCOMPLETE = "†", "‡"
 """The marks of a doubtful printed number, and of a number of ours that is not of everything."""

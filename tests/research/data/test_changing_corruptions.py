@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import OptionError
 from equipoise.research.data import Images, ImageStream, calibrated_paths, make_image_stream
-from equipoise.research.data.changing import CorruptionWalk, level_path, pair_accuracies
+from equipoise.research.data.changing_corruptions import CorruptionWalk, level_path, pair_accuracies
 from equipoise.research.data.corruptions import CORRUPTIONS, corrupt
 from tests.research.data.corruptions.pictures import pictures
 

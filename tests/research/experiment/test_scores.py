@@ -11,7 +11,7 @@ from equipoise.metrics import expected_calibration_error
 from equipoise.research.data import Images, Shift, register_data_set
 from equipoise.research.experiment import scoring
 from equipoise.research.experiment.schema import EstimatedAccuracy
-from equipoise.research.experiment.scoring import bin_stream, oracle, score, stream_estimate, trace_stream
+from equipoise.research.experiment.scores import bin_stream, oracle, score, stream_estimate, trace_stream
 from equipoise.streams import Segment
 
 from .toy import ToyDataSet, go, lines, toy_images, toy_recipe

@@ -32,7 +32,7 @@ from equipoise.research.experiment.schema import (
     Provenance,
     StreamSummary,
 )
-from equipoise.research.experiment.scoring import (
+from equipoise.research.experiment.scores import (
     Divider,
     bin_stream,
     oracle,

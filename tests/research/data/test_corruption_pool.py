@@ -14,8 +14,8 @@ import pytest
 
 from equipoise.errors import DataError
 from equipoise.research.data import Reader, making
+from equipoise.research.data.corruption_pool import make_corrupted, probe, seed_of
 from equipoise.research.data.corruptions.arrays import Pixels
-from equipoise.research.data.making import make_corrupted, probe, seed_of
 
 COUNT = 300
 
@@ -23,7 +23,7 @@ CODE = """
 import os, signal, sys
 import numpy as np
 from equipoise.research.data import Reader
-from equipoise.research.data.making import _pool, make_corrupted, seed_of
+from equipoise.research.data.corruption_pool import _pool, make_corrupted, seed_of
 
 if __name__ == "__main__":
     images = np.random.default_rng(0).integers(0, 256, (300, 16, 16, 3), dtype=np.uint8)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from equipoise.errors import OptionError
 from equipoise.options import checked_by, integer, number, option
+from equipoise.research.data.corruption_pool import seed_of
 from equipoise.research.data.corruptions import CORRUPTIONS, TIERS, corrupt
 from equipoise.research.data.images import Images
-from equipoise.research.data.making import seed_of
 from equipoise.streams.kinds import Domains, Kind, Places, Visit, one_after_another, permutation
 
 Path = Sequence[Sequence[float]]

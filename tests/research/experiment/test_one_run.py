@@ -16,10 +16,10 @@ from equipoise.calibration.temper import SourceView, Temper, Tempering
 from equipoise.evaluation import Answers
 from equipoise.research.data import Cache, Images, Reader, make_image_stream, read_stored
 from equipoise.research.experiment import adapting, scoring
-from equipoise.research.experiment.adapting import TAU_EDGES, run_cells, summarise_stream
 from equipoise.research.experiment.plan import RunPlan, make_plan
+from equipoise.research.experiment.run import TAU_EDGES, run_cells, summarise_stream
 from equipoise.research.experiment.schema import CellResult, CellScores, ReliabilitySums
-from equipoise.research.experiment.scoring import Divider
+from equipoise.research.experiment.scores import Divider
 from equipoise.research.experiment.training import train_source_model
 
 from .toy import Toy, ToyTiers, byhand, model_of, toy_images, toy_recipe, trained_runs
@@ -217,7 +217,7 @@ def test_a_method_that_draws_random_numbers_gives_the_same_again(
 
         predict, weight_distance = forward, 0.0
 
-    monkeypatch.setattr("equipoise.research.experiment.adapting.create", Noisy)
+    monkeypatch.setattr("equipoise.research.experiment.run.create", Noisy)
     torch.manual_seed(0)
     first = results(run, folder)
     second = results(run, folder)
@@ -233,7 +233,7 @@ def test_answers_that_are_no_numbers_are_a_failure(folder: Path, monkeypatch: py
         scores, bins = real(logits, labels)
         return {**scores, "nll": float("inf")}, bins
 
-    monkeypatch.setattr("equipoise.research.experiment.adapting.score", score)
+    monkeypatch.setattr("equipoise.research.experiment.run.score", score)
     lines = results(run, folder)
     assert {line["status"] for line in lines} == {"failed"}
 
