@@ -12,7 +12,7 @@ from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context, Memory, Update
 from equipoise.core.student import Student
 from equipoise.functional import at_least_single
-from equipoise.methods.parts import robust_teaching as teaching
+from equipoise.methods.parts import robust_teacher
 from equipoise.methods.parts.averages import TEACHER
 from equipoise.methods.parts.linear_head import HeadAnswers, head_answers, on_student
 from equipoise.methods.parts.objectives import against
@@ -31,7 +31,7 @@ _FLOOR = 0.01  # of the mean variance: a feature that never varies on the source
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Petta(teaching.RobustMethod):
+class Petta(robust_teacher.RobustMethod):
     """Persistent test-time adaptation (Hoang, Vo and Do, NeurIPS 2024), for streams that recur.
 
     As RoTTA (`rotta.Rotta`), with a loss and a teacher that depend on the divergence γ of the features of the
@@ -47,7 +47,7 @@ class Petta(teaching.RobustMethod):
     Args:
         penalty: the weight of the distance from the source weights where γ = 1; the authors' λ₀.
 
-    and those of `robust_teaching.RobustMethod`.
+    and those of `robust_teacher.RobustMethod`.
 
     Deviations: those of RoTTA. Of the authors' two losses this is "ce"; "sce", their default, is symmetric
     and takes images without views, too, by a forward more. The cosine is of all weights that learn together.
@@ -76,7 +76,7 @@ class Petta(teaching.RobustMethod):
         """Answer, then offer samples and features to the memory, with an update after each `every`."""
         with context.student.with_values(part(context.memory, TEACHER)):
             seen = head_answers(context.student, context.batch)
-        offered = teaching.offering(context, seen.logits)
+        offered = robust_teacher.offering(context, seen.logits)
 
         def join(memory: Memory, inside: Tensor) -> dict[str, Tensor]:
             return {**offered(memory, inside), **joined_sums(memory, seen, inside)}
@@ -99,13 +99,13 @@ class Petta(teaching.RobustMethod):
     def followed(self, context: Context) -> dict[str, Tensor]:
         """The teacher, which follows less with the divergence, and the means of features by class."""
         far = feature_divergence(context.memory, context.constants)
-        teacher = teaching.teacher_after(context, 1 - (1 - far) * (1 - self.decay))
+        teacher = robust_teacher.teacher_after(context, 1 - (1 - far) * (1 - self.decay))
         return {**teacher, **followed_means(context.memory)}
 
     def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The cross-entropy against the teacher and against the source weights, and the penalty."""
         moved = cosine_distance(context.student.learned, part(context.constants, _SOURCE))
-        taught = against(logits, targets[teaching.TAUGHT]) + against(logits, targets[_BY_SOURCE])
+        taught = against(logits, targets[robust_teacher.TAUGHT]) + against(logits, targets[_BY_SOURCE])
         return Loss(taught.mean() + self.penalty * targets[_FAR] * moved, used=len(logits))
 
 

@@ -17,7 +17,7 @@ class Rotta(RobustMethod):
     """Robust test-time adaptation (Yuan, Xie and Li, CVPR 2023), of models on images: for correlated streams.
 
     A batch is answered by the teacher in eval mode. Its samples, in order, are offered to a memory that is
-    balanced over the classes predicted and prefers recent and certain ones (`robust_teaching.join_memory`).
+    balanced over the classes predicted and prefers recent and certain ones (`robust_teacher.join_memory`).
     After every `every` samples, in the middle of a batch too, the memory is learned from:
 
         L = mean_i w_i · CE(softmax(z'_i), softmax(z_i)),   w_i = 1 / (1 + exp(age_i / capacity)),
@@ -27,7 +27,7 @@ class Rotta(RobustMethod):
     Statistics of batch norm are robust: the memory has a share of `norm_momentum` in them before the teacher
     labels it. A forward a batch; two and a backward of the memory at every update.
 
-    Args: those of `robust_teaching.RobustMethod`.
+    Args: those of `robust_teacher.RobustMethod`.
 
     Deviations: teacher and student have one set of statistics, which the memory moves once an update as it
     moves those of the authors' teacher; their student has others, of the views. The variance is that of old

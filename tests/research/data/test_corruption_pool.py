@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from equipoise.errors import DataError
-from equipoise.research.data import Reader, making
+from equipoise.research.data import Reader, corruption_pool
 from equipoise.research.data.corruption_pool import make_corrupted, probe, seed_of
 from equipoise.research.data.corruptions.arrays import Pixels
 
@@ -82,7 +82,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader(progress=lambda *done: told.append(done))
     whole = make_corrupted(images, "impulse_noise", 2, seeds, reader)
     assert told == [(128, 300), (256, 300), (300, 300)]
-    monkeypatch.setattr(making, "_CHUNK", 77)
+    monkeypatch.setattr(corruption_pool, "_CHUNK", 77)
     assert np.array_equal(make_corrupted(images, "impulse_noise", 2, seeds, reader), whole)
 
 
@@ -98,7 +98,7 @@ def test_a_process_that_dies_is_told_and_replaced(monkeypatch: pytest.MonkeyPatc
         pools.append(Broken())
         return pools[-1]
 
-    monkeypatch.setattr(making, "_pool", pool)
+    monkeypatch.setattr(corruption_pool, "_pool", pool)
     images, seeds = some_images()
     for count in (1, 2):
         with pytest.raises(DataError, match=r"a process that makes fog died .* try fewer workers"):
@@ -117,5 +117,5 @@ def test_a_probe_tells_makers_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     before = probe("fog", 2, side=16)
     assert before == probe("fog", 2, side=16)
     assert len({before, probe("fog", 3, side=16), probe("snow", 2, side=16)}) == 3
-    monkeypatch.setattr(making, "_QUALITY", 84)
+    monkeypatch.setattr(corruption_pool, "_QUALITY", 84)
     assert probe("fog", 2, side=16) != before

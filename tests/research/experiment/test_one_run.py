@@ -15,9 +15,9 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import SourceView, Temper, Tempering
 from equipoise.evaluation import Answers
 from equipoise.research.data import Cache, Images, Reader, make_image_stream, read_stored
-from equipoise.research.experiment import adapting, scoring
+from equipoise.research.experiment import one_run, scores
+from equipoise.research.experiment.one_run import TAU_EDGES, run_cells, summarise_stream
 from equipoise.research.experiment.plan import RunPlan, make_plan
-from equipoise.research.experiment.run import TAU_EDGES, run_cells, summarise_stream
 from equipoise.research.experiment.schema import CellResult, CellScores, ReliabilitySums
 from equipoise.research.experiment.scores import Divider
 from equipoise.research.experiment.training import train_source_model
@@ -80,7 +80,7 @@ def test_a_run_gives_what_each_adapter_would(method: str, options: dict[str, Any
 
 
 def test_answers_of_one_tempering_are_held_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, held, real = runs_of(folder, methods={"norm": {"batch_size": 16}})[1], [], scoring.score
+    run, held, real = runs_of(folder, methods={"norm": {"batch_size": 16}})[1], [], scores.score
 
     def watched(logits: torch.Tensor, labels: torch.Tensor) -> Any:
         alive = [each for each in gc.get_objects() if type(each) is torch.Tensor]
@@ -89,7 +89,7 @@ def test_answers_of_one_tempering_are_held_at_a_time(folder: Path, monkeypatch: 
         return real(logits, labels)
 
     gc.collect()
-    monkeypatch.setattr(adapting, "score", watched)
+    monkeypatch.setattr(one_run, "score", watched)
     lines = results(run, folder)
     assert lines[0]["status"] == "ok", lines[0]["traceback"]
     # Those of the source model, of both passes, and of one tempering batch by batch and joined.
@@ -217,7 +217,7 @@ def test_a_method_that_draws_random_numbers_gives_the_same_again(
 
         predict, weight_distance = forward, 0.0
 
-    monkeypatch.setattr("equipoise.research.experiment.run.create", Noisy)
+    monkeypatch.setattr("equipoise.research.experiment.one_run.create", Noisy)
     torch.manual_seed(0)
     first = results(run, folder)
     second = results(run, folder)
@@ -227,13 +227,13 @@ def test_a_method_that_draws_random_numbers_gives_the_same_again(
 
 def test_answers_that_are_no_numbers_are_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = runs_of(folder)[0]
-    real = scoring.score
+    real = scores.score
 
     def score(logits: torch.Tensor, labels: torch.Tensor) -> tuple[CellScores, ReliabilitySums]:
         scores, bins = real(logits, labels)
         return {**scores, "nll": float("inf")}, bins
 
-    monkeypatch.setattr("equipoise.research.experiment.run.score", score)
+    monkeypatch.setattr("equipoise.research.experiment.one_run.score", score)
     lines = results(run, folder)
     assert {line["status"] for line in lines} == {"failed"}
 

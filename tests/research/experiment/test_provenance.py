@@ -22,7 +22,7 @@ SHARED = [
     "metrics/__init__",
     "rehearsal/rehearse",
 ]
-SHARED += [f"research/experiment/{part}" for part in ("rehearsals", "repeatable", "run", "scores")]
+SHARED += [f"research/experiment/{part}" for part in ("one_run", "rehearsals", "repeatable", "scores")]
 EDITS = {
     "methods/tent.py": ["tent"],
     "methods/eta.py": ["eta", "eata"],  # which inherits from it

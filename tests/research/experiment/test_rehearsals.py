@@ -14,9 +14,9 @@ from equipoise.calibration.process import Process
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.research.data import Images, Shift, make_image_stream, register_data_set
 from equipoise.research.experiment import rehearsals, sweep, trained_model
+from equipoise.research.experiment.one_run import run_cells
 from equipoise.research.experiment.plan import RunPlan
 from equipoise.research.experiment.rehearsals import rehearsal_path, rehearsed_source, store_rehearsal
-from equipoise.research.experiment.run import run_cells
 from equipoise.research.experiment.schema import Cell, CellResult
 from equipoise.research.experiment.trained_model import held_out_images, source_images
 

@@ -9,7 +9,7 @@ import torch
 from equipoise.errors import DataError, ModelError
 from equipoise.metrics import expected_calibration_error
 from equipoise.research.data import Images, Shift, register_data_set
-from equipoise.research.experiment import scoring
+from equipoise.research.experiment import scores
 from equipoise.research.experiment.schema import EstimatedAccuracy
 from equipoise.research.experiment.scores import bin_stream, oracle, score, stream_estimate, trace_stream
 from equipoise.streams import Segment
@@ -58,7 +58,7 @@ def answers(classes: list[int], batch: int) -> list[torch.Tensor]:
 
 
 def test_estimates_are_held_against_the_recent_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "RECENT_IMAGES", 4)
+    monkeypatch.setattr(scores, "RECENT_IMAGES", 4)
     given = answers([1, 1, 1, 0, 0, 0], 2)  # recent accuracies: 1, 3/4, 1/4
     found = stream_estimate(given, torch.ones(6, dtype=torch.long), [guess(0.95), guess(0.5), guess(0.3)])
     assert found is not None
@@ -76,7 +76,7 @@ def test_batches_without_an_estimate_are_left_out() -> None:
 
 
 def test_estimates_of_images_of_no_class_are_neither_right_nor_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "RECENT_IMAGES", 2)
+    monkeypatch.setattr(scores, "RECENT_IMAGES", 2)
     labels = torch.tensor([-1, -1, 1, -1, 1, 1])  # recent accuracies: none yet, 1, 0
     found = stream_estimate(answers([1, 1, 1, 0, 0, 0], 2), labels, [guess(0.2), guess(0.95), guess(0.5)])
     assert found is not None
@@ -88,7 +88,7 @@ def test_estimates_of_images_of_no_class_are_neither_right_nor_wrong(monkeypatch
 def test_each_segment_is_cut_into_bins_and_images_of_no_class_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scoring, "MOST_BINS", 4)
+    monkeypatch.setattr(scores, "MOST_BINS", 4)
     labels = torch.tensor([0, 0, -1, 0, 1, 1, 1, 1])
     given = answers([0, 1, 0, 0, 1, 0, 0, 0], 3)
     found = bin_stream(given, labels, [None, None, None], [Segment("day", 4), Segment("night", 4)])
@@ -102,7 +102,7 @@ def test_each_segment_is_cut_into_bins_and_images_of_no_class_are_left_out(
 
 
 def test_an_estimate_is_the_mean_of_its_bin_or_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "MOST_BINS", 4)
+    monkeypatch.setattr(scores, "MOST_BINS", 4)
     labels, known = torch.zeros(8, dtype=torch.long), [None, guess(0.5), guess(0.7), guess(0.9)]
     found = bin_stream(answers([0] * 8, 2), labels, known, [Segment("all", 8)])
     assert found["estimate"] == [None, 0.5, 0.7, 0.9]
@@ -112,7 +112,7 @@ def test_an_estimate_is_the_mean_of_its_bin_or_the_last_one(monkeypatch: pytest.
 
 
 def test_a_bin_of_no_class_alone_has_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "MOST_BINS", 2)
+    monkeypatch.setattr(scores, "MOST_BINS", 2)
     found = bin_stream(answers([0, 0], 2), torch.tensor([0, -1]), [None], [Segment("all", 2)])
     assert (found["images"], found["correct"], found["confidence"]) == ([1, 0], [1, 0], [0.8, 0.0])
 
@@ -135,8 +135,8 @@ def test_segments_share_the_bins(
     named: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scoring, "MOST_BINS", most_bins)
-    monkeypatch.setattr(scoring, "MOST_NAMED", most_named)
+    monkeypatch.setattr(scores, "MOST_BINS", most_bins)
+    monkeypatch.setattr(scores, "MOST_NAMED", most_named)
     total = sum(segments.values())
     stretches = [Segment(name, size) for name, size in segments.items()]
     found = bin_stream(answers([0] * total, total), torch.zeros(total, dtype=torch.long), [None], stretches)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipoise.research.data import make_image_stream, read_stored
-from equipoise.research.experiment import adapting
+from equipoise.research.experiment import one_run
 from equipoise.research.experiment.sweep import SweepSummary
 from equipoise.research.experiment.trained_model import model_path, read_source_model
 from equipoise.research.report.results import read_results
@@ -39,7 +39,7 @@ def run(out: Path, **changes: Any) -> SweepSummary:
     """Two corruptions at tier 2, streamed to one method."""
     given = {"methods": {"tent": {"batch_size": 16}}, **SMALL}
     recipe = toy_recipe(**{"data": "toy-tiers", "tiers": [2], "trace": "bins", **given, **changes})
-    adapting._HELD.clear()
+    one_run._HELD.clear()
     return go(recipe, out, out)[0]
 
 
@@ -90,18 +90,18 @@ def test_a_large_stream_is_gathered_batch_by_batch_with_the_same_result(
 ) -> None:
     changes = {"order": "noisy", "protocols": ["online", "after-pass"]}
     run(out, **changes)
-    monkeypatch.setattr(adapting, "HELD_BYTES", 1000)
+    monkeypatch.setattr(one_run, "HELD_BYTES", 1000)
     largest = 0
-    real = adapting.StreamData.batches
+    real = one_run.StreamData.batches
 
-    def watched(self: adapting.StreamData, size: int) -> Any:
+    def watched(self: one_run.StreamData, size: int) -> Any:
         nonlocal largest
         assert self.held is None
         for batch in real(self, size):
             largest = max(largest, len(batch))
             yield batch
 
-    monkeypatch.setattr(adapting.StreamData, "batches", watched)
+    monkeypatch.setattr(one_run.StreamData, "batches", watched)
     held = scores(out)
     (out / "results.jsonl").unlink()
     run(out, **changes)
@@ -114,7 +114,7 @@ def test_the_source_logits_are_those_of_each_place(out: Path) -> None:
     trained = read_source_model(next(model), torch.device("cpu"))
     paths = sorted((out / "cache").glob("toy-tiers-*-2-*"))
     parts = {path.name: read_stored(path) for path in paths}
-    found = adapting.read_stream(trained, parts, "recurring", 0, {"passes": 2})
+    found = one_run.read_stream(trained, parts, "recurring", 0, {"passes": 2})
     stream = make_image_stream([part.labels for part in parts.values()], "recurring", 0, passes=2)
     (pixels, labels), *_ = stream.batches(list(parts.values()), len(stream))
     with torch.no_grad():
@@ -123,17 +123,17 @@ def test_the_source_logits_are_those_of_each_place(out: Path) -> None:
 
 
 def test_one_stream_is_held_even_while_the_next_is_read(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held, real = [], adapting.read_stream
+    held, real = [], one_run.read_stream
 
-    def watched(*given: Any) -> adapting.StreamData:
-        held.append(len(adapting._HELD))
+    def watched(*given: Any) -> one_run.StreamData:
+        held.append(len(one_run._HELD))
         return real(*given)
 
-    monkeypatch.setattr(adapting, "read_stream", watched)
+    monkeypatch.setattr(one_run, "read_stream", watched)
     methods = {name: {"batch_size": 16} for name in ("source", "norm")}
     run(out, order="continual", tiers=[1, 2], methods=methods)
     assert held == [0, 0]  # two streams, each read once for two methods
-    assert len(adapting._HELD) == 1
+    assert len(one_run._HELD) == 1
 
 
 def test_streams_may_have_fewer_images_than_the_training(out: Path) -> None:

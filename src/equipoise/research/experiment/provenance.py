@@ -26,7 +26,7 @@ _SHARED = [
         for folder in ("calibration", "core", "distributed", "methods", "metrics", "network", "rehearsal")
         for file in _PACKAGE.glob(f"{folder}/**/*.py")
     ),
-    *(_EXPERIMENT / f"{name}.py" for name in ("rehearsals", "repeatable", "run", "schema", "scores")),
+    *(_EXPERIMENT / f"{name}.py" for name in ("one_run", "rehearsals", "repeatable", "schema", "scores")),
 ]
 """The code that every result depends on; of the methods, what several share. Recipes and plans are not among
 it, as a result's key holds their outcome, and neither is the order of a stream, which has its own hash."""
