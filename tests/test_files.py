@@ -137,7 +137,7 @@ def test_a_flipped_bit_in_tensors_or_text_is_called_damage(tmp_path: Path) -> No
 def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "old.safetensors"
     path.write_bytes(save({"one": torch.ones(1)}, {"kind": "kind", "version": "1"}))
-    with pytest.raises(StateError, match=r"no checksum.*make it anew"):
+    with pytest.raises(StateError, match=r"no checksum.*make it again"):
         read_tensors(path, "kind", 1)
 
 

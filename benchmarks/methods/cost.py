@@ -1,7 +1,7 @@
 """Measures what a step of every registered method costs, in plain forwards, and writes cost.csv.
 
 python -m benchmarks.methods.cost               # again to go on
-python -m benchmarks.methods.cost tent shot_im  # these, anew
+python -m benchmarks.methods.cost tent shot_im  # these, again
 """
 
 import argparse
@@ -135,7 +135,7 @@ def machine(device: str) -> dict[str, str]:
 def main() -> None:
     """Measure what is missing, or the methods that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("methods", nargs="*", help="measured anew; none: those that the file lacks")
+    parser.add_argument("methods", nargs="*", help="measured again; none: those that the file lacks")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--budget", type=float, default=200, help="seconds after which no measurement begins")
     given = parser.parse_args()

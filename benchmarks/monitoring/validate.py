@@ -5,7 +5,7 @@
 on the source models that `equipoise run RECIPE --data DATA --out OUT` trained, with poise and the rehearsal
 that the run left; a target whose model or rehearsal is not there is passed over.
 Writes windows.csv, jumps.csv and false_alarms.csv into the last folder; the rows of the same targets are
-measured anew, others stay.
+measured again, others stay.
 
 - Windows: the target's test images, and unseen test images of the source domains in the proportions of their
   training sets; a row for each 500 images, all of which are labelled.

@@ -25,12 +25,12 @@ from benchmarks.results.models import arguments, trained_model
 from equipoise.files import whole_file
 from equipoise.recommendation.candidates import Candidate, StreamKind
 from equipoise.research.data import Cache, Reader, open_data_set
-from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.recipe import Recipe, load_recipe
 from equipoise.research.experiment.store import CACHE, MODELS
 from equipoise.research.experiment.sweep import find_weights, picked_shifts
 from equipoise.research.experiment.trained_model import TrainedModel, held_out_images, model_path
+from equipoise.research.experiment.user_files import load_modules
 
 STREAMS: Sequence[StreamKind] = ("continual", "correlated", "recurring", "noisy")
 LABELS = (

@@ -9,7 +9,6 @@ from torch import Tensor
 from equipoise.research.data import Cache, Reader, open_data_set
 from equipoise.research.data.cache import read_stored
 from equipoise.research.data.images import Images
-from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.plan import RunPlan, make_plan
 from equipoise.research.experiment.recipe import load_recipe
 from equipoise.research.experiment.schema import RAW
@@ -21,6 +20,7 @@ from equipoise.research.experiment.trained_model import (
     pick_device,
     read_source_model,
 )
+from equipoise.research.experiment.user_files import load_modules
 from equipoise.streams import make_stream
 
 SEED = 0

@@ -4,7 +4,7 @@
 
 on the source models (seed 0) that `equipoise run RECIPE --data DATA --out OUT` trained. A row is added to
 the CSV file as soon as it is measured; the same command again measures only the rows that are missing: those
-of another model or of other code are measured anew, and the old ones are to be removed.
+of another model or of other code are measured again, and the old ones are to be removed.
 
 "source" is the model without adaptation, "poise" is tempered by its rehearsal, "tent" is raw; all three meet
 the same images in the same order, with the options of the recipe. Sizes of batches are those of the stream,

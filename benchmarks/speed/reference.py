@@ -158,7 +158,7 @@ class Eata(Eta):
 
 
 class T3A(Reference):
-    """Prototypes from supports, which are kept as they came, sorted anew and cut for each class."""
+    """Prototypes from supports, which are kept as they came, sorted again and cut for each class."""
 
     def __init__(self, model: nn.Module, limit: int) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)

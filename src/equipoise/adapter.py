@@ -40,7 +40,7 @@ from equipoise.core.method import Method, option_values
 from equipoise.core.record import Record, Step
 from equipoise.core.state import Snapshot, check_snapshot
 from equipoise.core.step import Responder
-from equipoise.distributed.group import Ranks
+from equipoise.distributed.ranks import Ranks
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import write_tensors
 from equipoise.network.batch import Batch, InputsFunction, batches, called_batch, check_functions
@@ -324,7 +324,7 @@ class Adapter(LearningModule):
     @property
     @one_at_a_time
     def source_accuracy(self) -> Estimate | None:
-        """The accuracy of the source model, likewise; None where it is not asked about each batch."""
+        """The estimated accuracy of the source model; None where it is not asked about each batch."""
         return self._estimates[1]
 
     @property

@@ -120,7 +120,7 @@ def read_tensors(
     if checksum is not None and checksum != _checksum(tensors, text):
         raise StateError(
             f"{source}: damaged: its contents are not those that its checksum was made of; use a copy of the "
-            "file, or make it anew"
+            "file, or make it again"
         )
     if text.get("kind") != kind:
         raise StateError(f"{source}: expected a file of kind {kind!r}, got {text.get('kind', 'none')!r}")
@@ -128,10 +128,10 @@ def read_tensors(
         raise StateError(
             f"{source}: expected version {version} of {kind!r}, got {text.get('version')} "
             f"(written by equipoise {text.get('equipoise')}, this is {__version__}): files of other versions "
-            "cannot be read, make it anew"
+            "cannot be read, make it again"
         )
     if checksum is None:
-        raise StateError(f"{source}: it has no checksum, so that damage would go unnoticed; make it anew")
+        raise StateError(f"{source}: it has no checksum, so that damage would go unnoticed; make it again")
     return tensors, text
 
 

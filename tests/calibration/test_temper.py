@@ -12,7 +12,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.calibration import window
-from equipoise.calibration.process import Process
+from equipoise.calibration.regression import Process
 from equipoise.calibration.temper import (
     RehearsedTemperature,
     TauTemperature,

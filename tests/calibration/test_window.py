@@ -131,7 +131,7 @@ def confidences(seed: int, count: int, middle: float) -> list[float]:
 
 
 def followed(stream: list[float], size: int) -> list[bool]:
-    """Go through a stream of confidences in batches; for each, whether the windows started anew."""
+    """Go through a stream of confidences in batches; for each, whether the windows started again."""
     windows, restarts = torch.zeros(2, 2, 3), []
     slow, fast = [0.0] * 3, [0.0] * 3
     for start in range(0, len(stream), size):

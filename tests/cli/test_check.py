@@ -14,7 +14,7 @@ from equipoise.cli.app import app
 from equipoise.cli.check import check_file
 from equipoise.cli.experiments import unchecked
 from equipoise.registry import file_digest
-from equipoise.research.experiment.modules import methods_of
+from equipoise.research.experiment.user_files import methods_of
 from equipoise.testing import mark, suite
 from equipoise.testing.models import SMALL_MODELS
 from equipoise.testing.suite import PROMISES, Finding, Outcome

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.distributed import group as ranks_module
+from equipoise.distributed import ranks as ranks_module
 from equipoise.errors import RankError
 from tests.support.cases import CASES, create, impossible
 from tests.support.models import drifted, make

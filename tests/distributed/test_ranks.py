@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import equipoise.distributed.group
-from equipoise.distributed.group import Ranks
+import equipoise.distributed.ranks
+from equipoise.distributed.ranks import Ranks
 from equipoise.errors import RankError
 from tests.support.processes import in_processes
 
@@ -120,7 +120,7 @@ def lost(how: str) -> tuple[str, float, str]:
     """One rank dies or sleeps in the midst of a batch, after the ranks have exchanged something."""
     ranks = Ranks.found()
     ranks.counts(1)
-    equipoise.distributed.group.PATIENCE = timedelta(seconds=1 if how == "sleeps" else 60)
+    equipoise.distributed.ranks.PATIENCE = timedelta(seconds=1 if how == "sleeps" else 60)
     if "short" in how and dist.group.WORLD:
         dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout = timedelta(seconds=1)
     if ranks.rank == 1:

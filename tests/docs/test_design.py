@@ -65,7 +65,7 @@ def test_no_name_uses_a_word_of_the_glossary_for_something_else() -> None:
 
 def test_the_paths_of_the_page_exist() -> None:
     page = DESIGN.read_text()
-    found = set(re.findall(r"[a-z_]+(?:/[a-z_*]+)*/[a-z_*]*(?:\.py|\.yml)?|\b[a-z_]+\.py", page))
+    found = set(re.findall(r"[a-z_]+(?:/[a-z_*]+)*/[a-z_*]*(?:\.(?:py|yml|md|js))?|\b[a-z_]+\.py", page))
     roots = [
         SOURCE.parents[1],
         SOURCE,

@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.calibration.temper import Tempering
 from equipoise.errors import OptionError, StateError, UnknownOptionError
 from equipoise.methods.poise import SPREAD_TOTALS, blend, learn
-from equipoise.network.head import WatchedHead
+from equipoise.network.head import FoundHead
 from equipoise.network.running_statistics import following_statistics
 from tests.support.models import make, step_of
 
@@ -43,7 +43,7 @@ def test_it_is_statistics_and_prototypes(tempering: Tempering) -> None:
         with torch.no_grad(), following_statistics(mirror, 0.1):
             features = mirror[:4](x)
             logits = head(features)
-        seen = WatchedHead("4", head, features, is_output=True)
+        seen = FoundHead("4", head, features, is_output=True)
         memory = learn(memory, seen, logits)
         raw = blend(memory, seen, logits)
         temperature = step_of(adapter).temperature or 1.0

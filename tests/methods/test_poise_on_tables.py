@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.methods.poise import blend, learn
-from equipoise.network.head import WatchedHead
+from equipoise.network.head import FoundHead
 from equipoise.network.running_statistics import Return, following_statistics
 from equipoise.testing.subject import unread_step
 from tests.support.models import same, snapshot, step_of
@@ -65,7 +65,7 @@ def test_statistics_and_prototypes_follow_what_is_new() -> None:
         with torch.no_grad(), following_statistics(mirror, 0.1, back=Return(home, new)):
             features = mirror[:3](x)
             logits = head(features)
-        seen = WatchedHead("3", head, features, is_output=True)
+        seen = FoundHead("3", head, features, is_output=True)
         memory = learn(memory, seen, logits)
         torch.testing.assert_close(answer, blend(memory, seen, logits, new), rtol=1e-3, atol=1e-4)
         for name, tensor in mirror[1].named_buffers():

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.methods.poise import blend, learn
-from equipoise.network.head import WatchedHead
+from equipoise.network.head import FoundHead
 
 
 def plain_blend(head: nn.Linear, batches: list[Tensor], last: Tensor, new: float = 1.0) -> Tensor:
@@ -31,10 +31,10 @@ def plain_blend(head: nn.Linear, batches: list[Tensor], last: Tensor, new: float
     )
 
 
-def watched(head: nn.Linear, features: Tensor) -> tuple[WatchedHead, Tensor]:
+def watched(head: nn.Linear, features: Tensor) -> tuple[FoundHead, Tensor]:
     """The head in a forward of it, and its logits."""
     with torch.no_grad():
-        return WatchedHead("", head, features, is_output=True), head(features)
+        return FoundHead("", head, features, is_output=True), head(features)
 
 
 def test_prototypes_help_the_head_by_the_formula() -> None:

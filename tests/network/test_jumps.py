@@ -1,4 +1,4 @@
-"""Statistics that start anew when the inputs jump, by running moments written out here."""
+"""Statistics that start again when the inputs jump, by running moments written out here."""
 
 import math
 from pathlib import Path

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from equipoise.distributed.group import Ranks
+from equipoise.distributed.ranks import Ranks
 from equipoise.network.normalisation import batch_statistics, pooled_batch, pooled_batch_norm, pooled_moments
 from equipoise.network.running_statistics import following_statistics
 from tests.support.processes import in_processes

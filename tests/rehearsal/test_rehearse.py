@@ -17,7 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 import equipoise as eq
 from equipoise.calibration import window
-from equipoise.calibration.process import Process, fit_process
+from equipoise.calibration.regression import Process, fit_process
 from equipoise.errors import OptionError, RehearsalError, SourceError
 from equipoise.rehearsal.labelled import Labelled, take
 from equipoise.rehearsal.passes import plan_passes

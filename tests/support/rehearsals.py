@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.calibration.process import Process, Ridge
+from equipoise.calibration.regression import Process, Ridge
 from equipoise.calibration.rehearsal import Run
 
 CLASSES = 4

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
-from equipoise.calibration.process import ROOM, Process, Ridge
+from equipoise.calibration.regression import ROOM, Process, Ridge
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 from equipoise.json_form import from_json, to_json

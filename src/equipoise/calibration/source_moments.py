@@ -20,7 +20,7 @@ from equipoise.network.forward import (
     checked_logits,
     warn_of_probabilities,
 )
-from equipoise.network.head import SeenHead
+from equipoise.network.head import HeadFinder
 from equipoise.network.modules import frozen_copy
 from equipoise.network.normalisation import batch_norm_layers, batch_statistics, input_of
 from equipoise.network.parameters import Parameters, gradients_of, select_parameters
@@ -120,7 +120,7 @@ class FeatureMoments:
         self._squares = torch.zeros(0)
         self._counts = torch.zeros(0)
 
-    def observe(self, seen: SeenHead, logits: Tensor) -> None:
+    def observe(self, seen: HeadFinder, logits: Tensor) -> None:
         """Take in the features of the forward that returned these logits; ModelError without a linear head.
 
         Samples with non-finite logits are left out.

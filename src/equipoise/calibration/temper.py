@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import window
-from equipoise.calibration.process import Posteriors, Ridge
+from equipoise.calibration.regression import Posteriors, Ridge
 from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, countable, faded, middle_of
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.window import GRID
@@ -89,7 +89,7 @@ SHARE_OF_DOUBT = 0.5
 WINDOWS, TRUSTS = "windows", "trusts_source"
 
 
-class Judged(NamedTuple):
+class TrustedModel(NamedTuple):
     """The temperatures of windows, and the model that answers.
 
     Attributes:
@@ -174,7 +174,7 @@ class RehearsedTemperature:
         source: Tensor | None,
         good: Tensor,
         novelty: Tensor | None = None,
-    ) -> tuple[dict[str, Tensor], Judged]:
+    ) -> tuple[dict[str, Tensor], TrustedModel]:
         """The observations after a batch, and the temperatures by them; `good` samples count."""
         before = {name: tensor.to(logits.device) for name, tensor in observed.items()}
         answers = (
@@ -184,7 +184,7 @@ class RehearsedTemperature:
         found = self.judge(windows, before[TRUSTS])
         return {WINDOWS: windows, TRUSTS: found.trusts}, found
 
-    def judge(self, windows: Tensor, trusted: Tensor) -> Judged:
+    def judge(self, windows: Tensor, trusted: Tensor) -> TrustedModel:
         """Temperatures of the models in windows (models, 2, width), and whether the source model answers now.
 
         The slow windows count; models disagree where they do so in the fast window, too.
@@ -211,7 +211,7 @@ class RehearsedTemperature:
         moved = off.square()
         aim = (confidence + off * moved / (moved + known.doubt_squared)).sigmoid()
         right = window.temperature_for(slow, aim)
-        return Judged(right.clamp(known.coolest, known.hottest), trusts)
+        return TrustedModel(right.clamp(known.coolest, known.hottest), trusts)
 
     def level(self, observed: Mapping[str, Tensor]) -> Tensor:
         """The temperature of the model that answers now."""

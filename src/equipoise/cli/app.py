@@ -257,10 +257,10 @@ def run_command(
     """
     with plain_errors(_GOES_ON, out):
         from equipoise.cli.experiments import make_workers, summary_lines, unchecked
-        from equipoise.research.experiment.modules import load_modules
         from equipoise.research.experiment.progress import RunProgress
         from equipoise.research.experiment.recipe import load_recipe
         from equipoise.research.experiment.sweep import run_recipe
+        from equipoise.research.experiment.user_files import load_modules
 
         whole = load_recipe(recipe, on)
         load_modules(whole.modules)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from equipoise.errors import RecipeError
 from equipoise.registry import file_digest
-from equipoise.research.experiment.modules import methods_of
+from equipoise.research.experiment.user_files import methods_of
 from equipoise.testing.mark import remove_mark, write_mark
 from equipoise.testing.models import SMALL_MODELS
 from equipoise.testing.suite import PROMISES, Finding, Outcome, check_method

@@ -17,11 +17,11 @@ from equipoise.files import whole_file
 from equipoise.research.data.cache import Cache, read_stored
 from equipoise.research.data.dataset import open_data_set
 from equipoise.research.data.reader import Reader
-from equipoise.research.experiment.modules import methods_of
 from equipoise.research.experiment.progress import RunProgress
 from equipoise.research.experiment.recipe import Recipe, RehearsalRecipe, load_recipe
 from equipoise.research.experiment.store import CACHE
 from equipoise.research.experiment.sweep import SweepSummary, run_recipe
+from equipoise.research.experiment.user_files import methods_of
 from equipoise.research.experiment.workers import InProcess, ProcessPool, Workers
 from equipoise.research.report.figures import streams_of
 from equipoise.research.report.page import all_tables, figures_of, report_markdown, report_page

@@ -58,7 +58,7 @@ def unit_floats(size: int | None) -> Transform:
 
 
 class ImageFolder:
-    """The images of a folder of class folders in batches (inputs, labels), read anew each time.
+    """The images of a folder of class folders in batches (inputs, labels), read again each time.
 
     Args:
         root: a folder with a folder for each class; sorted by name, the k-th is class k. Names that are all

@@ -14,7 +14,7 @@ from equipoise.core.method import Method
 from equipoise.core.state import State
 from equipoise.core.step import Responder
 from equipoise.core.student import Student
-from equipoise.distributed.group import Ranks
+from equipoise.distributed.ranks import Ranks
 from equipoise.errors import OptionError, RehearsalWarning, SourceError, callers_level
 from equipoise.network.forward import Layout, OutputsFunction
 from equipoise.network.source_copy import Residence

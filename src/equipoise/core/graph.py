@@ -22,7 +22,7 @@ CAPTURED_AT = 2
 """The sighting of a shape at which it is captured: a ragged last batch is never worth it."""
 
 MOST_SEEN = 256
-"""Shapes that sightings are counted of; with more, counting starts anew."""
+"""Shapes that sightings are counted of; with more, counting starts again."""
 
 MOST_GRAPHS = 16
 """Graphs kept at once; the one longest unused makes room."""
@@ -242,7 +242,7 @@ def _key(respond: Responder, batch: Batch, plan: Plan) -> Hashable | None:
     simple = all(value is None or isinstance(value, (bool, int, float, str)) for value in rest.values())
     if (
         not plan.captured
-        or plan.anew
+        or plan.reset_first
         or not simple
         or any(tensor.device != student.device for tensor in tensors)
     ):

@@ -57,15 +57,15 @@ class Plan(NamedTuple):
         counts: the method's `counters` after this batch.
         idle: the reason why nothing is going to be learned; empty otherwise.
         captured: whether this step may be captured; false while memory still changes names or shapes.
-        anew: whether to go back to the source model, and to the memory and counters before the first batch,
-            before this batch, which is then planned again; such a step is never captured.
+        reset_first: whether to go back to the source model, and to the first memory and counters, before this
+            batch, which is then planned again; such a step is never captured.
     """
 
     course: tuple[Any, ...] = ()
     counts: Counts = MappingProxyType({})
     idle: str = ""
     captured: bool = True
-    anew: bool = False
+    reset_first: bool = False
 
 
 class Context(NamedTuple):

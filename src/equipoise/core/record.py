@@ -34,7 +34,7 @@ class Step:
             None where the method needs none.
         accuracy: that of the answers, estimated without labels over the last few hundred samples; None
             without a rehearsal.
-        source_accuracy: that of the source model, likewise; None where it is not asked.
+        source_accuracy: the estimated accuracy of the source model; None where it is not asked.
         answered_by: "student", the adapted model, or "source", the source model, where adapting is estimated
             to be worse.
         novelty: how unlike source inputs those of the last few hundred samples are (`calibration.novelty`):

@@ -161,13 +161,13 @@ class State:
     # ------------------------------------------------------------------ change
 
     @contextmanager
-    def transaction(self) -> Iterator["Pending"]:
-        """Let a step write weights and statistics in the block: `Pending.commit` decides, an error undoes."""
-        pending = Pending(self, copies(self.student.adapting), self.random.state)
+    def transaction(self) -> Iterator["Transaction"]:
+        """Let a step write weights and statistics in the block: `commit` decides, an error undoes."""
+        transaction = Transaction(self, copies(self.student.adapting), self.random.state)
         try:
-            yield pending
+            yield transaction
         except BaseException:
-            pending.undo()
+            transaction.undo()
             raise
 
     @contextmanager
@@ -264,7 +264,7 @@ class State:
         self._load_model(self.student.source_values(self.student.adapting))
         self._start()
 
-    def begin_anew(self) -> None:
+    def reset_network(self) -> None:
         """Go back to the source model, and to memory and counts before the first batch.
 
         Random numbers and the observations of the temper go on.
@@ -318,20 +318,20 @@ class State:
                 self.student.adapting[name].copy_(value)
 
 
-class Pending:
+class Transaction:
     """A transaction that is not decided yet."""
 
     def __init__(self, state: State, before: Memory, random: Tensor | None) -> None:
         self._state, self._before, self._random = state, before, random
         self._whole: Snapshot | None = None
 
-    def begin_anew(self) -> None:
+    def reset_network(self) -> None:
         """Let the step begin from the source model and the memory before the first batch."""
         self._whole = self._state.snapshot()
-        self._state.begin_anew()
+        self._state.reset_network()
 
     def undo(self) -> None:
-        """Give the network its values of before; memory too, if the step began anew."""
+        """Give the network its values of before; memory too, if the step began again."""
         if self._whole is not None:
             self._state.restore(self._whole)
         self._state.random.state = self._random

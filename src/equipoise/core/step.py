@@ -12,7 +12,7 @@ from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import OF_TAU, TRUSTS, SourceView, Temper, TemperedAnswers, divide
 from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Plan, Update
 from equipoise.core.record import Record
-from equipoise.core.state import Pending, State
+from equipoise.core.state import State, Transaction
 from equipoise.core.student import Student
 from equipoise.core.verdict import JudgedRows, StepVerdict
 from equipoise.functional import at_least_single
@@ -125,10 +125,10 @@ class Responder:
         for rows that are known to be.
         """
         student = self.student
-        with self.state.transaction() as pending:
+        with self.state.transaction() as transaction:
             batch, rows, view = self._screen(batch, finite)
             allowed, novelty = rows.good.all(), self._new(batch)
-            plan, update = self._step(batch, view, novelty, host, allowed, pending)
+            plan, update = self._step(batch, view, novelty, host, allowed, transaction)
             if view is None and self.temper.kind in OF_TAU:
                 view = self._view(batch, update.source_logits)
             checks = (student.finite_statistics(), *update.checks)
@@ -136,7 +136,7 @@ class Responder:
             verdict = StepVerdict(rows, allowed, checks, plan.idle or update.idle, captured=not host.looks)
             memory = self.state.staged(update.memory)
             keep = student.agree(verdict.keep())
-            pending.commit(keep, memory, tempered.observed, plan.counts, host_looks=host.looks)
+            transaction.commit(keep, memory, tempered.observed, plan.counts, host_looks=host.looks)
         answer, good, silent = student.local(rows.masked(tempered.logits), *rows)
         rehearsal = None if self.temper.rehearsed is None else self.temper.rehearsed.rehearsal
         return answer, Record(
@@ -187,12 +187,12 @@ class Responder:
         novelty: Tensor | None,
         host: HostInputs,
         allowed: Tensor,
-        pending: Pending,
+        transaction: Transaction,
     ) -> tuple[Plan, Update]:
         context = self.context(batch, looks=host.looks)
         plan = self.method.plan(context)
-        if plan.anew:
-            pending.begin_anew()
+        if plan.reset_first:
+            transaction.reset_network()
             host, context = self.host_inputs(), self.context(batch)
             plan = self.method.plan(context)
         update = self.method.step(

@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from equipoise.core.optimizer import Optimizer, OptimizerState, Slope, slope
 from equipoise.core.verdict import Check, all_hold, host_knows, reads_are_free
-from equipoise.distributed.group import Ranks
+from equipoise.distributed.ranks import Ranks
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.network.forward import (
@@ -24,7 +24,7 @@ from equipoise.network.forward import (
     needs_contiguous,
     warn_of_probabilities,
 )
-from equipoise.network.head import SeenHead, WatchedHead, watch_head
+from equipoise.network.head import FoundHead, HeadFinder, watch_head
 from equipoise.network.modules import fingerprint, frozen_copy
 from equipoise.network.named_tensors import copies, copy_unless, named_tensors
 from equipoise.network.normalisation import (
@@ -88,7 +88,7 @@ class Student:
             classes is None
         )  # source statistics were measured on outputs that were looked at
         self._rows_per_process: list[int] | None = None
-        self._seen_head: SeenHead | None = None
+        self._seen_head: HeadFinder | None = None
         self._other_values: dict[str, Tensor] | None = None
         self._moves_statistics = moves_statistics
         with torch.inference_mode(False):
@@ -152,7 +152,7 @@ class Student:
         Args:
             batch: the inputs.
             momentum: the share that 50 samples have in the statistics; a 0-d tensor for one that changes.
-            limits: divergences of source batches; a batch beyond them starts the statistics anew.
+            limits: divergences of source batches; a batch beyond them starts the statistics again.
             age: the samples since that happened last.
             back: the source's statistics, which have a share where not all of a batch is new.
 
@@ -232,7 +232,7 @@ class Student:
         return copy
 
     @contextmanager
-    def watched(self, head: str | None = None, *, required: bool = False) -> Iterator[WatchedHead]:
+    def watched(self, head: str | None = None, *, required: bool = False) -> Iterator[FoundHead]:
         """Note the linear head in the forwards of the block, and the features that it gets.
 
         `head` is its name, if known; `required` raises ModelError where the model has none.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from equipoise.core.method import Context, Update
-from equipoise.methods.parts.batch_norm import STATISTICS_FOLLOW, StatisticsMethod
+from equipoise.methods.parts.lone_samples import STATISTICS_FOLLOW, StatisticsMethod
 from equipoise.options import option
 from equipoise.registry import register
 

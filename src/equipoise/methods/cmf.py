@@ -8,7 +8,7 @@ from torch import Tensor
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.core.method import Context
 from equipoise.core.student import Student
-from equipoise.methods.parts.averages import moving_average
+from equipoise.methods.parts.teacher import moving_average
 from equipoise.methods.roid import SOURCE, Roid
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.registry import register

@@ -14,8 +14,8 @@ from equipoise.core.method import Context, Update
 from equipoise.core.optimizer import OPTIMIZERS, OptimizerName
 from equipoise.core.student import Student
 from equipoise.functional import at_least_single
-from equipoise.methods.parts.averages import TEACHER, TeacherMethod, moving_average
 from equipoise.methods.parts.objectives import against, symmetric_cross_entropy
+from equipoise.methods.parts.teacher import TEACHER, TeacherMethod, moving_average
 from equipoise.methods.parts.views import ROWS_AT_ONCE, TILE, WEAK_DRAWS, views_of, weak_views
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.parameters import Parameters, checked_parameters

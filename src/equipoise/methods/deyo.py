@@ -10,7 +10,7 @@ from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
 from equipoise.core.verdict import Check, host_knows
 from equipoise.functional import at_least_single, nats
-from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.lone_samples import WindowedMethod
 from equipoise.methods.parts.objectives import kept_rows, mean_over
 from equipoise.methods.parts.views import patch_shuffle
 from equipoise.options import option

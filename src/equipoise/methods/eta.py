@@ -13,7 +13,7 @@ from equipoise.core.method import Context, Shapes
 from equipoise.core.verdict import Check
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single, nats
-from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.lone_samples import WindowedMethod
 from equipoise.methods.parts.objectives import OBJECTIVES, Objective, kept_rows, mean_over, objective
 from equipoise.options import choice, option
 from equipoise.registry import register

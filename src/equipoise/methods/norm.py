@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.method import SAMPLES, Context, Plan, Shapes, Update
-from equipoise.methods.parts.batch_norm import (
+from equipoise.methods.parts.lone_samples import (
     STATISTICS_FOLLOW,
     StatisticsMethod,
     is_lone,

@@ -13,10 +13,10 @@ from equipoise.core.method import Context, Memory, Update
 from equipoise.core.student import Student
 from equipoise.functional import at_least_single
 from equipoise.methods.parts import robust_teacher
-from equipoise.methods.parts.averages import TEACHER
 from equipoise.methods.parts.linear_head import HeadAnswers, head_answers, on_student
 from equipoise.methods.parts.objectives import against
 from equipoise.methods.parts.sample_memory import memory_step
+from equipoise.methods.parts.teacher import TEACHER
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.options import option

@@ -13,7 +13,7 @@ from equipoise.core.student import Student
 from equipoise.core.verdict import Check
 from equipoise.errors import SourceError
 from equipoise.functional import at_least_single, nats
-from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.lone_samples import WindowedMethod
 from equipoise.methods.parts.objectives import kept_rows, mean_over
 from equipoise.options import option
 from equipoise.registry import register

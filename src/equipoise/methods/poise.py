@@ -14,7 +14,7 @@ from equipoise.core.verdict import Check
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single, entropy
 from equipoise.methods.parts.linear_head import CLASS_SUMS, head_supports, join, prototypes
-from equipoise.network.head import WatchedHead, linear_layer, with_head
+from equipoise.network.head import FoundHead, linear_layer, with_head
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.running_statistics import Return, settled_age
 from equipoise.options import flag, option
@@ -133,7 +133,7 @@ def _new(memory: Memory) -> Tensor | None:
     return novelty.share_of_new(memory[NOVELTY]) if NOVELTY in memory else None
 
 
-def learn(memory: Memory, head: WatchedHead, logits: Tensor) -> dict[str, Tensor]:
+def learn(memory: Memory, head: FoundHead, logits: Tensor) -> dict[str, Tensor]:
     """The prototypes after a batch: each feature joins the class of the head's logits; none without a head.
 
     Before the first batch the rows of the head's weight join, as in T3A (`linear_head.join`).
@@ -162,7 +162,7 @@ def _learned(memory: Memory, head: nn.Linear, features: Tensor, logits: Tensor) 
     return {**sums, SPREAD_TOTALS: tally + torch.stack([*spreads, good.sum().double()])}
 
 
-def blend(memory: Memory, head: WatchedHead, logits: Tensor, new: Tensor | None = None) -> Tensor:
+def blend(memory: Memory, head: FoundHead, logits: Tensor, new: Tensor | None = None) -> Tensor:
     """The head's logits and the prototypes', the latter stretched to the same spread.
 
     z = (1 − w) · (W f + b) + w · rho · f · v with v_c the unit prototype of class c,

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
-from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.lone_samples import WindowedMethod
 from equipoise.methods.parts.objectives import pseudo_labelled
 from equipoise.options import option
 from equipoise.registry import register

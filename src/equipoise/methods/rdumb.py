@@ -1,4 +1,4 @@
-"""RDumb: any method, that starts anew after every so many samples."""
+"""RDumb: any method, that starts again after every so many samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -72,10 +72,10 @@ class Rdumb(Method):
         return self.inner.step(context)
 
     def plan(self, context: Context) -> Plan:
-        """Start anew when it is time, else plan as the base does."""
+        """Start again when it is time, else plan as the base does."""
         seen = int(context.counts[_SEEN])
         if seen >= self.every:
-            return Plan(anew=True)
+            return Plan(reset_first=True)
         plan = self.inner.plan(context)
         return plan._replace(counts={**plan.counts, _SEEN: seen + context.student.all_rows(context.batch)})
 

@@ -14,9 +14,9 @@ from equipoise.core.optimizer import OPTIMIZERS, OptimizerName
 from equipoise.core.student import Student
 from equipoise.core.verdict import all_hold
 from equipoise.functional import at_least_single, nats
-from equipoise.methods.parts.averages import moving_average
-from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.lone_samples import WindowedMethod
 from equipoise.methods.parts.objectives import symmetric_cross_entropy
+from equipoise.methods.parts.teacher import moving_average
 from equipoise.methods.parts.views import WEAK_DRAWS, weak_views
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.options import choice, flag, option

@@ -13,7 +13,7 @@ from equipoise.core.optimizer import climbed
 from equipoise.core.student import Student
 from equipoise.core.verdict import Check, all_hold, host_knows
 from equipoise.functional import at_least_single, nats
-from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.lone_samples import WindowedMethod
 from equipoise.methods.parts.objectives import OBJECTIVES, Objective, kept_rows, mean_over, objective
 from equipoise.network.named_tensors import copy_unless, part, prefixed
 from equipoise.options import choice, option

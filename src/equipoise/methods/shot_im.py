@@ -14,7 +14,7 @@ from equipoise.core.student import Student
 from equipoise.core.verdict import Check
 from equipoise.errors import ModelError, callers_level
 from equipoise.functional import at_least_single, nats
-from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.lone_samples import WindowedMethod
 from equipoise.methods.parts.objectives import pseudo_labelled
 from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.options import checked_by, option

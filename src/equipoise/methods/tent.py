@@ -7,7 +7,7 @@ from torch import Tensor
 from equipoise.core.gradient import Loss, Targets
 from equipoise.core.method import Context
 from equipoise.core.optimizer import OPTIMIZERS, OptimizerName
-from equipoise.methods.parts.batch_norm import WindowedMethod
+from equipoise.methods.parts.lone_samples import WindowedMethod
 from equipoise.methods.parts.objectives import OBJECTIVES, Objective, objective
 from equipoise.options import choice
 from equipoise.registry import register

@@ -173,7 +173,7 @@ class Layout:
 
 @contextmanager
 def fresh_autocast_cache() -> Iterator[None]:
-    """Under autocast, cast the weights anew: its cache would answer with those of before the update."""
+    """Under autocast, cast the weights again: its cache would answer with those of before the update."""
     torch.clear_autocast_cache()
     try:
         yield

@@ -51,7 +51,7 @@ def check_head(model: nn.Module, name: object) -> None:
 
 
 @dataclass
-class WatchedHead:
+class FoundHead:
     """The linear head of a model in its last forward.
 
     Attributes:
@@ -69,14 +69,14 @@ class WatchedHead:
     refusal: str = ""
 
 
-class SeenHead:
+class HeadFinder:
     """Finds the head of a model in the calls of its linear layers."""
 
     def __init__(self, model: nn.Module, calls: Calls, name: str | None, required: bool) -> None:
-        self.watched = WatchedHead()
+        self.watched = FoundHead()
         self._model, self._calls, self._name, self._required = model, calls, name, required
 
-    def note(self, logits: Tensor) -> WatchedHead:
+    def note(self, logits: Tensor) -> FoundHead:
         """Note the head of the forward that returned these logits."""
         seen, calls = self.watched, self._calls
         if self._required:
@@ -94,7 +94,7 @@ class SeenHead:
 
 
 @contextmanager
-def watch_head(model: nn.Module, name: str | None, required: bool) -> Iterator[SeenHead]:
+def watch_head(model: nn.Module, name: str | None, required: bool) -> Iterator[HeadFinder]:
     """Note the calls of the named linear layer in the block; None: of all linear layers."""
     calls: Calls = {}
 
@@ -113,7 +113,7 @@ def watch_head(model: nn.Module, name: str | None, required: bool) -> Iterator[S
     layers = linear_layers(model) if name is None else {name: model.get_submodule(name)}
     handles = [m.register_forward_hook(noting(layer), with_kwargs=True) for layer, m in layers.items()]
     try:
-        yield SeenHead(model, calls, name, required)
+        yield HeadFinder(model, calls, name, required)
     finally:
         for handle in handles:
             handle.remove()

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
-from equipoise.distributed.group import Ranks
+from equipoise.distributed.ranks import Ranks
 from equipoise.functional import at_least_single
 
 WITH_STATISTICS = (_NormBase,)  # batch, synchronised batch and instance norm, and their subclasses

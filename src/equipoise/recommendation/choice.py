@@ -46,7 +46,7 @@ class ShiftSums:
 
     @cached_property
     def nlls(self) -> Tensor:
-        """The negative log-likelihood likewise."""
+        """The negative log-likelihood, in the same form."""
         return self._replicates(self.losses)
 
     def _replicates(self, sums: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from equipoise.rehearsal.shifts import FEWEST_SHIFTS, Shifts, named_errors, shif
 from equipoise.streams import make_stream
 
 ALONE: tuple[StreamKind, ...] = ("shuffled", "sorted")
-"""The kinds of one domain: every shift is a stream of its own, before which a method starts anew."""
+"""The kinds of one domain: every shift is a stream of its own, before which a method starts again."""
 
 OPTIONS: Mapping[StreamKind, Mapping[str, Any]] = {"recurring": {"passes": 5}, "abrupt": {"stretch": 200}}
 """Options of streams that are short, in place of the defaults of `make_stream`."""
@@ -23,7 +23,7 @@ OPTIONS: Mapping[StreamKind, Mapping[str, Any]] = {"recurring": {"passes": 5}, "
 
 @dataclass(frozen=True)
 class StreamPart:
-    """A batch: its places in the stream, and whether a method starts anew before it."""
+    """A batch: its places in the stream, and whether a method starts again before it."""
 
     places: Tensor
     fresh: bool

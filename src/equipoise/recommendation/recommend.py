@@ -77,7 +77,7 @@ def recommend(
         length: about how many samples the stream has.
         source: statistics of the model; by default measured on the same samples.
         inputs: turns a batch into the model's arguments, as in `equipoise.create`.
-        outputs: picks the logits out of the model's output, likewise.
+        outputs: picks the logits out of the model's output, as in `create`.
         samples: how many labelled samples to use at most, 100 or more; they are kept in memory.
         batch_size: of the stream.
         seed: of everything random.

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
 from equipoise.calibration.novelty import LEAST_LIMIT, Novelty
-from equipoise.calibration.process import SCATTER, Process, fit_process, fit_ridge
+from equipoise.calibration.regression import SCATTER, Process, fit_process, fit_ridge
 from equipoise.calibration.rehearsal import Rehearsal, Run, logit
 from equipoise.calibration.source_statistics import SourceStatistics, check_source
 from equipoise.calibration.temper import LEAD

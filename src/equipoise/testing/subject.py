@@ -259,4 +259,4 @@ def captures(adapter: Adapter, x: Tensor) -> bool:
     """Whether a batch like this could be a CUDA graph by now."""
     respond = adapter.responder
     plan = respond.method.plan(respond.context(Batch.of((x,), {}), looks=False))
-    return plan.captured and not plan.anew
+    return plan.captured and not plan.reset_first

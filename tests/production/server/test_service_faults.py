@@ -151,7 +151,7 @@ def test_a_stream_whose_states_are_all_damaged_starts_anew(tmp_path: Path, conte
     with service(tmp_path / "one") as own, service(tmp_path / "two") as other:
         mine, fresh = ask(own, "a", batch(9)), ask(other, "a", batch(9))
         assert np.array_equal(mine.probabilities, fresh.probabilities)
-        assert "starts anew" in own.status("a").events[-1].reason
+        assert "starts again" in own.status("a").events[-1].reason
     with service(tmp_path / "one") as again:
         assert again.status("a").batches >= 1
 

@@ -11,9 +11,9 @@ from PIL import Image
 
 from equipoise.errors import RecipeError
 from equipoise.research.data import Cache, Reader, open_data_set, read_stored
-from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.plan import resolved_order_options
 from equipoise.research.experiment.recipe import Recipe, list_recipes, load_recipe
+from equipoise.research.experiment.user_files import load_modules
 
 from .toy import SMALL, go, toy_images, toy_recipe
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise.calibration.process import Process
+from equipoise.calibration.regression import Process
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.research.data import Images, Shift, make_image_stream, register_data_set
 from equipoise.research.experiment import rehearsals, sweep, trained_model

@@ -106,7 +106,7 @@ def test_results_of_an_older_model_or_stream_are_left_aside(tmp_path: Path) -> N
     results = read_results(folder(tmp_path, lines))
     kept = list(zip(results.frame["seed"], results.frame["model"], strict=True))
     assert kept == [(0, "new"), (1, "m"), (2, "old")]
-    assert results.left_aside == {"of a model or stream that was made anew since": 3}
+    assert results.left_aside == {"of a model or stream that was made again since": 3}
 
 
 def test_of_one_label_and_tempering_the_newest_code_counts(tmp_path: Path) -> None:

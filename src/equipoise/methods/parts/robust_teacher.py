@@ -16,9 +16,9 @@ from equipoise.core.student import Student
 from equipoise.core.verdict import host_knows
 from equipoise.functional import at_least_single, nats
 from equipoise.methods.parts import sample_memory as slots
-from equipoise.methods.parts.averages import TEACHER, TeacherMethod, moving_average
 from equipoise.methods.parts.linear_head import on_student
 from equipoise.methods.parts.sample_memory import SLOT_CLASSES
+from equipoise.methods.parts.teacher import TEACHER, TeacherMethod, moving_average
 from equipoise.methods.parts.views import TILE, WEAK_DRAWS, weak_views
 from equipoise.network.batch import Batch
 from equipoise.network.named_tensors import part, prefixed

@@ -36,7 +36,7 @@ class Answered:
         stream: the name of the stream.
         given: the logits that the client's probabilities were made of, (N, C).
         adapted: those of the adapted model; None where it was not asked.
-        source: those of the source model; likewise.
+        source: those of the source model, where it was asked.
         batch: the guard's number of the batch, for its test of the labels; None where it has none.
     """
 

@@ -89,7 +89,7 @@ class StreamStatus:
         mode: of the stream.
         resident: whether its state is in memory, or evicted to disk.
         batches: batches learned from or answered since the start of the stream.
-        samples: samples likewise.
+        samples: samples of these batches.
         last_seen: time of the last request, seconds since 1970.
         guard: the guard's status in words.
         gauges: the monitor's gauges of the last window, by name.

@@ -190,7 +190,7 @@ class StreamCache:
         if live is None:
             self._adapter.restore(self._fresh)
             stream.folder.remove_snapshots()  # of a course that is lost: a rollback to them would go forward
-            live, found = self._new(stream), "the stream starts anew"
+            live, found = self._new(stream), "the stream starts again"
             stream.labels, stream.shape, judges = 0, (), not damage
         stream.live, self._current = live, stream
         if damage:

@@ -36,11 +36,11 @@ class Stored:
 
 
 class Cache:
-    """A folder of parts that were read; one is read anew when its files or its data set's parameters change.
+    """A folder of parts that were read; one is read again when its files or its data set's parameters change.
 
     A file is named by a hash of what it depends on: the data set, the part, the limit, the classes, and the
     names, sizes and times of the files. Its images are held against their digest, about a second for a
-    gigabyte, and a damaged file is written anew. Nothing is ever removed: delete the folder to start afresh.
+    gigabyte, and a damaged file is written again. Nothing is ever removed: delete the folder to start afresh.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class Cache:
         path = self.folder / f"{name}-{_key(data, part, limit)}.safetensors"
         header = _header(path)
         if header is None:
-            own = reader.anew()
+            own = reader.again()
             try:
                 images = data.read(part, limit, own)
             finally:

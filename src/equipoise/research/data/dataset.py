@@ -76,11 +76,11 @@ class DataSet(ABC):
         """
 
     def files(self, part: str) -> Sequence[Path]:
-        """The files that a part is read from, missing ones too: when one changes, it is read anew."""
+        """The files that a part is read from, missing ones too: when one changes, it is read again."""
         return ()
 
     def parameters(self, part: str) -> Mapping[str, str | int]:
-        """Inputs of the images besides the files: when one changes, the part is read anew."""
+        """Inputs of the images besides the files: when one changes, the part is read again."""
         return {}
 
     def origin(self, part: str) -> Origin:

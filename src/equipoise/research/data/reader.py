@@ -130,7 +130,7 @@ class Reader:
         if self.progress is not None:
             self.progress(done, total)
 
-    def anew(self) -> "Reader":
+    def again(self) -> "Reader":
         """A reader with the same settings that has found nothing yet."""
         return Reader(workers=self.workers, bad_files=self.bad_files, progress=self.progress)
 

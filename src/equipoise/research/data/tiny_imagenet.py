@@ -99,7 +99,7 @@ official ones ("official", https://zenodo.org/records/2536630): <corruption>/<ti
         """The validation images, kept: 75 parts are made from them."""
         if self._held is None or self._held.limit != limit:
             picked = self._validation.picked(limit)
-            own = reader.anew()
+            own = reader.again()
             try:
                 # Places instead of labels: they identify the files that are left.
                 places = [(path, place) for place, path in enumerate(picked.files)]

@@ -8,7 +8,6 @@ from typing import Literal, TypeVar
 
 from equipoise.errors import DataError, RecipeError
 from equipoise.research.data import Cache, DataSet, Reader, Shift, Stored, open_data_set
-from equipoise.research.experiment.modules import load_modules
 from equipoise.research.experiment.one_run import failed, run_cells
 from equipoise.research.experiment.plan import ModelPlan, RunPlan, joined_shifts, make_plan
 from equipoise.research.experiment.progress import RunProgress
@@ -17,6 +16,7 @@ from equipoise.research.experiment.rehearsals import rehearsal_path, store_rehea
 from equipoise.research.experiment.schema import CellResult, StreamSummary
 from equipoise.research.experiment.store import CACHE, MODELS, Store
 from equipoise.research.experiment.training import train_source_model
+from equipoise.research.experiment.user_files import load_modules
 from equipoise.research.experiment.workers import Workers, no_memory_kept
 from equipoise.research.models import SMALL_CNN, InitialWeights, check_backbone
 

@@ -161,7 +161,7 @@ def collect(lines: Sequence[CellResult]) -> Results:
             if newest.get(place, made) == made and (place, experiment) not in done:
                 failures.insert(0, line)
         elif newest.setdefault(place, made) != made:
-            aside["of a model or stream that was made anew since"] += 1
+            aside["of a model or stream that was made again since"] += 1
         elif codes.setdefault(experiment, _code(cell)) != _code(cell):
             aside["of older code of the method, or of another rehearsal"] += 1
         else:

@@ -15,7 +15,7 @@ import torch
 from equipoise.errors import OptionError
 from equipoise.research.data.corruptions import CORRUPTIONS, TIERS, corrupt, jpeg
 from equipoise.research.data.corruptions.arrays import generators
-from equipoise.research.data.corruptions.tables import constants
+from equipoise.research.data.corruptions.severities import constants
 from tests.research.data.corruptions.pictures import (
     FIXED,
     PUBLISHED,

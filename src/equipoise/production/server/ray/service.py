@@ -97,7 +97,7 @@ class ReplicaFacts:
 
 
 class Replica:
-    """A service in a process of its own; Ray Serve makes it, and makes it anew when the process dies.
+    """A service in a process of its own; Ray Serve makes it, and makes it again when the process dies.
 
     A replica that Serve gave up on may still be saving its streams while its successor starts. The successor
     waits until the lock of their folder is free before it reads any state: two processes never own a stream.
@@ -249,7 +249,7 @@ class RayService:
     """A `ServiceLike` whose streams are spread over replicas, each a process with a service of its own.
 
     A stream goes to the replica that the rendezvous hash of its name picks (`folders.owner`), and to no
-    other. Each replica is a Ray Serve deployment of one process: Serve checks its health and makes it anew
+    other. Each replica is a Ray Serve deployment of one process: Serve checks its health and makes it again
     when it dies. `@serve.multiplexed` is not used, although it sends a model id to a replica that has it
     already: it gives affinity, not ownership, and under load two replicas may hold one id. Of a model that is
     only read that is harmless; two replicas that learn from one stream would fork its state.
@@ -307,7 +307,7 @@ class RayService:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken; also while a replica is made anew, as requests wait for it."""
+        """Whether requests are taken; also while a replica is made again, as requests wait for it."""
         return not self._closed
 
     def replicas(self) -> list[ReplicaFacts]:

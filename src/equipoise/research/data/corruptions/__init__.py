@@ -23,7 +23,7 @@ from equipoise.research.data.corruptions.digital import (
     pixelate,
 )
 from equipoise.research.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise
-from equipoise.research.data.corruptions.tables import CORRUPTIONS, TIERS, constants
+from equipoise.research.data.corruptions.severities import CORRUPTIONS, TIERS, constants
 from equipoise.research.data.corruptions.weather import fog, frost, snow
 
 __all__ = ["CORRUPTIONS", "DETERMINISTIC", "RANDOM", "TIERS", "corrupt", "jpeg"]

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.research.data.corruptions.tables import CORRUPTIONS
+from equipoise.research.data.corruptions.severities import CORRUPTIONS
 
 Pixels: TypeAlias = NDArray[np.uint8]
 """Images (N, height, width, 3)."""

@@ -204,7 +204,7 @@ class Ranks:
     ) -> None:
         """Run a collective of torch's and wait for its end, with a limit."""
         if self._lost:
-            raise RankError(f"a rank was lost before ({self._lost}): all ranks must start anew")
+            raise RankError(f"a rank was lost before ({self._lost}): all ranks must start again")
         try:
             group = dist.group.WORLD
             if group is None:

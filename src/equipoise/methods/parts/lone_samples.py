@@ -57,7 +57,7 @@ def rows_before(memory: Memory, batch: Batch) -> int:
 def join_window(memory: Memory, batch: Batch, size: int) -> tuple[Batch, dict[str, Tensor]]:
     """A single sample together with those before it, at most `size`, itself last; and the memory of them.
 
-    Samples of another shape cannot be in one batch: the window starts anew with them.
+    Samples of another shape cannot be in one batch: the window starts again with them.
     """
     samples, stored = batch.samples(), part(memory, SAMPLES)
     fits = _fits(stored, samples)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.calibration.process import Posteriors, Process, Ridge, fit_process, fit_ridge
+from equipoise.calibration.regression import Posteriors, Process, Ridge, fit_process, fit_ridge
 
 TREND, BEND, LENGTH, OFFSET, NOISE, ROOM = 1.0, 0.5, 1.0, 0.4, 0.1, 0.3
 FLOORS = torch.tensor([0.1, 0.1, 5.0, math.inf], dtype=torch.float64)
