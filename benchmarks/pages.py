@@ -8,7 +8,7 @@ A page is written by hand, except for its regions. A region stands between two c
 
     <!-- end of goals -->
 
-Numbers in sentences are checked by tests/benchmarks/test_page_numbers.py.
+Numbers in sentences are checked by tests/benchmarks/test_pages.py.
 """
 
 import re

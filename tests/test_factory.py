@@ -29,6 +29,22 @@ def test_a_state_file_of_version_1_is_refused(tmp_path: Path) -> None:
     assert torch.equal(eq.load(path, model).predict(drifted(4)), adapter.predict(drifted(4)))
 
 
+def test_a_state_file_that_names_the_source_copy_teacher_loads(tmp_path: Path) -> None:
+    model, source = make()
+    adapter = eq.create("tent", model, source, source_copy="swapped")
+    adapter(drifted(8))
+    path, old = tmp_path / "state.safetensors", tmp_path / "old.safetensors"
+    adapter.save(path)
+    tensors, text = read_tensors(path, STATE_KIND, STATE_VERSION)
+    header = {name: text[name] for name in text if name not in ("kind", "version", "equipoise")}
+    assert '"source_copy": "swapped"' in header["options"]
+    header["options"] = header["options"].replace("source_copy", "teacher")
+    write_tensors(old, STATE_KIND, STATE_VERSION, tensors, header)
+    loaded = eq.load(old, model)
+    assert loaded.options["source_copy"] == "swapped"
+    assert torch.equal(loaded(drifted(8, 1)), adapter(drifted(8, 1)))
+
+
 MEASURE, REHEARSE = (
     "source = equipoise.SourceStatistics.measure(model, ",
     "source = equipoise.rehearse(model, ",

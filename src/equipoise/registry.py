@@ -25,6 +25,9 @@ def register(method: _Class) -> _Class:
             f'{method.__qualname__}: expected name = "..." in a class with @dataclass(frozen=True, kw_only='
             "True) under @register: its annotated fields are the options"
         )
+    for declared in ("counters", "arrives"):
+        if isinstance(getattr(method, declared), str | tuple | list | set):  # one may compute it
+            raise OptionError(f"{method.__qualname__}: expected {declared} as a dict (`equipoise.Method`)")
     taken = _METHODS.get(method.name, method)
     # A notebook cell may run twice.
     if (taken.__module__, taken.__qualname__) != (method.__module__, method.__qualname__):

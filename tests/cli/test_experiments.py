@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from equipoise.cli import experiments
 from equipoise.cli.app import app
 from equipoise.cli.experiments import make_workers, summary_lines
-from equipoise.errors import OptionError
 from equipoise.registry import file_digest
 from equipoise.research.experiment.recipe import Recipe, load_recipe
 from equipoise.research.experiment.sweep import SweepSummary
@@ -129,8 +128,13 @@ def test_one_worker_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         pool.close()
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert isinstance(make_workers(False, None, None), InProcess)
-    with pytest.raises(OptionError, match="expected --engine ray with it"):
-        make_workers(False, 1, "auto")
+
+
+def test_an_address_without_ray_is_refused_before_a_file_of_the_users_is_run(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["run", str(write_own(tmp_path)), "--address", "auto"])
+    assert result.exit_code == 1
+    assert "expected --engine ray with it" in result.output
+    assert "was not checked" not in result.output
 
 
 def test_report_writes_what_is_asked_for(tmp_path: Path) -> None:

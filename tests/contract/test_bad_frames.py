@@ -126,6 +126,23 @@ def test_a_step_that_goes_wrong_is_undone(
         assert not same(before, snapshot(adapter))
 
 
+def test_ctrl_c_in_the_middle_loses_nothing() -> None:
+    def interrupt(z: Tensor, learning: bool) -> Tensor:
+        if learning and armed:
+            raise KeyboardInterrupt
+        return z
+
+    armed = False
+    adapter = build(interrupt)
+    before = snapshot(adapter)
+    armed = True
+    with pytest.raises(KeyboardInterrupt):
+        adapter(mark(drifted(8, seed=1), 0))
+    assert same(before, snapshot(adapter))
+    armed = False
+    assert adapter(drifted(8, seed=1)).isfinite().all()
+
+
 def test_a_memory_that_spoils_every_update_is_emptied() -> None:
     model, _ = make("batch_norm")
     adapter = eq.create("sotta", model, confidence=0.0, every=8)

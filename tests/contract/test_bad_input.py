@@ -270,3 +270,10 @@ def test_a_name_and_a_seed_that_cannot_be() -> None:
         create(["tent"], make()[0])
     with pytest.raises(eq.errors.OptionError, match="expected seed >= 0"):
         create("sotta", make()[0], seed=2**70)
+
+
+@pytest.mark.parametrize("declared", ["counters", "arrives"])
+def test_a_method_declares_a_dict(declared: str) -> None:
+    fields = {"name": "declares", declared: ("seen",)}
+    with pytest.raises(eq.errors.OptionError, match=f"Declares: expected {declared} as a dict"):
+        eq.register(type("Declares", (eq.Method,), fields))

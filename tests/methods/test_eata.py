@@ -162,3 +162,13 @@ def test_a_fisher_diagonal_of_other_parameters_will_not_do() -> None:
         eq.create("eata", model, measured(model), parameters=["norm", "head"])
     with pytest.raises(eq.errors.SourceError, match=r"1 of 2 parameters, norm\.bias among them"):
         eq.create("eata", model, measured(model, ["norm.weight"]))
+
+
+def test_the_anchor_stays_at_the_source_through_a_reset() -> None:
+    model = by.flat_model()
+    adapter = eq.create("eata", model, measured(model), margin=0.9, epsilon=2.0, learning_rate=0.02)
+    first = [adapter(x) for x in by.stream(4)]
+    adapter.reset()
+    again = [adapter(x) for x in by.stream(4)]
+    assert all(map(torch.equal, first, again))
+    assert step_of(adapter).updated

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 import equipoise as eq
-from equipoise.errors import DataError, EquipoiseError
+from equipoise.errors import DataError, EquipoiseError, OptionError
 
 if TYPE_CHECKING:
     from equipoise.recommendation.candidates import StreamKind
@@ -262,6 +262,8 @@ def run_command(
         from equipoise.research.experiment.sweep import run_recipe
         from equipoise.research.experiment.user_files import load_modules
 
+        if address is not None and engine is not Engine.ray:
+            raise OptionError("--address names a Ray cluster: expected --engine ray with it")
         whole = load_recipe(recipe, on)
         load_modules(whole.modules)
         narrowed = whole.narrowed(

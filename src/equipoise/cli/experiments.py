@@ -84,8 +84,6 @@ def unchecked(modules: Sequence[str]) -> list[str]:
 
 def make_workers(ray: bool = False, workers: int | None = None, address: str | None = None) -> Workers:
     """Workers for a sweep; by default one for each CPU thread of torch, or a single one with a GPU."""
-    if address is not None and not ray:
-        raise OptionError("--address names a Ray cluster: expected --engine ray with it")
     count = workers or (1 if torch.cuda.is_available() else torch.get_num_threads())
     if ray:
         from equipoise.research.experiment.workers import RayCluster

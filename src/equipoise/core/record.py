@@ -41,7 +41,6 @@ class Step:
             about 0 for source inputs; None without a rehearsal.
         source_logits: the source model's answers to the batch, a row for each sample (NaN for those set
             aside); None where it is not asked.
-        logits: the answers as they were returned, a row for each sample.
     """
 
     samples: int
@@ -58,7 +57,6 @@ class Step:
     answered_by: Literal["student", "source"] = "student"
     novelty: float | None = None
     source_logits: Tensor | None = field(default=None, repr=False, compare=False)
-    logits: Tensor | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Record:
     """Results of a step on the device; `read` copies them to the host.
 
     Attributes:
-        answer: a copy of the logits returned.
+        answer: the logits returned; a copy, but for a captured step.
         verdict: which rows could be judged, and whether the step counts.
         used: samples that the step learned from, if it is kept.
         loss: the loss of the step.
@@ -116,7 +114,6 @@ class Record:
             answered_by="source" if trusts else "student",
             novelty=new,
             source_logits=None if self.source_logits is None else self.source_logits.clone(),
-            logits=self.answer,
         )
 
 

@@ -300,7 +300,7 @@ class State:
         came = Snapshot.from_named(named)
         for name, count in came.counts.items():
             if count < 0:
-                raise StateError(f"expected a count of samples {name}, got {count}")
+                raise StateError(f"counts.{name}: expected a number >= 0, got {count}")
         self._method.check_memory(self.student, came.memory, came.counts)
         if came.random is not None:
             check_generator_state(came.random)

@@ -23,11 +23,6 @@ from equipoise.registry import register
 SPREAD_TOTALS = "spread_totals"
 """Sums over all samples: the spread over the classes of the head's logits, of the prototypes', and 1."""
 
-
-PROTOTYPES = (CLASS_SUMS, SPREAD_TOTALS)
-"""The names of the memory of prototypes."""
-
-
 HALF_WEIGHT_SAMPLES = 100
 """The samples for each class at which prototypes have half of the weight that they can have."""
 AGE, LIMITS = "age", "norm_limits"

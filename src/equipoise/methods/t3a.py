@@ -91,6 +91,7 @@ class T3a(Method):
 
     def check_memory(self, student: Student, memory: Memory, counts: Counts) -> None:
         """Refuse supports of another number or head."""
+        super().check_memory(student, memory, counts)
         if not memory:
             return
         shape, limit, name = _head_shape(memory), self.supports, self.head or student.head

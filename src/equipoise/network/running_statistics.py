@@ -113,7 +113,7 @@ def following_statistics(
     taken they are written when the block ends, since a layer that is used twice needs those of either use.
 
     With `jumps`, a batch that is further from the running statistics of one of the first layers than its
-    limit starts the average again from that layer on: with m samples since then, the share is
+    limit starts the average afresh from that layer on: with m samples since then, the share is
     n / max(m + n, 16) until that falls below a. Every decision is made on the device.
 
     With `back`, a batch is taken for a mixture of its own samples, in the share `new`, and of source samples:

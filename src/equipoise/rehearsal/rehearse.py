@@ -53,7 +53,7 @@ def rehearse(
     order, every second one sorted by class as well, and without a shift in bursts and in uneven shares of
     classes, groups and answers; one that learns weights also meets all shifts without a reset
     (`passes.plan_passes`). Over windows of its answers (`window.features`), a Gaussian process fits the logit
-    of their accuracy (`calibration.process`); in a stream, `tempering="rehearsed"` evaluates it. One shift
+    of their accuracy (`calibration.regression`); in a stream, `tempering="rehearsed"` evaluates it. One shift
     after another is left out to learn how far off that is. The model and torch's global random state are
     left alone.
 

@@ -215,3 +215,25 @@ def test_a_request_keeps_the_place_on_the_ladder_and_measures_the_weights_anew()
         asked, _ = request(OPTIONS, watch, action, "", 0.3)
         assert (asked.strikes, asked.last_alarm, asked.runaway.weights) == (1, 1, 0.3)
         assert actions([replace(FINE, weights=0.3)] * 5, asked) == []
+
+
+OF_BEFORE = """
+{"estimates": {"process": {"epsilon": 0.525, "delta": 0.0025, "half_life": 10.0, "log_wealth": 0.1,
+  "lowest": -0.2, "calm": 10, "weight": 1.0, "total": 0.5, "squares": 0.25}},
+ "labels": {"process": {"epsilon": 0.525, "delta": 0.0025, "half_life": 10.0, "log_wealth": 0.0,
+  "lowest": 0.0, "calm": 0, "weight": 0.0, "total": 0.0, "squares": 0.0}},
+ "collapse": {"process": {"epsilon": 0.5, "delta": 0.0025, "half_life": 10.0, "log_wealth": 0.0,
+  "lowest": 0.0, "calm": 10, "weight": 1.0, "total": 0.0, "squares": 0.0},
+  "window": [[1, 1, 4.0], [3, 3, 3.0], [4, 4, 1.0]]},
+ "disagreement": {"process": {"epsilon": 0.084, "delta": 0.0025, "half_life": 4.0, "log_wealth": 0.0,
+  "lowest": 0.0, "calm": 0, "weight": 0.0, "total": 0.0, "squares": 0.0}, "limit": 0.034, "familiar": 0.2},
+ "below": {"tolerance": 0.05, "run": 0, "calm": 10, "own": 0.0, "source": 0.0},
+ "runaway": {"weights": 0.0, "step": 0.0, "statistics": 0.0127, "finite": true, "calm": 10, "farthest": 1.0},
+ "batch": 10, "held": "", "until": null, "strikes": 0, "last_alarm": 0, "origin": 9, "acted": 9, "largest": 8}
+"""
+
+
+def test_a_watch_as_it_has_been_written_since_version_1_is_read() -> None:
+    watch = from_json(Watch, json.loads(OF_BEFORE))
+    assert (watch.batch, watch.origin, watch.until, watch.runaway.statistics) == (10, 9, None, 0.0127)
+    assert json.loads(json.dumps(to_json(watch))) == json.loads(OF_BEFORE)

@@ -1,12 +1,16 @@
 """A service that is opened on the folder of a killed one: at most the batches since a snapshot are lost."""
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+import equipoise as eq
 from equipoise.production.server.errors import InputError
+from equipoise.production.server.served_stream import ServedStream
+from equipoise.production.server.store import StreamFolder
 from tests.production.server.support import ask, batch, judged, labels, same, service, states
 
 
@@ -176,3 +180,13 @@ def test_the_folder_of_the_first_label_is_forced_to_disk(
         folder = own._cache.streams["a"].folder.path
     for path in (folder / "labels.jsonl", folder, folder.parent):
         assert path.stat().st_ino in flushed
+
+
+def test_facts_of_a_stream_as_written_since_version_1_are_read(tmp_path: Path) -> None:
+    facts = {"shape": [3, 6, 6], "mode": "hold", "batches": 10, "samples": 80, "last_seen": 1.5, "labels": 2}
+    facts |= {"source_temperature": 0.25, "source_accuracy": [0.72, 0.57, 0.84, True], "unlearned": 0}
+    stream = ServedStream(name="a", folder=StreamFolder(tmp_path, "a"))
+    stream.take({**facts, "of_a_later_version": 1})
+    assert (stream.shape, stream.mode, stream.batches) == ((3, 6, 6), "hold", 10)
+    assert stream.source_accuracy == eq.Estimate(0.72, 0.57, 0.84, True)
+    assert json.loads(json.dumps(stream.facts())) == facts

@@ -10,14 +10,16 @@ import pytest
 
 import equipoise as eq
 from equipoise import registry
+from equipoise.research.experiment import provenance
 from equipoise.research.experiment.provenance import code_digest
+from equipoise.research.experiment.user_files import methods_of
 
 from .own import METHOD
 
 METHODS = ("tent", "eta", "eata", "source")
 SHARED = [
     "adapter",
-    "methods/parts/batch_norm",
+    "methods/parts/lone_samples",
     "calibration/temper",
     "metrics/__init__",
     "rehearsal/rehearse",
@@ -123,3 +125,22 @@ def test_a_method_without_a_file_is_refused(place: str | None, monkeypatch: pyte
     exec(METHOD.replace('name = "mine"', 'name = "mine by hand"'), vars(typed))
     with pytest.raises(eq.errors.OptionError, match=r"expected a method in a file.*mine by hand"):
         code_digest("mine by hand")
+
+
+def test_a_method_of_ones_own_depends_on_the_methods_whose_parts_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = METHOD.replace(
+        "import time\n", "import time\n\nfrom equipoise.methods.roid import soft_likelihood_ratio\n"
+    )
+    assert text != METHOD
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    (name,) = methods_of(str(path))
+    read: list[Path] = []
+    monkeypatch.setattr(provenance, "_digest", read.extend)
+    for installed in (set(), {tmp_path}):  # a file alone in site-packages, too
+        monkeypatch.setattr(provenance, "_INSTALLED", installed)
+        read.clear()
+        code_digest(name)
+        assert {path, Path(eq.__file__).parent / "methods" / "roid.py"} <= set(read)

@@ -37,7 +37,7 @@ EVENTS = 1000
 """The events that are remembered; the log has all."""
 
 
-def unlearned_step(adapter: Adapter, logits: Tensor, reason: str) -> Step:
+def unlearned_step(adapter: Adapter, logits: Tensor, reason: str, source_accuracy: Estimate | None) -> Step:
     """The record of a batch that an adapter has answered with some logits and not learned from."""
     bits = entropy(logits.detach())
     bits = bits[bits.isfinite()]
@@ -52,7 +52,7 @@ def unlearned_step(adapter: Adapter, logits: Tensor, reason: str) -> Step:
         temperature=adapter.temperature,
         tau_quantiles=None,
         accuracy=adapter.accuracy,
-        source_accuracy=adapter.source_accuracy,
+        source_accuracy=source_accuracy,
         answered_by=adapter.answered_by,
     )
 
@@ -150,7 +150,8 @@ class Guarded:
         return self._adapter.predict(*args, **kwargs)
 
     def _unlearned(self, logits: Tensor) -> Step:
-        return unlearned_step(self._adapter, logits, f"held: {self._watch.held}")
+        reason = f"held: {self._watch.held}"
+        return unlearned_step(self._adapter, logits, reason, self._adapter.source_accuracy)
 
     # ------------------------------------------------------------------ labels
 

@@ -263,7 +263,7 @@ class Learner:
         self._refresh(stream)
         if step is None:
             reason = _HOLDS if stream.mode == "hold" else _UNDER_LOAD
-            step = replace(unlearned_step(adapter, adapted, reason), source_accuracy=stream.source_accuracy)
+            step = unlearned_step(adapter, adapted, reason, stream.source_accuracy)
         answer = Answered(stream.name, adapted, adapted, source, live.guard.batch if live.guard else None)
         if stream.mode != "shadow" or source is None:
             return answer, step

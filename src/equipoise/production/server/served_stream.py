@@ -134,7 +134,8 @@ class ServedStream(StreamFacts):
 
     def take(self, facts: Mapping[str, Any]) -> None:
         """Take over the numbers that were written; TypeError, and nothing has changed, for others."""
-        values = dict(facts)
+        known = {each.name for each in fields(StreamFacts)}  # a later version may have written more
+        values = {name: value for name, value in facts.items() if name in known}
         if (estimate := values.get("source_accuracy")) is not None:
             names = [each.name for each in fields(Estimate)]
             values["source_accuracy"] = dict(zip(names, estimate, strict=True))

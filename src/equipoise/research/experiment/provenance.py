@@ -109,7 +109,8 @@ def _class_files(name: str) -> set[Path]:
 def _with_imports(file: Path) -> set[Path]:
     """A file of the user's and the files of its own project that it imports, transitively.
 
-    They are beside it, or in its package; with them the `__init__.py` of the packages on the way.
+    They are beside it, or in its package; with them the `__init__.py` of the packages on the way, and the
+    files of equipoise that they import.
     """
     root = file.parent
     while (root / "__init__.py").is_file():
@@ -120,11 +121,15 @@ def _with_imports(file: Path) -> set[Path]:
         file = waiting.pop()
         found.add(file)
         package = file.parent.relative_to(root).parts
-        for parts in (package, *_imported_names(file, package)):
-            places = [root.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
+        for top, *below in filter(None, (package, *_imported_names(file, package))):
+            start = _PACKAGE if top == _PACKAGE.name else root / top
+            places = [start.joinpath(*below[:end]) for end in range(len(below) + 1)]
             paths = [path for place in places for path in (place.with_suffix(".py"), place / "__init__.py")]
-            if root not in _INSTALLED or parts[0] == own:
-                waiting += [path for path in paths if path.is_file() and path not in found]
+            there = {path for path in paths if path.is_file()} - found
+            if start == _PACKAGE:
+                found |= there  # their own imports are in the digest of every method, or of another one
+            elif root not in _INSTALLED or top == own:
+                waiting += there
     return found
 
 

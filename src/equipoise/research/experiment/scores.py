@@ -112,7 +112,7 @@ class Divider:
         self._observed = dict(tempered.observed)
         return tempered.logits
 
-    def after_pass(self, raw: Answers, view: SourceView, _distance: float = 0.0) -> Tensor:
+    def after_pass(self, raw: Answers, view: SourceView) -> Tensor:
         """The answers of `predict` when all of the stream has been seen."""
         logits = raw.logits
         if not isinstance(self._by, Temper):

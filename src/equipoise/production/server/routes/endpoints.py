@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from equipoise.calibration.rehearsal import Estimate
 from equipoise.production.server.inputs import NAME_PATTERN
 from equipoise.production.server.interface import GuardEvent, LabelsTaken, Mode, Prediction, ServiceLike
 from equipoise.production.server.limits import DoorLimits
@@ -95,6 +94,18 @@ class ModeBody(_Body):
     ]
 
 
+class AccuracyResponse(BaseModel):
+    """The accuracy of the answers, estimated without labels, with a 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+    inside: Annotated[
+        bool,
+        Field(description="Whether the stream is as near to rehearsed streams as they are to each other."),
+    ]
+
+
 class PredictionResponse(BaseModel):
     """The answer to a batch."""
 
@@ -105,7 +116,7 @@ class PredictionResponse(BaseModel):
         list[list[float | None]], Field(description="Calibrated; null where the row is not finite.")
     ]
     temperature: float | None
-    estimated_accuracy: Estimate | None
+    estimated_accuracy: AccuracyResponse | None
     answered_by: Literal["student", "source"]
     mode: Mode
     learned: bool

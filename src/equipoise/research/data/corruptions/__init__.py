@@ -49,9 +49,9 @@ def corrupt(images: NDArray[np.uint8], name: str, tier: int, seeds: Sequence[int
 
     What becomes of an image depends on its pixels, the corruption's name, the tier (1 to 5) and its seed, and
     on nothing else, to the bit: not on the other images, nor on any global state. Values are computed in
-    float32, rounded to the nearest level and clipped (the original rounds down). `tables.constants` has what
-    a tier is at other sizes than 64 and 32 pixels. A grey image is corrupted as one of three equal channels,
-    of which green is kept: noise is as strong as in a channel of a colour image.
+    float32, rounded to the nearest level and clipped (the original rounds down). `severities.constants` has
+    what a tier is at other sizes than 64 and 32 pixels. A grey image is corrupted as one of three equal
+    channels, of which green is kept: noise is as strong as in a channel of a colour image.
 
     Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
     Perturbations", ICLR 2019.

@@ -66,7 +66,7 @@ def disk(radius: float, antialias: float) -> Reals:
 def resized_kernel(kernel: Reals, scale: float) -> Reals:
     """The kernel for images of another size: each weight is a square of `scale` × `scale` pixels.
 
-    A disk of so small a radius cannot be drawn again: below a radius of 1 it is one pixel, and blurs nothing.
+    A disk of so small a radius cannot be drawn: below a radius of 1 it is one pixel, and blurs nothing.
     """
     reach = len(kernel) // 2
     outer = math.ceil((reach + 0.5) * scale - 0.5)
