@@ -48,7 +48,7 @@ class RehearsalError(EquipoiseError, ValueError):
 
 
 class RehearsalWarning(UserWarning):
-    """What a rehearsal gives is missing, or doubtful for want of samples."""
+    """A result of a rehearsal is missing, or doubtful for want of samples."""
 
 
 class StateError(EquipoiseError, ValueError):

@@ -1,4 +1,4 @@
-"""What is measured of a model on source data: its answers, and what methods compare the stream with."""
+"""Measurements of a model on source data: its answers, and the numbers that methods compare a stream with."""
 
 import math
 import warnings

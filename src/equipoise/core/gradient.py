@@ -19,7 +19,7 @@ from equipoise.network.parameters import Parameters, checked_parameters
 from equipoise.options import checked_by, choice, option
 
 Targets: TypeAlias = Mapping[str, Tensor]
-"""What answers are compared with, by name, such as a teacher's logits."""
+"""Tensors that a loss compares the answers with, by name, such as a teacher's logits."""
 
 OPTIMIZER = "optimizer."
 """Prefix of the names of memory that holds the optimiser's state."""

@@ -49,7 +49,7 @@ class Check(NamedTuple):
 
 
 class JudgedRows(NamedTuple):
-    """Which rows of a batch can be judged.
+    """The rows of a batch that can be judged.
 
     Attributes:
         good: for each row, whether it can be learned from.

@@ -168,7 +168,7 @@ def _moments(values: Tensor) -> Tensor:
 
 
 class _MeanMetric(StreamMetric):
-    """What the means of per-sample values share."""
+    """The base of means of per-sample values, with their sums and intervals."""
 
     moments: ClassVar[str]
     """The name of the state."""
@@ -215,7 +215,7 @@ class Accuracy(_MeanMetric, TargetMetric):
 
 
 class _EqualWidthMetric(TargetMetric):
-    """What the metrics over equal-width bins of confidence share, so that a collection updates it once."""
+    """The base of metrics over equal-width bins of confidence; a collection updates their one state once."""
 
     def __init__(self, *, bins: int = 15, **kwargs: object) -> None:
         self.bins = integer("bins", bins, low=1)

@@ -1,4 +1,4 @@
-"""How a network runs: torch.compile, precision and memory format, and the logits in its output."""
+"""Running a network: torch.compile, precision and memory format, and the logits in its output."""
 
 import sys
 import warnings

@@ -227,7 +227,7 @@ def _checked(own: Any, labels: Any, model: nn.Module | None, function: InputsFun
 
 
 def _labels_cure(labels: Tensor) -> str:
-    """What makes labels of shape (N,) of others, or that these are none of a classifier."""
+    """The cure of labels that are not of shape (N,), in words; some are not those of a classifier."""
     whole = not labels.is_complex() and bool(
         (labels == labels.round()).all() if labels.is_floating_point() else True
     )
@@ -247,7 +247,7 @@ def _labels_cure(labels: Tensor) -> str:
 
 
 def _inputs_cure(own: Any) -> str:
-    """What makes tensors of inputs that are arrays."""
+    """The cure of inputs that are arrays, in words."""
     found = leaves(tuple(own) if isinstance(own, list) else dict(own) if isinstance(own, Mapping) else own)
     return next(filter(None, map(tensor_cure, found.values())), "")
 

@@ -3,6 +3,7 @@
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -60,8 +61,8 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 
 def test_the_options_of_the_command_have_the_defaults_of_the_limits() -> None:
-    command = typer.main.get_command(cli).commands["serve"]  # type: ignore[attr-defined]
-    defaults = {parameter.name: parameter.default for parameter in command.params}
+    command = typer.main.get_group(cli).commands["serve"]
+    defaults: dict[str | None, Any] = {each.name: each.default for each in command.params}
     limits, door = Limits(), DoorLimits()
     for name in ("rows", "waiting", "latency_ms", "streams", "resident"):
         assert defaults[name] == getattr(limits, name)

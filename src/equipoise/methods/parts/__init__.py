@@ -1,1 +1,1 @@
-"""What several methods share: a file here has two users or more."""
+"""Parts that several methods share: a file here has two users or more."""

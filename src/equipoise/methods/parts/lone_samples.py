@@ -1,4 +1,4 @@
-"""What batch norm asks of a method: a model that has it, and more than one sample at a time.
+"""Bases of methods on batch norm: they need a model that has it, and more than one sample at a time.
 
 A sample that comes alone is normalised with the last few that came alone.
 """

@@ -273,11 +273,10 @@ def _divided(
     divider: Divider, protocol: str, raw: Sequence[tuple[Answers, float]], view: SourceView
 ) -> tuple[list[Tensor], list[EstimatedAccuracy | None]]:
     """The answers of each batch with the divider's tempering, and the estimate after each."""
-    answers, estimates = [], []
+    answers, estimates, online = [], [], protocol == "online"
     places = torch.arange(len(view.tau)).split(len(raw[0][0].logits))
     for (batch, distance), rows in zip(raw, places, strict=True):
         seen = view.select(rows)
-        online = protocol == "online"
         answers.append(divider.online(batch, seen, distance) if online else divider.after_pass(batch, seen))
         estimates.append(divider.estimate())
     return answers, estimates

@@ -126,7 +126,7 @@ def _looks_like_a_number(text: str) -> bool:
 
 
 class ScoredStreams(Strict):
-    """What both kinds of recipes say of streams and scores.
+    """The fields of streams and scores that both kinds of recipes have.
 
     Attributes:
         about: one line for `equipoise recipes`.

@@ -123,7 +123,7 @@ _ARMS = (9.0, 16.0)  # the lengths of a crystal's arms, in pixels, by turns
 
 
 class Pane(NamedTuple):
-    """What a pane looks like: its mean colour, its standard deviation, and how much of it is crystals."""
+    """The look of a pane: its mean colour, its standard deviation, and how much of it is crystals."""
 
     colour: tuple[float, float, float]
     contrast: float
