@@ -68,6 +68,10 @@ class Case:
         """The pool of batches, values from 0 to 255, the same in every run."""
         return list(_images(self.backbone, POOL * self.batch, self.device).split(self.batch))
 
+    def held_out(self, rows: int) -> Tensor:
+        """So many images in one tensor."""
+        return _images(self.backbone, rows, self.device)
+
     def network(self) -> nn.Module:
         """The model, in eval mode; nothing here changes it."""
         return _network(self.backbone, self.classes, self.device)

@@ -8,7 +8,7 @@ that a machine that slows down slows all of them; ratios are medians of the roun
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from statistics import median, quantiles
 from types import TracebackType
@@ -123,15 +123,22 @@ def ratios(times: dict[str, list[float]], name: str, base: str) -> list[float]:
 
 def measure(case: Case, method: Method, seconds: float, names: list[str] | None = None) -> dict[str, Any]:
     """Time and memory of every variant of a method, as plain numbers; `names` the engines, else all."""
-    images = case.prepare()
+    case.prepare()
     wanted = variants(case, method, engines(case) if names is None else names)
-    began = {name: _begin(case, make, method.period(case)) for name, make in wanted.items()}
+    return measured(case, wanted, method.period(case), seconds)
+
+
+def measured(
+    case: Case, wanted: Mapping[str, Callable[[], Step]], period: int, seconds: float
+) -> dict[str, Any]:
+    """Time and memory of some variants, timed in turn; an update comes every `period` batches."""
+    began = {name: _begin(case, make, period) for name, make in wanted.items()}
     found = {name: each.found for name, each in began.items()}
     steps = {name: each.step for name, each in began.items() if each.step is not None}
     if not steps:
         raise RuntimeError(f"no variant ran: {found}")
-    each = _steps_each(case, method.period(case), steps)
-    times = turns(steps, images, each, seconds)
+    each = _steps_each(case, period, steps)
+    times = turns(steps, case.images(), each, seconds)
     for name in steps:
         found[name]["ms"] = spread([1000 * value for value in times[name]])
         found[name]["images_per_second"] = float(f"{case.batch / median(times[name]):.4g}")

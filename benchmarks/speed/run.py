@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import equipoise as eq
 from benchmarks.speed.cases import BACKBONES, METHODS, Case
+from benchmarks.speed.deployed import deployed
 from benchmarks.speed.flat_csv import Line, read_lines, write_lines
 from benchmarks.speed.growth import (
     CLASSES,
@@ -62,6 +63,8 @@ def plan(backbones: list[str], quick: bool) -> Iterator[Cell]:
                 if method.fits(BACKBONES[name]):
                     yield Cell("step", name, batch, BACKBONES[name].classes, label)
 
+    for batch in (50, 1):
+        yield from (Cell("deployed", n, batch, BACKBONES[n].classes, "poise") for n in backbones)
     small = "smallcnn" in backbones
     yield from steps([name for name in backbones if name in PAPER], 50)
     if "efficientnet_b0" in backbones:
@@ -90,6 +93,8 @@ def run(cell: Cell, device: str, seconds: float, limit: float) -> dict[str, Any]
     if cell.kind == "classes":
         return over_classes(stretched(cell.classes, device), cell.method, seconds)
     case, method = Case(BACKBONES[cell.backbone], cell.batch, cell.classes, device), METHODS[cell.method]
+    if cell.kind == "deployed":
+        return deployed(case, seconds)
     if cell.kind == "metrics":
         return metrics_cost(case, cell.method, seconds)
     if cell.kind == "passes":
