@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import equipoise.methods
 import equipoise.registry
 import equipoise.research.data.dataset
 

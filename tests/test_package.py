@@ -2,8 +2,10 @@
 
 import ast
 import json
+import operator
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,7 @@ def tried(action):
 sys.meta_path.insert(0, Noting())
 before, start, found = set(sys.modules), time.perf_counter(), {}
 import equipoise as eq
+eq.create, eq.estimators, eq.recommend, eq.rehearse
 found["seconds"] = time.perf_counter() - start
 found["data at once"] = "equipoise.research.data" in sys.modules
 for name in ("functional", "metrics", "models", "errors"):
@@ -128,11 +131,15 @@ print(json.dumps(found))
 """
 
 
+def in_a_process(program: str) -> Any:
+    """What a program prints as JSON, in a process that has just started."""
+    return json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
+
+
 @pytest.fixture(scope="module")
 def fresh() -> dict[str, Any]:
-    """The imports of a process that has just started; one for all tests, as torch is seconds of each."""
-    command = [sys.executable, "-c", FRESH]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    """The imports of such a process; one for all tests, as torch is seconds of each."""
+    found: dict[str, Any] = in_a_process(FRESH)
     return found
 
 
@@ -152,6 +159,65 @@ def test_data_sets_load_on_first_use_without_the_packages_of_single_ones(fresh: 
     assert not fresh["data at once"]
     assert fresh["data sets"] == DATA_SETS
     assert fresh["data"]
+
+
+def test_import_alone_loads_nothing_and_says_what_there_is() -> None:
+    found = in_a_process(
+        "import json, sys; before = set(sys.modules); import equipoise as eq; names = dir(eq);"
+        "print(json.dumps([sorted(set(sys.modules) - before), names]))"
+    )
+    ours = {name for name in found[0] if name.startswith("equipoise")}
+    assert ours == {"equipoise", "equipoise.version"}
+    assert "torch" not in found[0]
+    assert set(eq.__all__) <= set(found[1])
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "from equipoise.registry import list_methods; print(json.dumps(list_methods()))",
+        "from equipoise.registry import method_class; print(json.dumps([method_class('tent').name]))",
+        "import equipoise; print(json.dumps(equipoise.list_methods()))",
+        "from equipoise import *; print(json.dumps(list_methods()))",
+        "import equipoise; print(json.dumps([equipoise.methods.tent.Tent.name]))",
+    ],
+)
+def test_methods_are_known_whatever_is_imported_first(first: str) -> None:
+    assert "tent" in in_a_process(f"import json; {first}")
+
+
+def test_the_names_of_shipped_methods_are_taken_before_any_is_loaded() -> None:
+    found = in_a_process("""
+import json
+from equipoise.core.method import Method
+from equipoise.registry import register
+try:
+    register(type("Mine", (Method,), {"name": "tent"}))
+except ValueError as error:
+    print(json.dumps(str(error)))
+""")
+    assert "the name 'tent' is taken by equipoise.methods.tent" in found
+
+
+def test_names_are_loaded_from_where_type_checkers_see_them() -> None:
+    (block,) = [
+        node for node in ast.parse((SOURCE / "__init__.py").read_text()).body if isinstance(node, ast.If)
+    ][:1]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
+    assert seen.keys() | {"__version__"} == set(eq.__all__)
+    for name, module in seen.items():
+        expected = (
+            import_module(f"equipoise.{name}")
+            if module == "equipoise"
+            else getattr(import_module(str(module)), name)
+        )
+        assert getattr(eq, name) is expected
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Poize'"):
+        operator.attrgetter("Poize")(eq)
 
 
 def test_public_names_are_there() -> None:

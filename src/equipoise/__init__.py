@@ -1,28 +1,32 @@
-"""equipoise keeps a deployed classifier accurate and honestly calibrated when its inputs drift."""
+"""equipoise keeps a deployed classifier accurate and honestly calibrated when its inputs drift.
+
+A public name is imported when it is first used: `equipoise --help` does not wait for PyTorch, and the library
+works without the packages of its wings.
+"""
 
 import importlib
 from typing import TYPE_CHECKING
 
-from equipoise import errors, estimators, functional, methods, metrics
-from equipoise.adapter import Adapter, Tempered
-from equipoise.calibration.rehearsal import Estimate, Rehearsal
-from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.core.describe import Footprint
-from equipoise.core.method import Method
-from equipoise.core.record import Step
-from equipoise.errors import EquipoiseError
-from equipoise.factory import DEC, Poise, create, load
-from equipoise.recommendation.recommend import recommend
-from equipoise.recommendation.recommendation import Recommendation
-from equipoise.registry import list_methods, register
-from equipoise.rehearsal.rehearse import rehearse
 from equipoise.version import __version__
 
 if TYPE_CHECKING:
+    from equipoise import errors, estimators, functional, methods, metrics
+    from equipoise.adapter import Adapter, Tempered
+    from equipoise.calibration.rehearsal import Estimate, Rehearsal
+    from equipoise.calibration.source_statistics import SourceStatistics
+    from equipoise.core.describe import Footprint
+    from equipoise.core.method import Method
+    from equipoise.core.record import Step
+    from equipoise.errors import EquipoiseError
+    from equipoise.factory import DEC, Poise, create, load
     from equipoise.production.guard.decider import Event
     from equipoise.production.guard.guarded import Guarded
     from equipoise.production.guard.log import replay
     from equipoise.production.monitor import Monitor
+    from equipoise.recommendation.recommend import recommend
+    from equipoise.recommendation.recommendation import Recommendation
+    from equipoise.registry import list_methods, register
+    from equipoise.rehearsal.rehearse import rehearse
     from equipoise.research import models
 
 __all__ = [
@@ -57,12 +61,30 @@ __all__ = [
     "replay",
 ]
 
-# Public names of the wings, by their module: a wing is imported when one of its names is first used.
-_IN_WINGS = {
+# The module of each public name that is not one itself; a test compares them with the imports above.
+_MODULES = {
+    "DEC": "equipoise.factory",
+    "Adapter": "equipoise.adapter",
+    "EquipoiseError": "equipoise.errors",
+    "Estimate": "equipoise.calibration.rehearsal",
     "Event": "equipoise.production.guard.decider",
+    "Footprint": "equipoise.core.describe",
     "Guarded": "equipoise.production.guard.guarded",
+    "Method": "equipoise.core.method",
     "Monitor": "equipoise.production.monitor",
+    "Poise": "equipoise.factory",
+    "Recommendation": "equipoise.recommendation.recommendation",
+    "Rehearsal": "equipoise.calibration.rehearsal",
+    "SourceStatistics": "equipoise.calibration.source_statistics",
+    "Step": "equipoise.core.record",
+    "Tempered": "equipoise.adapter",
+    "create": "equipoise.factory",
+    "list_methods": "equipoise.registry",
+    "load": "equipoise.factory",
     "models": "equipoise.research",
+    "recommend": "equipoise.recommendation.recommend",
+    "register": "equipoise.registry",
+    "rehearse": "equipoise.rehearsal.rehearse",
     "replay": "equipoise.production.guard.log",
 }
 
@@ -70,9 +92,12 @@ _IN_WINGS = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name not in _IN_WINGS:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_IN_WINGS[name]), name)
+        if name in _MODULES:
+            value = getattr(importlib.import_module(_MODULES[name]), name)
+        else:
+            value = importlib.import_module(f"{__name__}.{name}")
         globals()[name] = value
         return value
 

@@ -1,6 +1,7 @@
 """The methods by name."""
 
 import hashlib
+import importlib
 import os
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +29,7 @@ def register(method: _Class) -> _Class:
     for declared in ("counters", "arrives"):
         if isinstance(getattr(method, declared), str | tuple | list | set):  # one may compute it
             raise OptionError(f"{method.__qualname__}: expected {declared} as a dict (`equipoise.Method`)")
-    taken = _METHODS.get(method.name, method)
+    taken = _known().get(method.name, method)
     # A notebook cell may run twice.
     if (taken.__module__, taken.__qualname__) != (method.__module__, method.__qualname__):
         raise OptionError(f"the name {method.name!r} is taken by {taken.__module__}.{taken.__qualname__}")
@@ -36,9 +37,15 @@ def register(method: _Class) -> _Class:
     return method
 
 
+def _known() -> dict[str, type[Method]]:
+    """Every registered method; those of this package register themselves when they are first asked for."""
+    importlib.import_module("equipoise.methods")
+    return _METHODS
+
+
 def list_methods() -> list[str]:
     """The names that `create` takes."""
-    return sorted(_METHODS)
+    return sorted(_known())
 
 
 def method_class(name: str) -> type[Method]:
@@ -48,9 +55,9 @@ def method_class(name: str) -> type[Method]:
         raise UnknownMethodError(
             f"expected the name of a method, got {type(name).__name__}; there are {known}"
         )
-    if name not in _METHODS:
+    if name not in _known():
         raise UnknownMethodError(f"no method {name!r}; there are {known}")
-    return _METHODS[name]
+    return _known()[name]
 
 
 def is_shipped(name: str) -> bool:

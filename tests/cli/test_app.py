@@ -42,6 +42,34 @@ def test_wrong_words_are_refused_at_once(arguments: list[str]) -> None:
     assert runner.invoke(app, arguments).exit_code == 2
 
 
+# Runs commands one after the other, and prints what each has loaded of packages that take long.
+LOADED = """
+import sys
+from equipoise.__main__ import main
+slow = {"torch", "numpy", "pandas", "matplotlib", "torchvision", "scipy", "sklearn", "fastapi"}
+for arguments in sys.argv[1:]:
+    sys.argv[1:] = arguments.split()
+    try:
+        main()
+    except SystemExit as stop:
+        print("\\nstatus", stop.code, *sorted(slow & set(sys.modules)))
+"""
+
+
+def test_help_version_and_wrong_words_load_nothing_that_takes_long() -> None:
+    commands = sorted(command.name or "" for command in app.registered_commands)
+    quick = {"": 2, "--help": 0, "--version": 0, "dmeo": 2, "demo --speed 9": 2, "methods --help": 0}
+    quick |= {f"{command} --help": 0 for command in commands}
+    program = [sys.executable, "-c", LOADED, *quick]
+    result = subprocess.run(program, capture_output=True, text=True, check=True)
+    said = [line for line in result.stdout.splitlines() if line.startswith("status")]
+    assert said == [f"status {status}" for status in quick.values()], result.stderr
+
+
+def test_a_wrong_command_is_answered_with_the_nearest() -> None:
+    assert "Did you mean 'rehearse'?" in runner.invoke(app, ["reherse"]).output
+
+
 # Runs commands one after the other where a package cannot be imported, and prints the status of each.
 BLOCKED = """
 import sys
