@@ -58,7 +58,7 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_method_has_its_place() -> None:
-    text = README.read_text()
+    text = (ROOT / "docs" / "concepts" / "choosing.md").read_text()
     for name in eq.list_methods():
         assert f"`{name}`" in text
 

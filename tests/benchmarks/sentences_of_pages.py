@@ -1,6 +1,7 @@
 """The sentences of smaller pages that have numbers, with the numbers of their results."""
 
 from collections.abc import Iterator
+from statistics import fmean
 
 import pandas as pd
 
@@ -10,8 +11,14 @@ from benchmarks.guard import guard_page
 from benchmarks.monitoring import monitoring_page
 from benchmarks.monitoring.alarms import RULES
 from benchmarks.pages import percent, told
+from benchmarks.rehearsal import rehearsal_page
 from benchmarks.results.measured import NAMES, NETWORKS
 from benchmarks.serving import load_table
+from benchmarks.streams.stream_cells import RAW, SOURCE, by_mean, gains, matrix, mean_of, with_rehearsal
+from benchmarks.streams.stream_cells import REHEARSED as REHEARSED_TEMPERING
+from benchmarks.streams.stream_cells import read as read_cells
+from benchmarks.streams.streams_page import HARM, run_gains
+from benchmarks.streams.streams_page import HERE as STREAMS
 
 PROMISED, FALL = 0.9, 0.05
 """The level of the intervals of an estimate; the fall below no adaptation that a guard must act before."""
@@ -95,6 +102,63 @@ def estimates() -> Iterator[str]:
             for name in estimates_page.places(rows)
         ]
         yield f"Least error at single moments: {'; '.join(least)}."
+
+
+def choosing() -> Iterator[str]:
+    cells = read_cells(STREAMS)
+    gain, rehearsed = gains(cells), run_gains(cells, REHEARSED_TEMPERING)["poise"]
+    first, second, *_ = by_mean(gain)
+    yield (
+        f"`{second}` … gains {told(mean_of(gain, second))} of accuracy on average; only `{first}` gains more "
+        f"({told(mean_of(gain, first))})"
+    )
+    yield (
+        f"loses more than .01 against the plain model in {percent((rehearsed < HARM).mean())} of the runs, "
+        f"{told(-rehearsed.min())} at most."
+    )
+    on_pacs = min(by_name["norm"] for setting, by_name in gain.items() if setting.place.data == "pacs-c")
+    yield f"`norm` and methods that learn from batch statistics lose up to {told(-on_pacs, 2)} on PACS"
+    both = with_rehearsal(cells)
+    raw, honest = (of_methods(both, kind) for kind in (RAW, REHEARSED_TEMPERING))
+    yield f"the ECE of every method, from {told(raw, 2)} to {told(honest, 2)} on average."
+    rows = pd.read_csv(rehearsal_page.HERE / "streams.csv", keep_default_na=False, na_values=[""])
+    digits = rehearsal_page.picked(rows, "digits", "target", "sorted")
+    streams = estimates_page.named(read(estimates_page.HERE / "streams.csv"))
+    pacs = streams[streams["place"] == "PACS, sorted by class"]
+    yield (
+        f"On Digits … ({told(digits['source.accuracy'].mean())} → {told(digits['poise.accuracy'].mean())}), "
+        f"on PACS it loses a little ({told(pacs['accuracy_none'].mean())} → "
+        f"{told(pacs['accuracy_poise'].mean())});"
+    )
+
+
+def of_methods(cells: pd.DataFrame, tempering: str) -> float:
+    """The mean ECE over settings and methods, without the source model's."""
+    found = matrix(cells, "ece", tempering)
+    return fmean(value for by_name in found.values() for name, value in by_name.items() if name != SOURCE)
+
+
+def limits() -> Iterator[str]:
+    rows = pd.read_csv(rehearsal_page.HERE / "streams.csv", keep_default_na=False, na_values=[""])
+    shuffled = rows[rows["order"] == "shuffled"]
+    corrupted = shuffled[(shuffled["kind"] == "target") & shuffled["stream"].str.contains("/")]
+    mild = shuffled[shuffled["kind"] == "mild"]
+    streams = estimates_page.named(read(estimates_page.HERE / "streams.csv"))
+    pictures = streams[streams["place"].isin(estimates_page.of_pictures())]
+    lost = max(
+        (corrupted["source.accuracy"] - corrupted["poise.accuracy"]).max(),
+        (pictures["accuracy_none"] - pictures["accuracy_poise"]).max(),
+    )
+    count = len(corrupted) + len(pictures)
+    yield f"over {count} streams of pictures that we measured, accuracy fell by {told(lost)}."
+    above, of_mild = (each["poise.ece"] - each["source.ece"] for each in (corrupted, mild))
+    worse = (above > rehearsal_page.ECE_ABOVE).sum(), (of_mild > rehearsal_page.MILD).sum()
+    yield f"Over {len(corrupted)} corrupted ones, ECE rose above the plain model's by more than .02 in"
+    yield f"by more than .02 in {worse[0]}, by {told(above.max())} at most;"
+    yield f"over {len(mild)} mildly changed ones by more than .01 in {worse[1]}, by {told(of_mild.max())} at"
+    estimates = estimates_page.named(read(estimates_page.HERE / "estimates.csv"))
+    ours = estimates[(estimates["answers"] == "poise") & (estimates["estimator"] == REHEARSED)]
+    yield f"On Elec the 90 % intervals hold {percent(ours.loc[ours['place'] == 'Elec', 'coverage'].mean())}"
 
 
 def best(rows: pd.DataFrame) -> str:

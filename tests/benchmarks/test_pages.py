@@ -15,11 +15,12 @@ from benchmarks.results import choosing
 from benchmarks.results import page as results_page
 from benchmarks.serving import load_table
 from benchmarks.speed import performance
-from benchmarks.streams import streams_page
+from benchmarks.streams import streams_page, which_method
 from tests.benchmarks import sentences_of_pages, sentences_of_results, sentences_of_streams
 
 REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "choosing-poise.md": choosing.parts,
+    "concepts/choosing.md": which_method.parts,
     "estimates.md": estimates_page.parts,
     "guard.md": guard_page.parts,
     "methods.md": methods_page.parts,
@@ -31,6 +32,8 @@ REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "streams.md": streams_page.parts,
 }
 SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "concepts/choosing.md": sentences_of_pages.choosing,
+    "concepts/limits.md": sentences_of_pages.limits,
     "estimates.md": sentences_of_pages.estimates,
     "guard.md": sentences_of_pages.guard,
     "monitoring.md": sentences_of_pages.monitoring,
