@@ -88,11 +88,11 @@ def test_statistics_that_are_none_come_with_the_calls_that_make_them() -> None:
     adapter, tempered = eq.create("tent", model), cast("Callable[..., object]", eq.Tempered)
     calls: dict[str, Callable[[], object]] = {
         "list": lambda: eq.DEC(model, cast("Any", [drifted(8)])),
-        "str": lambda: eq.Poise(model, cast("Any", "source.safetensors")),
+        "int": lambda: eq.Poise(model, cast("Any", 3)),
         "NoneType": lambda: tempered(adapter),
     }
     for came, make_adapter in calls.items():
-        expected = f"expected source as SourceStatistics, got {came}; .*measure.*rehearse.*load"
+        expected = f"expected source as SourceStatistics, or as the path.* got {came}; .*measure.*rehearse"
         with pytest.raises(eq.errors.SourceError, match=expected):
             make_adapter()
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
-from equipoise.calibration.source_statistics import SourceStatistics, check_source
+from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.assembly import (
     EXECUTION_OPTIONS,
@@ -43,7 +43,14 @@ from equipoise.core.step import Responder
 from equipoise.distributed.ranks import Ranks
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import write_tensors
-from equipoise.network.batch import Batch, InputsFunction, batches, called_batch, check_functions
+from equipoise.network.batch import (
+    Batch,
+    InputsFunction,
+    batches,
+    called_batch,
+    check_functions,
+    unnamed_keywords_told,
+)
 from equipoise.network.forward import Layout, MemoryFormat, OutputsFunction, Precision, fresh_autocast_cache
 from equipoise.network.modules import LearningModule, checked_module, device_of
 from equipoise.network.named_tensors import part, prefixed
@@ -73,7 +80,8 @@ class Adapter(LearningModule):
         method: the method with its options.
         model: the classifier to adapt; returns (N, C) logits, or an object with `.logits`. Of a model that
             torch.compile has compiled, the module inside is adapted; engine="compile" compiles it again.
-        source: its statistics on the source domain, where the method or its tempering needs them.
+        source: its statistics on the source domain, where the method or its tempering needs them; or the path
+            of the file that `SourceStatistics.save` wrote.
         tempering: the divisor of the logits (`calibration.temper.Tempering`): "mean", "median", "sample",
             "agreement", "rehearsed" or "none"; None: the method's default.
         t_min: the lowest temperature of "rehearsed", None for the lowest that was right in rehearsal; of the
@@ -99,7 +107,7 @@ class Adapter(LearningModule):
         self,
         method: Method,
         model: nn.Module,
-        source: SourceStatistics | None = None,
+        source: GivenSource | None = None,
         *,
         tempering: Tempering | None = None,
         t_min: float | None = None,
@@ -126,10 +134,11 @@ class Adapter(LearningModule):
             "memory_format": layout.memory_format,
             "distributed": distributed,
         }
-        temper = make_temper(method, source, tempering, t_min, t_max)
+        statistics = None if source is None else checked_source(source)
+        temper = make_temper(method, statistics, tempering, t_min, t_max)
         ranks = Ranks.found(bool(distributed))
         self._assemble(
-            make_responder(method, model, source, temper, residence, layout, engine, ranks, outputs)
+            make_responder(method, model, statistics, temper, residence, layout, engine, ranks, outputs)
         )
         self.student, self.source_copy = self._respond.student.model, self._respond.student.source_copy
         check_rehearsed(self.temper, self.name, self.rehearsed_options)
@@ -170,7 +179,7 @@ class Adapter(LearningModule):
                 parameter.requires_grad_()
             captured = self._captured if self._captures else None
             answer, self._last = self._laid_out(
-                lambda: captured.run(respond, batch) if captured else respond.eagerly(batch)
+                batch, lambda: captured.run(respond, batch) if captured else respond.eagerly(batch)
             )
         return answer
 
@@ -184,7 +193,7 @@ class Adapter(LearningModule):
         """
         batch = self._batch(args, kwargs)
         with torch.no_grad():
-            return self._laid_out(lambda: self._respond.predict(batch))
+            return self._laid_out(batch, lambda: self._respond.predict(batch))
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
@@ -204,11 +213,12 @@ class Adapter(LearningModule):
         """Logits of the source model, untempered."""
         return self._respond.student.source_logits(self._batch(args, kwargs))
 
-    def _laid_out(self, answer: Callable[[], _Answer]) -> _Answer:
-        """An answer, by contiguous tensors if the model fails with the layout that was picked."""
+    def _laid_out(self, batch: Batch, answer: Callable[[], _Answer]) -> _Answer:
+        """An answer to a batch, by contiguous tensors if the model fails with the layout that was picked."""
         student = self._respond.student
         try:
-            return answer()
+            with unnamed_keywords_told(student.model, batch):
+                return answer()
         except RuntimeError as error:
             plainer = student.layout.plainer(student.model, student.device, error)
             if plainer is None:
@@ -577,7 +587,7 @@ class Tempered(Adapter):
     def __init__(
         self,
         adapter: Adapter,
-        source: SourceStatistics | None = None,
+        source: GivenSource | None = None,
         tempering: Tempering = "median",
         *,
         t_min: float | None = None,
@@ -588,7 +598,7 @@ class Tempered(Adapter):
             raise OptionError("expected an adapter, got one that is already tempered: pass tempered.adapter")
         if not isinstance(adapter, Adapter):
             raise OptionError(f"expected an equipoise adapter, got {type(adapter).__name__}")
-        source = check_source(source)
+        source = checked_source(source)
         source.check_fits(adapter.model_fingerprint)
         inner, own = adapter._respond, adapter.temper
         t_min, t_max = own.given[0] if t_min is None else t_min, own.given[1] if t_max is None else t_max

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from equipoise.adapter import STATE_KIND, STATE_VERSION, Adapter
-from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
 from equipoise.core.assembly import MACHINE_OPTIONS, EngineName
 from equipoise.core.method import Method
 from equipoise.errors import EquipoiseError, OptionError, SourceError, StateError, UnknownOptionError
@@ -47,15 +47,16 @@ def make_method(name: str, options: dict[str, Any]) -> tuple[Method, dict[str, A
     return method(**{name: value for name, value in options.items() if name in own}), shared
 
 
-def create(name: str, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> Adapter:
+def create(name: str, model: nn.Module, source: GivenSource | None = None, **options: Any) -> Adapter:
     """Make the adapter of a name; unknown names and options raise errors that list the known ones.
 
     Args:
         name: one of `list_methods()`.
         model: a classifier that returns (N, C) logits, or an object with `.logits`; from any other output
             `outputs=lambda out: out["logits"]` picks them. It is copied.
-        source: its statistics on the source domain (`SourceStatistics.measure`): for "dec", "eata",
-            "foa_shift", "petta", "poem", "poise" and any `tempering`; others do without.
+        source: its statistics on the source domain (`SourceStatistics.measure`), or the path of a file of
+            them: for "dec", "eata", "foa_shift", "petta", "poem", "poise" and any `tempering`; others do
+            without.
         options: those of the method (`help(equipoise.methods.tent.Tent)` and the like) and of every adapter
             (`help(equipoise.Adapter)`), `inputs` and `outputs` among them.
 
@@ -74,7 +75,7 @@ def create(name: str, model: nn.Module, source: SourceStatistics | None = None, 
 def load(
     path: str | os.PathLike[str],
     model: nn.Module,
-    source: SourceStatistics | None = None,
+    source: GivenSource | None = None,
     *,
     engine: EngineName = "auto",
     distributed: bool = True,
@@ -105,10 +106,11 @@ def load(
             f"{path}: the adapter started from another model (other weights or layers): expected fingerprint "
             f"{expected[:12]}, got {came[:12]}; load it with the source model, not an adapted one"
         )
-    if source is not None and not (saved and saved.agrees_with(source)):
-        raise SourceError(f"{path}: expected the source statistics it was saved with, {saved}, got {source}")
-    if source is not None and saved is not None and options.get("tempering") == "rehearsed":
-        held = [statistics.rehearsal_of(method).to_json() for statistics in (saved, source)]
+    other = None if source is None else checked_source(source)
+    if other is not None and not (saved and saved.agrees_with(other)):
+        raise SourceError(f"{path}: expected the source statistics it was saved with, {saved}, got {other}")
+    if other is not None and saved is not None and options.get("tempering") == "rehearsed":
+        held = [statistics.rehearsal_of(method).to_json() for statistics in (saved, other)]
         if held[0] != held[1]:
             raise SourceError(
                 f"{path}: expected the rehearsal of {method!r} that it was saved with, got another one; make "
@@ -144,7 +146,7 @@ class DEC(Adapter):
     8
     """
 
-    def __init__(self, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> None:
+    def __init__(self, model: nn.Module, source: GivenSource | None = None, **options: Any) -> None:
         method, shared = make_method("dec", options)
         super().__init__(method, model, source, **shared)
 
@@ -169,7 +171,7 @@ class Poise(Adapter):
     8
     """
 
-    def __init__(self, model: nn.Module, source: SourceStatistics | None = None, **options: Any) -> None:
+    def __init__(self, model: nn.Module, source: GivenSource | None = None, **options: Any) -> None:
         method, shared = make_method("poise", options)
         super().__init__(method, model, source, **shared)
 

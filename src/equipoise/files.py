@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 _CHECKSUM = "checksum"
 
+_READ_BY = {
+    "equipoise adapter": "equipoise.load(path, model)",
+    "equipoise source statistics": "equipoise.SourceStatistics.load(path)",
+}
+"""The calls that read the files a user has, by their kind."""
+
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -123,7 +129,9 @@ def read_tensors(
             "file, or make it again"
         )
     if text.get("kind") != kind:
-        raise StateError(f"{source}: expected a file of kind {kind!r}, got {text.get('kind', 'none')!r}")
+        came = text.get("kind", "none")
+        cure = f", which {_READ_BY[came]} reads" if came in _READ_BY else ""
+        raise StateError(f"{source}: expected a file of kind {kind!r}, got {came!r}{cure}")
     if text.get("version") != str(version):
         raise StateError(
             f"{source}: expected version {version} of {kind!r}, got {text.get('version')} "

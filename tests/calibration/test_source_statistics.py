@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -477,3 +477,44 @@ def test_source_statistics_without_limits_see_no_jump() -> None:
     adapter = eq.Poise(make()[0], eq.SourceStatistics(1.0, 2.0, 5), tempering="none")
     adapter(drifted(8))
     assert "age" not in adapter.memory
+
+
+@pytest.mark.parametrize("of", [str, Path])
+def test_a_path_stands_for_the_statistics_in_it(of: Callable[[Path], str | Path], tmp_path: Path) -> None:
+    model, source = make()
+    path = of(tmp_path / "model.source.safetensors")
+    source.save(path)
+    for made in (
+        eq.DEC(model, path),
+        eq.Poise(model, path, tempering="none"),
+        eq.create("eata", model, path),
+        eq.Adapter(eq.DEC(model, source).method, model, path),
+        eq.Tempered(eq.create("tent", model), path),
+    ):
+        assert made.source is not None
+        assert made.source.to_json() == source.to_json()
+    eq.DEC(model, source).save(tmp_path / "state.safetensors")
+    assert eq.load(tmp_path / "state.safetensors", model, path).name == "dec"
+    held_out = (images(120), torch.arange(120) % 5)
+    options: dict[str, Any] = {"source": path, "shifts": 8, "check_held_out": False, "progress": False}
+    assert eq.rehearse(model, held_out, **options).kappa == source.kappa
+    other = make(seed=1)[0]
+    for call in (lambda: eq.DEC(other, path), lambda: eq.rehearse(other, held_out, **options)):
+        with pytest.raises(eq.errors.SourceError, match="measured on another model"):
+            call()
+
+
+def test_a_path_that_is_no_file_of_source_statistics(tmp_path: Path) -> None:
+    model, source = make()
+    with pytest.raises(
+        FileNotFoundError, match=r"rehearse\(model, held_out\).save\(path\) writes one.*absent"
+    ):
+        eq.Poise(model, tmp_path / "absent.safetensors")
+    eq.DEC(model, source).save(tmp_path / "state.safetensors")
+    with pytest.raises(
+        eq.errors.StateError, match=r"'equipoise adapter', which equipoise\.load\(path, model\)"
+    ):
+        eq.Poise(model, tmp_path / "state.safetensors")
+    source.save(tmp_path / "source.safetensors")
+    with pytest.raises(eq.errors.StateError, match=r"which equipoise\.SourceStatistics\.load\(path\) reads"):
+        eq.load(tmp_path / "source.safetensors", model)

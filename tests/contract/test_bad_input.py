@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ import equipoise as eq
 from equipoise.adapter import STATE_KIND, STATE_VERSION
 from equipoise.files import read_tensors, write_tensors
 from tests.support.models import drifted, images, make, same, snapshot
+
+FRAME = pd.DataFrame(images(4).flatten(1).numpy())
 
 
 @pytest.fixture
@@ -34,7 +37,16 @@ def adapter() -> eq.Adapter:
         ((None,), {}, eq.errors.BatchTypeError, "got NoneType"),
         (({"pixels": images(4)},), {}, eq.errors.BatchTypeError, r"inputs=lambda batch: batch\['pixels'\]"),
         ((), {}, eq.errors.BatchTypeError, "got none"),
-        ((), {"flag": True}, eq.errors.BatchTypeError, "got none"),
+        ((), {"flag": True}, eq.errors.BatchTypeError, r"takes, \(input\), got the keywords flag"),
+        ((images(4).numpy(),), {}, eq.errors.BatchTypeError, r"got ndarray; torch\.from_numpy\(x\)"),
+        (
+            (),
+            {"input": images(4).numpy()},
+            eq.errors.BatchTypeError,
+            r"'input' as .*; torch\.from_numpy\(x\)",
+        ),
+        (({"input": images(4).numpy()},), {}, eq.errors.BatchTypeError, r"torch\.from_numpy\(x\)"),
+        ((FRAME,), {}, eq.errors.BatchTypeError, r"got DataFrame; torch\.as_tensor\(x\.to_numpy\("),
         ((torch.tensor(1.0),), {}, eq.errors.BatchError, "single number"),
     ],
 )
@@ -47,6 +59,43 @@ def test_batches(
             call(*args, **kwargs)
     assert same(before, snapshot(adapter))
     assert adapter.last is last
+
+
+class TakesAnything(nn.Module):
+    """Takes any keyword, as models of Hugging Face do, and reads one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = make()[0]
+
+    def forward(self, pixel_values: Tensor | None = None, **kwargs: Any) -> Any:
+        return self.inner(pixel_values)
+
+
+def test_a_misspelt_keyword_that_the_model_takes_is_named() -> None:
+    adapter = eq.create("norm", TakesAnything())
+    message = (
+        r"takes, \(pixel_values, kwargs\), got the keywords pixels; it has no parameter pixels and failed"
+    )
+    for call in (adapter, adapter.predict):
+        with pytest.raises(eq.errors.BatchTypeError, match=message):
+            call(pixels=images(4))
+        with pytest.raises(eq.errors.BatchTypeError, match=message):
+            call({"pixels": images(4)})
+    assert adapter(pixel_values=images(4), also=1).shape == (4, 5)
+    with pytest.raises(RuntimeError, match="channels"):  # an error of the model itself passes through
+        adapter(pixel_values=images(4)[:, :1], also=1)
+
+
+def test_labels_by_keyword_are_left_out() -> None:
+    model, x = TakesAnything(), images(4)
+    seen: list[list[str]] = []
+    hook = model.register_forward_pre_hook(lambda *args: seen.append(list(args[2])), with_kwargs=True)
+    adapter = eq.create("norm", model)
+    hook.remove()
+    for call in (adapter, adapter.predict, adapter.source_logits):
+        call(pixel_values=x, labels=torch.zeros(4))
+    assert seen == [["pixel_values"]] * 3
 
 
 def test_the_errors_are_also_the_built_in_ones() -> None:
@@ -123,7 +172,7 @@ def test_unknown_names_list_the_known_ones() -> None:
         eq.DEC(model, source, **misspelt)
 
 
-@pytest.mark.parametrize("loader", [images(4), None, 3, {"input": images(4)}])
+@pytest.mark.parametrize("loader", [images(4), None, 3, {"input": images(4)}, images(4).numpy(), FRAME])
 def test_values_that_are_no_loaders(adapter: eq.Adapter, loader: Any) -> None:
     with pytest.raises(eq.errors.BatchTypeError, match="expected an iterable of batches"):
         adapter.adapt(loader, progress=False)

@@ -1,5 +1,6 @@
 """Statistics of the source domain: measured once before deployment, frozen, saved."""
 
+import errno
 import json
 import math
 import os
@@ -7,7 +8,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -258,13 +259,25 @@ class SourceStatistics:
         )
 
 
-def check_source(source: Any) -> SourceStatistics:
-    """Source statistics as they are; SourceError, with the calls that make some, for anything else."""
+GivenSource: TypeAlias = SourceStatistics | str | os.PathLike[str]
+"""Source statistics, or the path of the file that `SourceStatistics.save` wrote."""
+
+
+def checked_source(source: Any) -> SourceStatistics:
+    """Source statistics as they are, or read from a path; SourceError, with calls that make some, else."""
+    if isinstance(source, (str, os.PathLike)):
+        try:
+            return SourceStatistics.load(source)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                errno.ENOENT,
+                "no file of source statistics; equipoise.rehearse(model, held_out).save(path) writes one",
+                os.fspath(source),
+            ) from error
     if not isinstance(source, SourceStatistics):
         raise SourceError(
-            f"expected source as SourceStatistics, got {type(source).__name__}; "
-            "equipoise.SourceStatistics.measure(model, source_loader) makes them, "
-            "equipoise.rehearse(model, held_out_loader) with a rehearsal, and "
-            "equipoise.SourceStatistics.load(path) reads them from a file"
+            "expected source as SourceStatistics, or as the path of a file of them, got "
+            f"{type(source).__name__}; equipoise.SourceStatistics.measure(model, source_loader) makes them, "
+            "and equipoise.rehearse(model, held_out_loader) with a rehearsal"
         )
     return source

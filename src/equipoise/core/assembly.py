@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import nn
 
-from equipoise.calibration.source_statistics import SourceStatistics, check_source
+from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.temper import Temper, Tempering
 from equipoise.core.method import Method
 from equipoise.core.state import State
@@ -138,8 +138,6 @@ def _chosen_tempering(
     method: Method, source: SourceStatistics | None, tempering: Tempering | None
 ) -> Tempering:
     """The tempering, the method's default for None; SourceError where it lacks the source statistics."""
-    if source is not None:
-        check_source(source)
     kind = method.default_tempering if tempering is None else tempering
     if kind is not None:
         one_of("tempering", kind, get_args(Tempering))

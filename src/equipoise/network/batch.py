@@ -2,14 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from equipoise.errors import BatchError, BatchTypeError, OptionError
+from equipoise.errors import BatchError, BatchTypeError, EquipoiseError, OptionError
 
 
 def map_leaves(value: Any, function: Callable[[str, Any], Any], name: str = "") -> Any:
@@ -33,6 +35,20 @@ def leaves(value: Any) -> dict[str, Any]:
 
 def _path(name: str, step: str) -> str:
     return f"{name}.{step}" if name else step
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a NumPy array, or a table or column of pandas or of a library like it."""
+    return isinstance(value, np.ndarray) or callable(getattr(value, "to_numpy", None))
+
+
+def tensor_cure(value: Any) -> str:
+    """The call that makes a tensor of an array or a table; empty for anything else."""
+    if isinstance(value, np.ndarray):
+        return "; torch.from_numpy(x) makes a tensor of an array (with .float() for a float32 model)"
+    if is_array(value):
+        return '; torch.as_tensor(x.to_numpy(dtype="float32")) makes a tensor of a table'
+    return ""
 
 
 _CHANNELS = (3, 1)  # of several inputs with four dimensions, those in colour are the images, or else the grey
@@ -82,11 +98,17 @@ class Batch:
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Batch":
         """Check the arguments of a model: tensors by position or keyword, or dicts of them by position."""
+        named = cls(args, kwargs, 0).named()
+        for name, value in named.items():
+            if not isinstance(value, Tensor) and is_array(value):
+                raise BatchTypeError(
+                    f"expected {_as_tensor(name)}, got {type(value).__name__}{tensor_cure(value)}"
+                )
         for value in args:
             if not isinstance(value, (Tensor, dict)):
                 hint = "; arguments that are no tensors go by keyword" if len(args) > 1 else ""
                 raise BatchTypeError(f"expected a batch as a torch.Tensor, got {type(value).__name__}{hint}")
-        tensors = cls(args, kwargs, 0).tensors()
+        tensors = [value for value in named.values() if isinstance(value, Tensor)]
         if not tensors:
             raise BatchTypeError("expected a batch as a torch.Tensor or tensors by keyword, got none")
         sizes = [tensor.shape[0] for tensor in tensors if tensor.ndim > 0]
@@ -195,6 +217,10 @@ class Batch:
         return Batch(chosen.args, chosen.kwargs, int(keep.sum()))
 
 
+def _as_tensor(name: str) -> str:
+    return "a batch as a torch.Tensor" if name.isdigit() else f"{name!r} as a torch.Tensor"
+
+
 InputsFunction: TypeAlias = Callable[[Any], Any]
 """Turns a batch, without its labels, into the model's arguments: a tensor, a tuple of arguments by position,
 or a dict of arguments by keyword."""
@@ -235,7 +261,36 @@ def called_batch(
         )
     if len(args) > 1:
         return _taken(model, args, kwargs, "an adapter learns without labels: pass the inputs alone")
+    if kwargs:
+        return _taken(
+            model, args, without_labels(kwargs), "inputs by keyword have the names of its parameters"
+        )
     return Batch.of(args, kwargs)
+
+
+@contextmanager
+def unnamed_keywords_told(model: nn.Module, batch: Batch) -> Iterator[None]:
+    """Name the keywords of a batch that a forward has no parameter for, if it takes them and then fails.
+
+    A forward with `**kwargs` takes any keyword, a misspelt one as well, and misses the input that it reads.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, EquipoiseError) or batch.args or not (surplus := _surplus(model, batch.kwargs)):
+            raise
+        takes = ", ".join(inspect.signature(model.forward).parameters)
+        raise BatchTypeError(
+            f"expected inputs that the model takes, ({takes}), got the keywords {', '.join(batch.kwargs)}; "
+            f"it has no parameter {', '.join(surplus)} and failed with {type(error).__name__}: {error}"
+        ) from error
+
+
+def _surplus(model: nn.Module, kwargs: Mapping[str, Any]) -> list[str]:
+    """The keywords that a forward takes into its `**kwargs`."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    named = {each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD}
+    return [name for name in kwargs if name not in named]
 
 
 def loaded_batch(model: nn.Module, item: Any, inputs: InputsFunction | None) -> Batch:
@@ -268,10 +323,9 @@ def batches(
     progress: str | None,
 ) -> Iterator[Batch]:
     """The batches of a loader on a device, under a progress bar named `progress` if given."""
-    if isinstance(loader, (Tensor, Mapping)) or not isinstance(loader, Iterable):
-        raise BatchTypeError(
-            f"expected an iterable of batches, got {type(loader).__name__} (put a data set into a DataLoader)"
-        )
+    if isinstance(loader, (Tensor, Mapping)) or is_array(loader) or not isinstance(loader, Iterable):
+        cure = tensor_cure(loader) or " (put a data set into a DataLoader)"
+        raise BatchTypeError(f"expected an iterable of batches, got {type(loader).__name__}{cure}")
     empty = True
     # Even a bar that is off makes a lock between processes, which one that is killed would leave behind.
     for item in loader if progress is None else tqdm(loader, desc=progress, unit="batch"):

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from torch import nn
 from torch.utils.data import Dataset
 
-from equipoise.calibration.source_statistics import SourceStatistics
+from equipoise.calibration.source_statistics import GivenSource
 from equipoise.errors import OptionError
 from equipoise.factory import make_method
 from equipoise.network.batch import InputsFunction, check_functions
@@ -22,7 +22,7 @@ from equipoise.recommendation.recommendation import Recommendation, recommendati
 from equipoise.recommendation.trial import Budget, Session, Setting, attempt, divided_shifts
 from equipoise.rehearsal.held_out_check import check_answers, check_known_labels
 from equipoise.rehearsal.labelled import FEWEST_SAMPLES, take
-from equipoise.rehearsal.rehearse import check_given, measured_on
+from equipoise.rehearsal.rehearse import given_source, measured_on
 from equipoise.rehearsal.shifts import ColumnKinds, Shifts, check_shifts
 
 
@@ -36,7 +36,7 @@ def recommend(
     shifts: int | Shifts | None = 16,
     columns: ColumnKinds | None = None,
     length: int = 8000,
-    source: SourceStatistics | None = None,
+    source: GivenSource | None = None,
     inputs: InputsFunction | None = None,
     outputs: OutputsFunction | None = None,
     samples: int = 1000,
@@ -75,7 +75,7 @@ def recommend(
             they are, which a rehearsal has, are not in the stream.
         columns: what columns of tables hold, as in `rehearse`.
         length: about how many samples the stream has.
-        source: statistics of the model; by default measured on the same samples.
+        source: statistics of the model, or a file of them; by default measured on the same samples.
         inputs: turns a batch into the model's arguments, as in `equipoise.create`.
         outputs: picks the logits out of the model's output, as in `create`.
         samples: how many labelled samples to use at most, 100 or more; they are kept in memory.
@@ -102,14 +102,14 @@ def recommend(
     batch_size, length = integer("batch_size", batch_size, low=1), integer("length", length, low=1)
     seed = integer("seed", seed, low=0, high=2**62)
     check_stream(kind, stream_options, length=length, batch_size=batch_size)
-    check_given(source, model)
+    given = given_source(source, model)
     with _stopping():
         labelled = take(held_out, samples, seed, progress, model, inputs)
         chosen, others = divided_shifts(shifts, labelled.inputs, columns)
         if check_held_out:
             check_answers(model, labelled, batch_size, outputs)
         needs = [make_method(one.name, dict(one.options))[0] for one in tried]
-        statistics = measured_on(model, labelled, needs, batch_size, outputs) if source is None else source
+        statistics = measured_on(model, labelled, needs, batch_size, outputs) if given is None else given
         check_known_labels(labelled.labels, statistics.num_classes)
         bare = replace(statistics, rehearsals={})
         near = labelled.near(device_of(model))

@@ -12,7 +12,16 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from tqdm import tqdm
 
 from equipoise.errors import BatchError, RehearsalError
-from equipoise.network.batch import LABELS, InputsFunction, leaves, loaded_batch, map_leaves, without_labels
+from equipoise.network.batch import (
+    LABELS,
+    InputsFunction,
+    is_array,
+    leaves,
+    loaded_batch,
+    map_leaves,
+    tensor_cure,
+    without_labels,
+)
 
 _READ_AT_ONCE = 64
 
@@ -29,7 +38,7 @@ def labelled_batches(held_out: Any, samples: int, seed: int) -> Iterable[Any]:
         return DataLoader(held_out, batch_size=_READ_AT_ONCE, sampler=places, collate_fn=_collated)
     if is_pair(held_out):
         return [tuple(held_out)]
-    unfit = isinstance(held_out, (Tensor, Mapping)) or is_array(held_out)
+    unfit = isinstance(held_out, (Tensor, Mapping, str)) or is_array(held_out)
     if unfit or not isinstance(held_out, Iterable):
         raise RehearsalError(
             "expected a loader of (inputs, labels), a pair (x, y) of tensors or a data set of such items, "
@@ -49,20 +58,6 @@ def is_pair(held_out: Any) -> bool:
         return False
     shapes = [tuple(getattr(each, "shape", ())) for each in (inputs, labels)]
     return len(shapes[1]) < 2 or shapes[0][1:] != shapes[1][1:]  # else two batches without labels
-
-
-def is_array(value: Any) -> bool:
-    """Whether a value is a NumPy array, or a table or column of pandas or of a library like it."""
-    return isinstance(value, np.ndarray) or callable(getattr(value, "to_numpy", None))
-
-
-def tensor_cure(value: Any) -> str:
-    """The call that makes a tensor of an array or a table; empty for anything else."""
-    if isinstance(value, np.ndarray):
-        return "; torch.from_numpy(x) makes a tensor of an array (with .float() for a float32 model)"
-    if is_array(value):
-        return '; torch.as_tensor(x.to_numpy(dtype="float32")) makes a tensor of a table'
-    return ""
 
 
 def _collated(items: list[Any]) -> Any:
@@ -195,15 +190,14 @@ def _is_empty(own: Any, labels: Any) -> bool:
 def _checked(own: Any, labels: Any, model: nn.Module | None, function: InputsFunction | None) -> Labelled:
     inputs = _arguments(own, model, function)
     if not tensors_of(inputs) or not all(isinstance(tensor, Tensor) for tensor in tensors_of(inputs)):
-        kind = type(own).__name__
-        raise RehearsalError(
-            f"expected inputs as a tensor, or a tuple or dict of tensors, got {kind}{_inputs_cure(own)}"
-        )
+        raise _no_tensors(own)
     try:
         labels = torch.as_tensor(np.array(labels) if hasattr(labels, "to_numpy") else labels)
     except (RuntimeError, TypeError, ValueError) as error:
+        names = any(isinstance(label, str) for label in labels) if isinstance(labels, Iterable) else False
         raise RehearsalError(
             f"expected labels as whole numbers of shape (N,), got {type(labels).__name__}: {error}"
+            f"{_NAMES_CURE if names else ''}"
         ) from error
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise RehearsalError(
@@ -226,6 +220,12 @@ def _checked(own: Any, labels: Any, model: nn.Module | None, function: InputsFun
     return Labelled(mapped(inputs, lambda tensor: tensor.detach().cpu()), labels.long().cpu())
 
 
+_NAMES_CURE = (
+    "; [classes.index(name) for name in labels] makes numbers of names, where `classes` has all names in the "
+    "order of the model's outputs"
+)
+
+
 def _labels_cure(labels: Tensor) -> str:
     """The cure of labels that are not of shape (N,), in words; some are not those of a classifier."""
     whole = not labels.is_complex() and bool(
@@ -246,10 +246,18 @@ def _labels_cure(labels: Tensor) -> str:
     return "; equipoise is for classifiers with one class for a sample, not for several labels or regression"
 
 
-def _inputs_cure(own: Any) -> str:
-    """The cure of inputs that are arrays, in words."""
-    found = leaves(tuple(own) if isinstance(own, list) else dict(own) if isinstance(own, Mapping) else own)
-    return next(filter(None, map(tensor_cure, found.values())), "")
+def _no_tensors(own: Any) -> RehearsalError:
+    """The error of inputs that are no tensors, with the cure of arrays."""
+    cure = next(filter(None, map(tensor_cure, _leaves(own))), "")
+    return RehearsalError(
+        f"expected inputs as a tensor, or a tuple or dict of tensors, got {type(own).__name__}{cure}"
+    )
+
+
+def _leaves(own: Any) -> Iterable[Any]:
+    """The values in the inputs of a batch, as a loader yields them."""
+    same = tuple(own) if isinstance(own, list) else dict(own) if isinstance(own, Mapping) else own
+    return leaves(same).values()
 
 
 def _split(item: Any) -> tuple[Any, Any]:
@@ -281,10 +289,12 @@ def _arguments(own: Any, model: nn.Module | None, function: InputsFunction | Non
         own = {str(name): tensor for name, tensor in own.items() if isinstance(tensor, Tensor)}
     if model is None or (isinstance(own, Mapping) and not own):
         return tuple(own) if isinstance(own, list) else own
+    if function is None and any(map(is_array, _leaves(own))):
+        raise _no_tensors(own)
     try:
         batch = loaded_batch(model, (own, None), function)
     except BatchError as error:
-        raise RehearsalError(f"{error}{_inputs_cure(own) if function is None else ''}") from error
+        raise RehearsalError(str(error)) from error
     if batch.kwargs:
         return batch.kwargs
     return batch.args[0] if len(batch.args) == 1 and isinstance(batch.args[0], Tensor) else batch.args

@@ -15,7 +15,7 @@ from equipoise.calibration import window
 from equipoise.calibration.novelty import LEAST_LIMIT, Novelty
 from equipoise.calibration.regression import SCATTER, Process, fit_process, fit_ridge
 from equipoise.calibration.rehearsal import Rehearsal, Run, logit
-from equipoise.calibration.source_statistics import SourceStatistics, check_source
+from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
 from equipoise.calibration.temper import LEAD
 from equipoise.core.method import Method
 from equipoise.errors import OptionError, UnknownOptionError
@@ -37,7 +37,7 @@ def rehearse(
     method: str = "poise",
     shifts: int | Shifts | None = None,
     columns: ColumnKinds | None = None,
-    source: SourceStatistics | None = None,
+    source: GivenSource | None = None,
     inputs: InputsFunction | None = None,
     outputs: OutputsFunction | None = None,
     samples: int = 2000,
@@ -78,7 +78,7 @@ def rehearse(
             "flag": two values, which stay those two; "constant": one value, which gets offsets in some
             shifts; "code": of a category, redrawn from the values of the column. Of floats, columns of one
             value are taken as constant, of two as flags, all others as continuous; of integers as codes.
-        source: statistics to add the rehearsal to; by default measured on the same samples.
+        source: statistics, or a file of them, to add the rehearsal to; by default measured on the samples.
         inputs: turns a batch into the model's arguments, as in `equipoise.create`.
         outputs: picks the logits out of the model's output, as in `equipoise.create`.
         samples: how many samples to use at most, 100 or more; they are kept in memory.
@@ -108,14 +108,14 @@ def rehearse(
         integer("batch_size", batch_size, low=1),
     )
     seed = integer("seed", seed, low=0)
-    check_given(source, model)
+    given = given_source(source, model)
     with _stopping():
         labelled = take(loader, samples, seed, progress, model, inputs)
         chosen = chosen_shifts(shifts, labelled.inputs, columns)
         if check_held_out:
             check_answers(model, labelled, batch_size, outputs)
         needs, _ = make_method(method, options)
-        measured = measured_on(model, labelled, [needs], batch_size, outputs) if source is None else source
+        measured = measured_on(model, labelled, [needs], batch_size, outputs) if given is None else given
         check_known_labels(labelled.labels, measured.num_classes)
         bare = replace(measured, rehearsals={})
         own = {"tempering": "none", "distributed": False, "inputs": as_it_is, "outputs": outputs}
@@ -155,10 +155,13 @@ def _check_call(method: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def check_given(source: SourceStatistics | None, model: nn.Module) -> None:
-    """Refuse statistics that are given and are none, or those of another model; SourceError."""
-    if source is not None:
-        check_source(source).check_fits(fingerprint(model))
+def given_source(source: GivenSource | None, model: nn.Module) -> SourceStatistics | None:
+    """The statistics that are given, where some are; SourceError for those of another model."""
+    if source is None:
+        return None
+    statistics = checked_source(source)
+    statistics.check_fits(fingerprint(model))
+    return statistics
 
 
 def as_it_is(inputs: Inputs) -> Inputs:
