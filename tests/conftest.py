@@ -1,12 +1,22 @@
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 import equipoise.methods
 import equipoise.registry
 import equipoise.research.data.dataset
+from tests.support.signals import heeded_signals
 
 # Tests run in one process a core: more threads in each only get in each other's way.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _signals_are_heeded() -> Iterator[None]:
+    """Heed Ctrl-C, also where whoever started the tests ignores it: tests send it to their programs."""
+    with heeded_signals():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -89,7 +89,11 @@ def test_the_root_of_the_package_has_few_modules() -> None:
 
 
 FRESH = """
-import sys, time, json, torch
+import sys, time, json
+
+start = time.process_time()
+import numpy, safetensors.torch, torch, tqdm
+core = time.process_time() - start
 
 
 class Noting:
@@ -111,10 +115,10 @@ def tried(action):
 
 
 sys.meta_path.insert(0, Noting())
-before, start, found = set(sys.modules), time.perf_counter(), {}
+before, start, found = set(sys.modules), time.process_time(), {}
 import equipoise as eq
 eq.create, eq.estimators, eq.recommend, eq.rehearse
-found["seconds"] = time.perf_counter() - start
+found["time beside the core"] = (time.process_time() - start) / core
 found["data at once"] = "equipoise.research.data" in sys.modules
 for name in ("functional", "metrics", "models", "errors"):
     getattr(eq, name)
@@ -146,7 +150,7 @@ def fresh() -> dict[str, Any]:
 def test_import_needs_only_the_core_and_is_quick(fresh: dict[str, Any]) -> None:
     extras = {"torchmetrics", "torchvision", "timm", "matplotlib", "scipy", "sklearn", "mlxtend", "typer"}
     assert not set(fresh["third"]) & (extras | {"rich", "PIL", "pandas"})
-    assert fresh["seconds"] < 1.0
+    assert fresh["time beside the core"] < 0.6  # 0.2, of one second or more
 
 
 def test_metric_classes_load_torchmetrics_on_first_use(fresh: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ a small trial without downloads.
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -207,7 +206,7 @@ def run(jobs: Sequence[Job], processes: int) -> int:
         raise SystemExit("stopped: the same command goes on") from None
     finally:
         for process in running.values():
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # Ctrl-C is ignored by what a script started with `&`
         for process in running.values():
             process.wait()
     return sum(job.failed is True for job in jobs)

@@ -18,6 +18,7 @@ from equipoise.cli.app import app
 from equipoise.research.experiment.recipe import RehearsalRecipe
 from equipoise.research.experiment.store import RESULTS
 from equipoise.research.experiment.workers import InProcess
+from tests.support.waiting import HANG, wait_until
 
 if TYPE_CHECKING:
     from equipoise.research.experiment.recipe import Recipe
@@ -69,12 +70,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     command = [sys.executable, "-m", "equipoise", "demo", "--quick", "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not out.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(out.exists, "the folder of the demo")
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert "the same command goes on from there" in errors
     assert "Traceback" not in errors

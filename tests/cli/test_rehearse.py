@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typer.testing import CliRunner, Result
 import equipoise as eq
 from equipoise.cli.app import app
 from equipoise.cli.rehearse import class_lines, in_order
+from tests.support.waiting import HANG
 
 MODEL = """
 import torch
@@ -253,11 +253,13 @@ def test_ctrl_c_says_so_and_writes_nothing(here: Path, write: Write) -> None:
     command = [sys.executable, "-m", "equipoise", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=here)
     assert process.stderr is not None
-    seen, deadline = b"", time.monotonic() + 60
-    while b"shuffled" not in seen and time.monotonic() < deadline:
-        seen += os.read(process.stderr.fileno(), 4096)
+    seen = b""
+    while b"shuffled" not in seen:
+        part = os.read(process.stderr.fileno(), 4096)
+        assert part, "the command has ended"
+        seen += part
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert b"Stopped; nothing was written. the rehearsal was stopped after" in errors
     assert b"Traceback" not in errors

@@ -3,11 +3,13 @@
 import os
 import signal
 import subprocess
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from PIL import Image
+
+from tests.support.waiting import HANG, wait_until
 
 from .own import CELLS, RECIPE, command, run, run_here, write_own
 from .toy import lines, scores
@@ -40,6 +42,10 @@ def test_the_same_again_does_nothing(reference: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def has_lines(path: Path, count: int) -> bool:
+    return path.exists() and path.read_bytes().count(b"\n") >= count
+
+
 @pytest.mark.slow  # an interrupt in mid-run and a store cut short have faster tests
 def test_killed_twice_and_resumed_has_every_cell_once_and_the_same(reference: Path, tmp_path: Path) -> None:
     recipe, out = write_own(tmp_path), tmp_path / "out"
@@ -49,12 +55,7 @@ def test_killed_twice_and_resumed_has_every_cell_once_and_the_same(reference: Pa
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            file = out / "results.jsonl"
-            if file.exists() and file.read_bytes().count(b"\n") >= cells:
-                break
-            time.sleep(0.01)
+        wait_until(partial(has_lines, out / "results.jsonl", cells), "results")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert 0 < len(scores(out)) < CELLS // 2
@@ -64,7 +65,7 @@ def test_killed_twice_and_resumed_has_every_cell_once_and_the_same(reference: Pa
 
 
 def test_ctrl_c_says_how_to_go_on_and_leaves_a_store_that_does(tmp_path: Path) -> None:
-    slow = RECIPE.replace("mine: {batch_size: 20}", "mine: {batch_size: 5, options: {pause: 0.3}}")
+    slow = RECIPE.replace("mine: {batch_size: 20}", "mine: {batch_size: 5, options: {pause: 3}}")
     recipe, out = write_own(tmp_path, slow), tmp_path / "out"
     process = subprocess.Popen(
         command(f"run {recipe} --out {out} --workers 2 --seeds 0"),
@@ -73,16 +74,14 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_a_store_that_does(tmp_path: Path) -
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (out / "results.jsonl").exists():
-        time.sleep(0.02)
+    wait_until((out / "results.jsonl").exists, "the first result")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert "the same command goes on from there" in errors
     assert "Traceback" not in errors
     assert 0 < len(scores(out)) < CELLS // 2
-    quick = write_own(tmp_path, slow.replace("0.3", "0.0"))
+    quick = write_own(tmp_path, slow.replace("pause: 3", "pause: 0"))
     run(f"run {quick} --out {out} --seeds 0 --methods source,dec")
     assert {line["status"] for line in lines(out)} == {"ok"}
 
