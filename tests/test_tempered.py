@@ -33,6 +33,7 @@ LIVELY: dict[str, dict[str, Any]] = {
     "roid": {"learning_rate": 0.05},
     "cmf": {"learning_rate": 0.05},
     "cotta": {"views": 3, "confidence": 1.0, "restore": 0.2},
+    "rmt": {"learning_rate": 0.05},
     "memo": {"views": 2, "learning_rate": 0.5},
     "dec": {"learning_rate": 0.01, "tempering": "none"},
     "poise": {"tempering": "none"},
@@ -41,10 +42,10 @@ LIVELY: dict[str, dict[str, Any]] = {
     "bn_alpha": {},
     "bn_ema": {},
 }
-FORWARDS = {"dec": 2, "sar": 2, "deyo": 2, "roid": 2, "cmf": 2, "cotta": 3, "memo": 16}
+FORWARDS = {"dec": 2, "sar": 2, "deyo": 2, "roid": 2, "cmf": 2, "cotta": 3, "rmt": 3, "memo": 16}
 """Forwards of a batch, of the methods that make more than one."""
 
-ON_IMAGES = ("deyo", "roid", "cmf", "cotta", "memo", "rotta", "petta")
+ON_IMAGES = ("deyo", "roid", "cmf", "cotta", "rmt", "memo", "rotta", "petta")
 """Methods that make views of images, and adapt to nothing else."""
 
 every_method = pytest.mark.parametrize("method", list(LIVELY))

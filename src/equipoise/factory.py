@@ -55,8 +55,8 @@ def create(name: str, model: nn.Module, source: GivenSource | None = None, **opt
         model: a classifier that returns (N, C) logits, or an object with `.logits`; from any other output
             `outputs=lambda out: out["logits"]` picks them. It is copied.
         source: its statistics on the source domain (`SourceStatistics.measure`), or the path of a file of
-            them: for "dec", "eata", "foa_shift", "petta", "poem", "poise" and any `tempering`; others do
-            without.
+            them: for "dec", "eata", "foa_shift", "petta", "poem", "poise", "rmt" and any `tempering`; others
+            do without.
         options: those of the method (`help(equipoise.methods.tent.Tent)` and the like) and of every adapter
             (`help(equipoise.Adapter)`), `inputs` and `outputs` among them.
 

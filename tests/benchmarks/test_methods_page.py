@@ -51,7 +51,11 @@ def test_options_that_rows_above_have_are_left_out() -> None:
     table = methods_page.options()
     assert "`engine` auto" in row_of(table, "every adapter")
     assert "`parameters` norm" in row_of(table, "methods with gradient steps")
-    assert row_of(table, "`shot_im`").split(" | ")[1].startswith("`confidence` 0.9, `parameters` encoder")
+    assert (
+        row_of(table, "`shot_im`")
+        .split(" | ")[1]
+        .startswith("`confidence` 0.9, `optimizer` sgd, `parameters`")
+    )
     assert row_of(table, "`source`") == "| `source` | no others |"
 
 

@@ -35,6 +35,8 @@ ADAM = {"optimizer": "adam", "learning_rate": 1e-3}
         ("cotta", {}, {**ADAM, "restore": 0.01, "views": 32}),
         ("cotta", {"optimizer": "sgd"}, {"learning_rate": 0.01, "restore": 0.001, "views": 32}),
         ("cotta", {"restore": 0.0}, {"restore": 0.0}),
+        ("rmt", {}, {**ADAM, "contrast": 1.0, "decay": 0.999, "parameters": "all"}),
+        ("rmt", {"optimizer": "sgd"}, {"learning_rate": 0.01}),
         ("memo", {}, {"views": 64, "learning_rate": 2.5e-4, "prior": 16.0}),
         ("rdumb", {}, {"base": "eta", "every": 64_000, **SGD, "margin": 0.4, "epsilon": None}),
         ("dec", {}, {"learning_rate": 1e-7}),
@@ -90,6 +92,8 @@ def test_options_out_of_range(method: str, options: dict[str, Any], message: str
     ("method", "lacks", "message"),
     [
         ("petta", {"features": {}}, r"petta needs.*features=True\)"),
+        ("rmt", {"features": {}}, r"rmt needs.*features=True\)"),
+        ("rmt", None, r"rmt needs.*features=True\)"),
         ("foa_shift", {"features": {}}, r"foa_shift needs.*features=True\)"),
         ("poem", {"entropies": torch.zeros(0)}, "poem needs source statistics with the quantiles"),
         ("poem", None, "poem needs source statistics"),
@@ -159,6 +163,8 @@ def test_inputs_that_are_no_images_are_refused_and_change_nothing(
         *[("memo", {"views": views}, [(3, 2 * 3)]) for views in (1, 7)],
         ("rotta", {"every": 8}, [(4, 1), (4, 3), (16, 5)]),
         ("petta", {"every": 8}, [(4, 1), (4, 4), (16, 7)]),
+        ("rmt", {}, [(8, 3), (1, 3)]),
+        ("rmt", {"steps": 2}, [(8, 5)]),
     ],
 )
 def test_forwards_of_a_batch(method: str, options: dict[str, Any], forwards: list[tuple[int, int]]) -> None:

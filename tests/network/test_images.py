@@ -78,6 +78,7 @@ LIVELY: dict[str, dict[str, Any]] = {
     "deyo": {"margin": 2.0, "min_drop": -1.0},
     "roid": {},
     "cmf": {},
+    "rmt": {"decay": 0.5},
 }
 
 

@@ -127,6 +127,7 @@ class ByHand:
         weights: its parameters; `learned` are those that a step moves.
         mean: the running mean, where the model has one.
         var: the running variance.
+        features: the inputs of the head in the last forward.
     """
 
     def __init__(self, model: nn.Sequential, learned: Iterable[str] = NORM) -> None:
@@ -162,7 +163,8 @@ class ByHand:
         else:
             scale, shift = w["norm.weight"], w["norm.bias"]
         h = (h - mean) / (var + EPSILON).sqrt() * scale + shift
-        return linear(h.clamp(min=0).flatten(1), w["head.weight"], w["head.bias"])
+        self.features = h.clamp(min=0).flatten(1)
+        return linear(self.features, w["head.weight"], w["head.bias"])
 
     def predict(self, x: Tensor) -> Tensor:
         """The logits with the running statistics."""

@@ -83,6 +83,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"learning_rate": 0.05, "prior_correction": True, "mirrored": True, "window": 3},
     ),
     "cmf, lively": ("cmf", {"optimizer": "sgd", "learning_rate": 0.02, "steps": 2, "tempering": "median"}),
+    "rmt, lively": (
+        "rmt",
+        {
+            "contrast": 0.5,
+            "decay": 0.5,
+            "mirrored": True,
+            "optimizer": "sgd",
+            "learning_rate": 0.05,
+            "steps": 2,
+            "tempering": "median",
+        },
+    ),
     "memo": ("memo", {"views": 2}),
     "memo, lively": ("memo", {"views": 2, "learning_rate": 0.5, "prior": 1.0, "tempering": "mean"}),
     "mean teacher": (MeanTeacher.name, {"rate": 0.05, "decay": 0.5, "tempering": "median"}),

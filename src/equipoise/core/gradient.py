@@ -80,6 +80,10 @@ class GradientMethod(Method):
         """The learning rate where none is given."""
         return self.default_rates[self.optimizer]
 
+    def forward(self, targets: Targets, context: Context) -> tuple[Tensor, Targets]:
+        """Run the forward of a step; its logits, and the targets with what else of it the loss needs."""
+        return context.student.on_batch_statistics(context.batch, self.norm_momentum), targets
+
     @abstractmethod
     def loss(self, logits: Tensor, targets: Targets, context: Context) -> Loss:
         """The loss of the logits of a batch.
@@ -134,7 +138,7 @@ class GradientMethod(Method):
         If a later step finds nothing to learn from, the steps before it are taken all the same.
         """
         student, earlier = context.student, () if before is None else before.checks
-        logits = student.on_batch_statistics(context.batch, self.norm_momentum)
+        logits, targets = self.forward(targets, context)
         finite = student.finite_statistics()
         if host_knows(finite.holds) is False:
             return Update(logits, checks=(*earlier, finite))

@@ -59,7 +59,7 @@ class Optimizer:
         self.rate = number("learning_rate", rate, low=0)
         self.momentum = number("momentum", momentum, low=0, high=0.9999)
 
-    def start(self, parameters: LearnedParameters) -> OptimizerState:
+    def start(self, parameters: Mapping[str, Tensor]) -> OptimizerState:
         """The state before the first step."""
         zeros = {name: at_least_single(torch.zeros_like(p)) for name, p in parameters.items()}
         if self.kind == "sgd":
@@ -70,7 +70,7 @@ class Optimizer:
 
     def step(
         self,
-        parameters: LearnedParameters,
+        parameters: Mapping[str, Tensor],
         gradients: Mapping[str, Tensor],
         state: Mapping[str, Tensor],
         checks: tuple[Check, ...],

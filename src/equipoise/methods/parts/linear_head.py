@@ -1,5 +1,6 @@
 """The linear head of a model: the features that it gets, and class prototypes made of them."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -34,10 +35,19 @@ class HeadAnswers(NamedTuple):
     direct: bool = True
 
 
-def head_answers(student: Student, batch: Batch, name: str | None = None) -> HeadAnswers:
-    """Run a forward in eval mode with the features of the head; ModelError where the model has none."""
+def head_answers(
+    student: Student,
+    batch: Batch,
+    name: str | None = None,
+    *,
+    forward: Callable[[Batch], Tensor] | None = None,
+) -> HeadAnswers:
+    """Run a forward, in eval mode unless another is given, with the features of the head.
+
+    ModelError where the model has no linear head.
+    """
     with student.watched(name or student.head, required=True) as seen:
-        logits = student.frozen(batch)
+        logits = student.frozen(batch) if forward is None else forward(batch)
     if seen.layer is None or seen.features is None:
         raise RuntimeError("expected a watched forward before")
     features = at_least_single(seen.features)

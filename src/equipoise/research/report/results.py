@@ -26,8 +26,8 @@ TEMPERINGS = ("none", "mean", "median", "sample", "agreement", "rehearsed", "fix
 """The temperings in the order in which they are shown; others follow."""
 METHOD_ORDER = (
     "source", "norm", "bn_alpha", "bn_ema", "tent", "pseudo_label", "shot_im", "eta", "eata", "sar", "deyo",
-    "poem", "rdumb", "roid", "cmf", "cotta", "rotta", "petta", "t3a", "lame", "foa_shift", "memo", "sotta",
-    "dec", "poise",
+    "poem", "rdumb", "roid", "cmf", "cotta", "rmt", "rotta", "petta", "t3a", "lame", "foa_shift", "memo",
+    "sotta", "dec", "poise",
 )  # fmt: skip
 """The methods in the order in which they are shown; others follow."""
 BINS = 15
