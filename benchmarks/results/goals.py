@@ -46,7 +46,7 @@ GOALS = {
     "domain": f"no domain more than {told(DOMAIN_MARGIN)} less accurate than without adaptation",
     "paper-ece": "ECE below the paper's own for DEC",
     "paper-nll": "NLL below the paper's own for DEC, where our model without adaptation is as accurate",
-    "collapse": "no collapse under any stream of [Robustness](#robustness)",
+    "collapse": "no collapse under any stream of [robustness](results-robustness.md)",
 }
 
 

@@ -1,9 +1,10 @@
-"""Writes the tables and pictures of docs/results.md from the results beside this file.
+"""Writes the tables and pictures of docs/results.md and its full tables from the results beside this file.
 
 python -m benchmarks.results.page
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,6 @@ import pandas as pd
 from benchmarks.pages import (
     DOCS,
     fill,
-    folded,
     mark,
     percent,
     plain,
@@ -26,11 +26,13 @@ from benchmarks.results.measured import (
     DEC,
     FOLDER,
     LABELS,
+    NAMES,
     NETWORKS,
     POISE,
     RIVALS,
     SOURCE,
     WAYS,
+    Measured,
     Place,
     against_each,
     at,
@@ -51,24 +53,22 @@ from benchmarks.results.robustness import collapsed, paired
 from equipoise.research.report.paper import experiments, printed_tables
 from equipoise.research.report.results import Variant
 from equipoise.research.report.significance import Comparison, holm
-from equipoise.research.report.table import DOUBTFUL, INCOMPLETE
+from equipoise.research.report.table import INCOMPLETE
 from equipoise.research.report.tables import NAMES as METRIC_NAMES
 
-MOST_UNFOLDED = 4
-"""The most targets of a table that is not folded."""
 CHOSEN = "recipe"
 """The way to train that the runs of the page have."""
 LAST = 5
 """The epochs before the end that a held-out accuracy is averaged over: single epochs differ by chance."""
 NEAR = 0.02
 """A model within so much of the paper's accuracy is called as good."""
-FAMILIES: dict[str, tuple[str, Variant, Sequence[str]]] = {
-    "raw": ("poise against the best raw rival", POISE, ["none"]),
-    "tempered": ("poise against the best rival divided by tau", POISE, ["mean", "median"]),
-    "rehearsed": ("poise against the best rehearsed rival", POISE, ["rehearsed"]),
-    "dec": ("DEC against the best raw rival", DEC, ["none"]),
+FAMILIES: dict[str, tuple[Variant, Sequence[str]]] = {
+    "raw": (POISE, ["none"]),
+    "tempered": (POISE, ["mean", "median"]),
+    "rehearsed": (POISE, ["rehearsed"]),
+    "dec": (DEC, ["none"]),
 }
-"""The families of tests: a title, the method, and the temperings of its rivals."""
+"""The families of tests: the method, and the temperings of its rivals."""
 KINDS = {
     "none": "raw",
     "fixed": "fixed",
@@ -77,7 +77,7 @@ KINDS = {
     "rehearsed": "rehearsed",
     "oracle": "floor",
 }
-PROTOCOLS = {"online": "Online: each batch is answered as it comes", "after-pass": "After one pass"}
+PROTOCOLS = {"online": "each batch is answered as it comes", "after-pass": "after one pass"}
 METRICS = ["accuracy", "ece", "nll", "entropy"]
 GOAL_TABLES = {
     "bar_ece": {"ece": "ECE of `poise`", "third": "against the best raw rival"},
@@ -96,47 +96,90 @@ PICTURES = {
 }
 
 
-def parts(folder: Path = FOLDER) -> dict[str, str]:
-    """The regions of the page, from the files of a folder."""
-    measured = read(folder)
-    cells, made = measured.cells, decisions(measured)
+def parts(page: str, folder: Path = FOLDER) -> dict[str, str]:
+    """The regions of a page, from the files of a folder."""
+    return PAGES[page](read(folder))
+
+
+def _answer(measured: Measured) -> dict[str, str]:
+    cells = measured.cells
     return {
         "summary": summary_table(cells),
-        "runs": run_table(cells),
-        "goals": goal_table(made),
-        **{name: decision_table(made, heads) for name, heads in GOAL_TABLES.items()},
-        "bar_paper": against_paper(cells, made),
-        "domains": domain_tables(cells),
-        "estimates": estimate_table(cells),
-        "collapses": collapse_table(measured.robust),
-        "robustness": robustness_tables(measured.robust),
-        **{
-            f"tests_{name}": folded(title, test_table(tested(cells, focal, temperings)))
-            for name, (title, focal, temperings) in FAMILIES.items()
-        },
-        "temperatures": temperature_table(cells),
-        "certainty": certainty_table(cells),
-        "norms": norm_table(measured.streams),
-        "accuracy": dec_table(cells),
         "source_accuracy": source_table(cells),
-        "training": training_tables(measured.training),
-        "doubts": doubts(cells),
-        "full_tables": full_tables(cells),
+        "runs": run_table(cells),
     }
 
 
+def _goals(measured: Measured) -> dict[str, str]:
+    made = decisions(measured)
+    return {
+        "goals": goal_table(made),
+        **{name: decision_table(made, heads) for name, heads in GOAL_TABLES.items()},
+        "bar_paper": against_paper(measured.cells, made),
+    }
+
+
+def _estimates(measured: Measured) -> dict[str, str]:
+    return {"estimates": estimate_table(measured.cells)}
+
+
+def _robustness(measured: Measured) -> dict[str, str]:
+    robust = measured.robust
+    return {"collapses": collapse_table(robust), "robustness": robustness_tables(robust)}
+
+
+def _significance(measured: Measured) -> dict[str, str]:
+    cells = measured.cells
+    families = ("raw", "tempered", "rehearsed")
+    return {
+        **{f"tests_{name}": test_table(tested(cells, *FAMILIES[name])) for name in families},
+        "temperatures": temperature_table(cells),
+    }
+
+
+def _claims(measured: Measured) -> dict[str, str]:
+    cells = measured.cells
+    return {
+        "certainty": certainty_table(cells),
+        "norms": norm_table(measured.streams),
+        "tests_dec": test_table(tested(cells, *FAMILIES["dec"])),
+        "accuracy": dec_table(cells),
+    }
+
+
+def _training(measured: Measured) -> dict[str, str]:
+    return {"training": training_tables(measured.training)}
+
+
+def _of_data(data: str, measured: Measured) -> dict[str, str]:
+    cells = measured.cells[measured.cells["data"] == data]
+    return {"domains": domain_tables(cells), "methods": method_tables(cells), "doubts": doubts(cells)}
+
+
+PAGES: Mapping[str, Callable[[Measured], dict[str, str]]] = {
+    "results.md": _answer,
+    "tables/results-goals.md": _goals,
+    "tables/results-estimates.md": _estimates,
+    "tables/results-robustness.md": _robustness,
+    "tables/results-significance.md": _significance,
+    "tables/results-claims.md": _claims,
+    "tables/results-training.md": _training,
+    **{f"tables/results-{data}.md": partial(_of_data, data) for data in NAMES},
+}
+"""The pages and their regions."""
+
+
 def summary_table(cells: pd.DataFrame) -> str:
-    """Accuracy and ECE of no adaptation, the raw rival with the least ECE and poise, with the ECE's floor."""
+    """Accuracy and ECE of no adaptation, the raw rival with the least ECE and poise."""
     body = []
     for place in networks(cells):
         rows = at(cells, place)
         rival = best_raw_rival(rows)
-        floor = told(mean(rows, Variant(POISE.name, "oracle"), "ece"))
-        theirs = [LABELS[rival.name], *_right_and_ece(rows, rival)] if rival else ["-"] * 3
-        ours, ece = _right_and_ece(rows, POISE)
-        body.append([str(place), *_right_and_ece(rows, SOURCE), *theirs, ours, f"**{ece}**", floor])
-    head = ["", "no adaptation: right", "ECE", "raw rival with the least ECE", "right", "ECE"]
-    return table([*head, "`poise`: right", "ECE", "floor"], body)
+        pairs = [_right_and_ece(rows, each) if each else ("-", "-") for each in (SOURCE, rival, POISE)]
+        right, ece = (list(column) for column in zip(*pairs, strict=True))
+        body.append([str(place), *right, *ece[:-1], f"**{ece[-1]}**", LABELS[rival.name] if rival else "-"])
+    head = ["", "right: no adaptation", "rival", "`poise`", "ECE: no adaptation", "rival", "`poise`"]
+    return table([*head, "the rival"], body)
 
 
 def _right_and_ece(rows: pd.DataFrame, variant: Variant) -> tuple[str, str]:
@@ -162,7 +205,7 @@ def run_table(cells: pd.DataFrame) -> str:
 
 
 def domain_tables(cells: pd.DataFrame) -> str:
-    """Every target by no adaptation, the best raw rival and poise; long tables are folded."""
+    """Every target by no adaptation, the best raw rival and poise."""
     found = []
     for place in networks(cells):
         rows = at(cells, place)
@@ -176,8 +219,7 @@ def domain_tables(cells: pd.DataFrame) -> str:
                 name = plain(target) if variant is SOURCE else ""
                 body.append([name, LABELS[variant.name], *scores, floor])
         content = table(["target", "", "accuracy", "ECE", "NLL", "floor of ECE"], body)
-        few = rows["target"].nunique() <= MOST_UNFOLDED
-        found.append(f"**{place}**\n\n{content}" if few else folded(str(place), content))
+        found.append(f"### {place}\n\n{content}")
     return "\n\n".join(found)
 
 
@@ -227,7 +269,7 @@ def robustness_tables(robust: pd.DataFrame) -> str:
             least = f"{signed(worst['change'])} ({plain(worst['target'])})"
             body.append([str(stream), source, f"{ours} ({estimate})", *rest, least])
         head = ["stream", "no adaptation", "`poise` (estimate)", "its ECE", "ECE of `poise`", "afterwards"]
-        found.append(f"**{Place(str(data), str(backbone))}**\n\n{table([*head, 'worst target'], body)}")
+        found.append(f"### {Place(str(data), str(backbone))}\n\n{table([*head, 'worst target'], body)}")
     return "\n\n".join(found)
 
 
@@ -354,7 +396,7 @@ def training_tables(training: pd.DataFrame) -> str:
                 ]
             )
         head = ["way", "models", f"held out, last {LAST} epochs", "held out, last epoch", "target"]
-        found.append(folded(str(Place(str(data), str(backbone))), table(head, body)))
+        found.append(f"## {Place(str(data), str(backbone))}\n\n{table(head, body)}")
     return "\n\n".join(found)
 
 
@@ -369,7 +411,7 @@ def steady(tried: pd.DataFrame) -> pd.Series:
 
 
 def doubts(cells: pd.DataFrame) -> str:
-    """The reasons why some of the printed numbers are doubtful, as a folded list."""
+    """The reasons why some of the printed numbers are doubtful."""
     met = {place[:2] for place in places(cells)}
     reasons = dict.fromkeys(
         (Place(each.data, each.backbone), metric, cell.doubt)
@@ -379,20 +421,17 @@ def doubts(cells: pd.DataFrame) -> str:
         if cell.doubt
     )
     lines = [f"- {place}, {METRIC_NAMES.get(metric, metric)}: {doubt}." for place, metric, doubt in reasons]
-    return folded(f"{DOUBTFUL} Why some printed numbers are doubtful", "\n".join(lines))
+    return "\n".join(lines)
 
 
-def full_tables(cells: pd.DataFrame) -> str:
-    """Every method at every place by both protocols, raw and tempered, beside the paper's numbers; folded."""
-    found = []
-    for place in places(cells):
-        by_protocol = [
-            f"**{words}**\n\n{_tables(rows, place)}"
-            for protocol, words in PROTOCOLS.items()
-            if len(rows := at(cells, place, protocol))
-        ]
-        found.append(folded(str(place), "\n\n".join(by_protocol)))
-    return "\n\n".join(found)
+def method_tables(cells: pd.DataFrame) -> str:
+    """Every method at every place by both protocols, raw and tempered, beside the paper's numbers."""
+    return "\n\n".join(
+        f"### {place}: {words}\n\n{_tables(rows, place)}"
+        for place in places(cells)
+        for protocol, words in PROTOCOLS.items()
+        if len(rows := at(cells, place, protocol))
+    )
 
 
 def _tables(rows: pd.DataFrame, place: Place) -> str:
@@ -435,11 +474,12 @@ def _tables(rows: pd.DataFrame, place: Place) -> str:
 
 
 def main() -> None:
-    """Write the page and its pictures."""
-    fill("results.md", parts())
-    cells = read().cells
+    """Write the pages and their pictures."""
+    measured = read()
+    for page, regions in PAGES.items():
+        fill(page, regions(measured))
     for name, (figure, description) in PICTURES.items():
-        write(DOCS / f"{name}.svg", standalone(figure(cells), description))
+        write(DOCS / f"{name}.svg", standalone(figure(measured.cells), description))
 
 
 if __name__ == "__main__":

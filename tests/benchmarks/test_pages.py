@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pytest
 
@@ -27,9 +28,9 @@ REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "monitoring.md": monitoring_page.parts,
     "performance.md": performance.parts,
     "rehearsal.md": rehearsal_page.parts,
-    "results.md": results_page.parts,
     "serving.md": load_table.parts,
     "streams.md": streams_page.parts,
+    **{page: partial(results_page.parts, page) for page in results_page.PAGES},
 }
 SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
     "concepts/choosing.md": sentences_of_pages.choosing,
@@ -37,16 +38,16 @@ SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
     "estimates.md": sentences_of_pages.estimates,
     "guard.md": sentences_of_pages.guard,
     "monitoring.md": sentences_of_pages.monitoring,
-    "results.md": sentences_of_results.sentences,
     "serving.md": sentences_of_pages.serving,
     "streams.md": sentences_of_streams.sentences,
+    **{page: partial(sentences_of_results.sentences, page) for page in sentences_of_results.SENTENCES},
 }
 
 
 @pytest.mark.parametrize("page", REGIONS)
 def test_the_regions_of_a_page_are_what_its_program_writes(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
-    assert filled(text, REGIONS[page]()) == text, f"run python -m {REGIONS[page].__module__}"
+    assert filled(text, REGIONS[page]()) == text, f"run the program that the comments of {page} name"
 
 
 @pytest.mark.parametrize("page", SENTENCES)

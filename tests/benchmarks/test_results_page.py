@@ -112,7 +112,8 @@ def test_pictures_are_whole_and_follow_light_and_dark(results: Measured) -> None
 
 
 def test_a_page_can_be_made_of_some_of_the_runs(tmp_path: Path) -> None:
-    made = "\n\n".join([*page.parts(made_up(tmp_path)).values(), ""])
+    folder = made_up(tmp_path)
+    made = "\n\n".join(text for name in page.PAGES for text in (*page.parts(name, folder).values(), ""))
     assert not re.search(r"\bnan\b|None", made)
     for table in re.findall(r"(?:^\|.*\n)+", made, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
