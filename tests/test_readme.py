@@ -26,6 +26,18 @@ def examples(path: Path) -> list[str]:
 EXAMPLES = examples(README)
 
 
+def test_it_fits_on_two_screens() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 90
+    assert len(text.split()) <= 900
+
+
+def test_its_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", README.read_text())
+    assert len(links) > 10
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 def test_the_ten_lines_are_ten() -> None:
     lines = [line for line in EXAMPLES[0].splitlines() if line.strip()]
     assert len(lines) <= 11  # ten, and the import
@@ -47,14 +59,13 @@ def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = balanced()
     names: dict[str, Any] = {
         "model": model,
-        "held_out_loader": [(x, model(x).argmax(1)) for x in (images(40, seed) for seed in range(3))],
+        "held_out": [(x, model(x).argmax(1)) for x in (images(40, seed) for seed in range(3))],
         "stream": [drifted(8)],
     }
     exec(EXAMPLES[0], names)
     assert isinstance(names["adapter"], eq.Poise)
-    assert names["logits"].shape == (8, 5)
-    names["labelled"] = [(drifted(8), torch.zeros(8, dtype=torch.long))]
-    exec(EXAMPLES[1], names)
+    assert names["act"].shape == (8,)
+    assert (tmp_path / "today.safetensors").is_file()
 
 
 def test_every_method_has_its_place() -> None:

@@ -1,5 +1,6 @@
 """The sentences of smaller pages that have numbers, with the numbers of their results."""
 
+import json
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -11,6 +12,7 @@ from benchmarks.guard import guard_page
 from benchmarks.monitoring import monitoring_page
 from benchmarks.monitoring.alarms import RULES
 from benchmarks.pages import percent, told
+from benchmarks.readme.keep_demo import KEPT
 from benchmarks.rehearsal import rehearsal_page
 from benchmarks.results.measured import NAMES, NETWORKS
 from benchmarks.serving import load_table
@@ -22,6 +24,23 @@ from benchmarks.streams.streams_page import HERE as STREAMS
 
 PROMISED, FALL = 0.9, 0.05
 """The level of the intervals of an estimate; the fall below no adaptation that a guard must act before."""
+
+
+def readme() -> Iterator[str]:
+    run = json.loads(KEPT.read_text(encoding="utf-8"))
+    told_of = {name: run["methods"][name] for name in ("source", "tent", "poise")}
+    worst = {name: scores["segments"]["shaking"] for name, scores in told_of.items()}
+    says, right = ({name: percent(each[of]) for name, each in worst.items()} for of in ("says", "right"))
+    yield f"the plain model says {says['source']} and is right {right['source']} of the time"
+    yield f"TENT says {says['tent']} and is right {right['tent']}"
+    yield f"equipoise says {says['poise']} and is right {right['poise']}"
+    yield f"ECE over the stream is {told(told_of['poise']['ece'])}, TENT's {told(told_of['tent']['ece'])}"
+    held = told_of["poise"]["estimated"]["held"]
+    yield f"the true accuracy was in its 90 % band {percent(held)} of the time"
+    fall, count = worst_fall()
+    yield f"it fell by {fall} on the worst of {count}"
+    machine = run["machine"]
+    yield f"{machine['kind']}, {machine['threads']} cores, torch {machine['torch']}"
 
 
 def monitoring() -> Iterator[str]:
@@ -138,19 +157,30 @@ def of_methods(cells: pd.DataFrame, tempering: str) -> float:
     return fmean(value for by_name in found.values() for name, value in by_name.items() if name != SOURCE)
 
 
-def limits() -> Iterator[str]:
+def corrupted_and_mild() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of docs/rehearsal.md of corrupted and of mildly changed pictures, in random order."""
     rows = pd.read_csv(rehearsal_page.HERE / "streams.csv", keep_default_na=False, na_values=[""])
     shuffled = rows[rows["order"] == "shuffled"]
     corrupted = shuffled[(shuffled["kind"] == "target") & shuffled["stream"].str.contains("/")]
-    mild = shuffled[shuffled["kind"] == "mild"]
+    return corrupted, shuffled[shuffled["kind"] == "mild"]
+
+
+def worst_fall() -> tuple[str, int]:
+    """The most that the accuracy fell over a stream of pictures, and of how many streams."""
+    corrupted, _ = corrupted_and_mild()
     streams = estimates_page.named(read(estimates_page.HERE / "streams.csv"))
     pictures = streams[streams["place"].isin(estimates_page.of_pictures())]
-    lost = max(
+    fall = max(
         (corrupted["source.accuracy"] - corrupted["poise.accuracy"]).max(),
         (pictures["accuracy_none"] - pictures["accuracy_poise"]).max(),
     )
-    count = len(corrupted) + len(pictures)
-    yield f"over {count} streams of pictures that we measured, accuracy fell by {told(lost)}."
+    return told(fall), len(corrupted) + len(pictures)
+
+
+def limits() -> Iterator[str]:
+    corrupted, mild = corrupted_and_mild()
+    fall, count = worst_fall()
+    yield f"over {count} streams of pictures that we measured, accuracy fell by {fall}."
     above, of_mild = (each["poise.ece"] - each["source.ece"] for each in (corrupted, mild))
     worse = (above > rehearsal_page.ECE_ABOVE).sum(), (of_mild > rehearsal_page.MILD).sum()
     yield f"Over {len(corrupted)} corrupted ones, ECE rose above the plain model's by more than .02 in"

@@ -11,6 +11,7 @@ from benchmarks.guard import guard_page
 from benchmarks.methods import methods_page
 from benchmarks.monitoring import monitoring_page
 from benchmarks.pages import DOCS, ends, filled, signed, table, told
+from benchmarks.readme import readme_page
 from benchmarks.rehearsal import rehearsal_page
 from benchmarks.results import choosing
 from benchmarks.results import page as results_page
@@ -20,6 +21,7 @@ from benchmarks.streams import streams_page, which_method
 from tests.benchmarks import sentences_of_pages, sentences_of_results, sentences_of_streams
 
 REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
+    "../README.md": readme_page.parts,
     "choosing-poise.md": choosing.parts,
     "concepts/choosing.md": which_method.parts,
     "estimates.md": estimates_page.parts,
@@ -33,6 +35,7 @@ REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     **{page: partial(results_page.parts, page) for page in results_page.PAGES},
 }
 SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "../README.md": sentences_of_pages.readme,
     "concepts/choosing.md": sentences_of_pages.choosing,
     "concepts/limits.md": sentences_of_pages.limits,
     "estimates.md": sentences_of_pages.estimates,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,18 @@ WIDE, NARROW = (10.8, 5.4), (4.0, 5.6)
 """Inches of the picture on a screen, and on a phone."""
 
 
+class Estimated(NamedTuple):
+    """How estimates of the accuracy agree with the truth of the recent batches.
+
+    Attributes:
+        error: the mean distance between the two.
+        held: the share of batches after which the interval holds the truth.
+    """
+
+    error: float
+    held: float
+
+
 @dataclass(frozen=True)
 class Told:
     """One method in the story.
@@ -70,6 +82,15 @@ class Told:
         """The method's name as a heading."""
         name = self.name.removeprefix("the ")
         return name[:1].upper() + name[1:]
+
+    @property
+    def estimated(self) -> Estimated | None:
+        """The method's estimates of its accuracy against the truth, where it has any."""
+        rows = self.batches.dropna(subset="value")
+        if rows.empty:
+            return None
+        held = rows["recent"].between(rows["low"], rows["high"])
+        return Estimated(float((rows["value"] - rows["recent"]).abs().mean()), float(held.mean()))
 
     def at(self, segment: str) -> dict[str, Any]:
         """The scores of one segment."""
@@ -148,14 +169,11 @@ def findings(story: Story) -> list[str]:
         f"Right answers in the whole stream: {', '.join(right)}.",
         f"Calibration error (ECE), mean over the segments: {', '.join(ece)}.",
     ]
-    estimated = hero.batches.dropna(subset="value")
-    if len(estimated):
-        off = (estimated["value"] - estimated["recent"]).abs().mean()
-        inside = estimated["recent"].between(estimated["low"], estimated["high"]).mean()
+    if hero.estimated is not None:
         found.append(
-            f"The accuracy that {hero.name} estimates without labels is off by {off:.3f} on average, against "
-            f"the last {RECENT} batches; the true accuracy is inside the 90\N{NO-BREAK SPACE}% band "
-            f"{percent(inside)} of the time."
+            f"The accuracy that {hero.name} estimates without labels is off by {hero.estimated.error:.3f} on "
+            f"average, against the last {RECENT} batches; the true accuracy is inside the "
+            f"90\N{NO-BREAK SPACE}% band {percent(hero.estimated.held)} of the time."
         )
     return found
 
@@ -222,7 +240,7 @@ def over_time_figure(
     heights = [0.55 if len(frames) else 0.05, *[1.0] * len(story.methods)]
     rows = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     figure.subplots_adjust(
-        left=0.48 / width, right=1 - 0.2 / width, top=1 - 0.24 / height, bottom=0.44 / height, hspace=0.36
+        left=0.56 / width, right=1 - 0.2 / width, top=1 - 0.24 / height, bottom=0.44 / height, hspace=0.36
     )
     curves = [smoothed(told) for told in story.methods]
     lowest = min(float(curve[["correct", "confidence"]].to_numpy().min()) for curve in curves)
