@@ -1,4 +1,5 @@
-# `make demo` and `make test` are the two commands of the README; both set up .venv first.
+# `make demo` and `make test` are the two commands of the README. Each first makes .venv with what it needs, or adds that:
+# tools/set_up.py says what it does. TORCH=installed takes the torch that PYTHON has; it counts where .venv is made.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -8,14 +9,12 @@ BIN := .venv/bin
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: .venv/.ready ## make .venv with everything the other targets need
+setup: .venv/.ready ## make .venv with what all targets need; TORCH=installed: with the torch of your python3
 
-.venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench,demo,serve,ray,docs,dev]'
-	@touch $@
+.venv/.demo .venv/.ready: pyproject.toml constraints.txt
+	TORCH='$(TORCH)' $(PYTHON) tools/set_up.py $(@F:.%=%)
 
-demo: setup ## a classifier meets drift: writes demo/index.html
+demo: .venv/.demo ## a classifier meets drift: writes demo/index.html
 	$(BIN)/equipoise demo --out demo
 
 test: setup ## everything but the slow and the browser tests, on all cores

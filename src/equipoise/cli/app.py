@@ -167,7 +167,7 @@ def demo_command(
     OUT/index.html. The images come with Python packages or are drawn on the spot: nothing is downloaded.
     Under 3 minutes on two CPU cores; after Ctrl-C the same command goes on.
     """
-    with plain_errors(_GOES_ON, out):
+    with plain_errors(_GOES_ON, out, extra="demo"):
         from equipoise.cli.experiments import run_demo
 
         run_demo(out, seed=seed, quick=quick)

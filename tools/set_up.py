@@ -1,0 +1,192 @@
+"""Make .venv, or bring it up to date; the Makefile runs this before anything else is installed.
+
+    python3 tools/set_up.py demo                   # what `make demo` needs
+    python3 tools/set_up.py ready                  # what every target needs
+    TORCH=installed python3 tools/set_up.py demo   # with the torch that this python3 has already
+
+uv installs, from the package index that pip is configured for. Where uv cannot be had, or fails, pip installs
+the same versions.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from ast import literal_eval
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+VENV = Path(".venv")
+PYTHON = str(VENV / "bin" / "python")
+PACKAGES = VENV / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+SHARED = PACKAGES / "torch_already_there.pth"
+"""The file that puts the folder of another torch at the end of the search path of .venv."""
+CONSTRAINTS = Path("constraints.txt")
+
+UV_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+}
+"""Options of pip, each with the variable by which uv, which does not read pip's files, is told it."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the set-up.
+
+    Attributes:
+        extras: of the package, with commas between them.
+        told: what is installed, and how long that takes, in words.
+        marks: empty files in .venv that say that it is done.
+    """
+
+    extras: str
+    told: str
+    marks: tuple[str, ...]
+
+
+STAGES = {
+    "demo": Stage("demo", "the packages of the demo, about a minute", (".demo",)),
+    "ready": Stage(
+        "bench,serve,ray,docs,dev", "the packages of all targets, some minutes", (".demo", ".ready")
+    ),
+}
+
+
+def main() -> None:
+    """Set up the stage that the command names; exit with the cure where a program fails."""
+    names, torch = sys.argv[1:], os.environ.get("TORCH", "")
+    if len(names) != 1 or names[0] not in STAGES:
+        sys.exit(f"expected one of {', '.join(STAGES)}, got {' '.join(names) or 'nothing'}")
+    if torch not in {"", "installed"}:
+        sys.exit(f"expected TORCH=installed, or no TORCH for one that is downloaded, got TORCH={torch}")
+    try:
+        set_up(STAGES[names[0]], share=bool(torch))
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"{' '.join(failed.cmd)} failed, see above; the same make command goes on from there")
+    except KeyboardInterrupt:
+        sys.exit("Stopped; the same make command goes on from there.")
+
+
+def set_up(stage: Stage, *, share: bool) -> None:
+    """Install a stage into .venv, and leave its marks when everything is there.
+
+    Args:
+        stage: what to install.
+        share: use the torch that the running Python has, and install none.
+    """
+    started = time.monotonic()
+    say(f"Setting up .venv: {stage.told} (most of it for PyTorch).")
+    if not (VENV / "bin" / "pip").exists():  # what venv makes last
+        run(sys.executable, "-m", "venv", str(VENV))
+    if not PACKAGES.is_dir():
+        sys.exit(
+            f"expected a .venv of {sys.executable} ({sys.version.split()[0]}), found one of another version: "
+            "`make clean` removes it, PYTHON=... names the other"
+        )
+    torch = torch_to_share(wanted=share)
+    if torch is None:
+        install(stage.extras)
+    else:
+        install_beside(torch, stage.extras)
+    for mark in stage.marks:
+        (VENV / mark).touch()
+    count = len(list(PACKAGES.glob("*.dist-info")))
+    say(f".venv is set up: {count} packages, {time.monotonic() - started:.0f} s.")
+
+
+def install(extras: str) -> None:
+    """Install the clone with its extras in the versions of constraints.txt: by uv, or else by pip."""
+    wanted = ["install", "-c", str(CONSTRAINTS), "-e", f".[{extras}]"]
+    uv = shutil.which("uv") or own_uv()
+    if uv is None:
+        say("No uv is on the PATH, and none could be installed: pip does it all, some minutes longer.")
+    elif succeeds(uv, "pip", *wanted, "--python", PYTHON, variables=uv_variables()):
+        return
+    else:
+        say("uv failed, see above: pip goes on with the same versions, some minutes longer.")
+    run(PYTHON, "-m", "pip", *wanted)
+
+
+def own_uv() -> str | None:
+    """The uv in .venv, installed there if it is missing; None if that fails."""
+    uv = VENV / "bin" / "uv"
+    if uv.exists() or succeeds(PYTHON, "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS), "uv"):
+        return str(uv)
+    return None
+
+
+def uv_variables() -> dict[str, str]:
+    """The environment of uv, with what it has to know of pip's configuration; variables of its own count."""
+    lines = output(PYTHON, "-m", "pip", "config", "list").splitlines()
+    configured = {key: value for key, _, value in (line.partition("=") for line in lines)}
+    found = {}
+    for section in ("global", "install", ":env:"):  # pip's order: a later one counts
+        for option, variable in UV_VARIABLES.items():
+            if f"{section}.{option}" in configured:
+                values = literal_eval(configured[f"{section}.{option}"]).split()
+                found[variable] = ("," if variable == "UV_FIND_LINKS" else " ").join(values)
+    if "UV_INDEX" in found:
+        found["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: the best version of all indexes
+    return {**found, **os.environ}
+
+
+def torch_to_share(*, wanted: bool) -> Distribution | None:
+    """The torch outside of .venv that .venv uses, chosen now or when it was made; None if it has its own."""
+    if wanted and not SHARED.exists():
+        if any(PACKAGES.glob("torch-*.dist-info")):
+            sys.exit("TORCH=installed: expected a .venv without a torch of its own: `make clean` removes it")
+        try:
+            SHARED.write_text(f"{distribution('torch').locate_file('')}\n")
+        except PackageNotFoundError:
+            sys.exit(
+                f"TORCH=installed: expected {sys.executable} to have torch, but it has none: name a Python "
+                "that has it by PYTHON=path/to/python3, or leave TORCH=installed out and torch is downloaded"
+            )
+    if not SHARED.exists():
+        return None
+    folder = SHARED.read_text().strip()
+    torch = next(iter(Distribution.discover(name="torch", path=[folder])), None)
+    if torch is None:
+        sys.exit(f"expected the torch that .venv was made with in {folder}, found none: `make clean` first")
+    return torch
+
+
+def install_beside(torch: Distribution, extras: str) -> None:
+    """Install the clone with its extras by pip: unlike uv, it sees and keeps a torch outside of .venv."""
+    say(f"torch {torch.version} in {torch.locate_file('')} is used, and none is installed.")
+    of_torch = ("torch==", "torchvision==")
+    lines = [line for line in CONSTRAINTS.read_text().splitlines() if not line.startswith(of_torch)]
+    constraints = VENV / CONSTRAINTS
+    constraints.write_text("\n".join([*lines, f"torch=={torch.version}", ""]))
+    run(PYTHON, "-m", "pip", "install", "-c", str(constraints), "-e", f".[{extras}]")
+
+
+def run(*command: str) -> None:
+    """Run a command, whose output is shown; CalledProcessError if it fails."""
+    subprocess.run(command, check=True)
+
+
+def succeeds(*command: str, variables: dict[str, str] | None = None) -> bool:
+    """Run a command, whose output is shown, and tell whether it was done."""
+    return subprocess.run(command, check=False, env=variables).returncode == 0
+
+
+def output(*command: str) -> str:
+    """What a command prints; CalledProcessError if it fails."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def say(line: str) -> None:
+    """Print a line at once, before what the next program prints."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
