@@ -1,18 +1,25 @@
-"""The wheel: metadata that a package index accepts, and every file of the package."""
+"""The wheel: metadata that a package index accepts, every file of the package, and what runs with it alone."""
 
+import json
 import re
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from email.message import Message
 from email.parser import Parser
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import hatchling.build
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from twine.commands.check import check
 
 import equipoise as eq
+from tests.test_readme import EXAMPLES
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "equipoise"
@@ -68,3 +75,82 @@ def test_the_citation_is_of_this_version_and_of_the_paper() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["title"], citation["version"]) == ("equipoise", eq.__version__)
     assert citation["references"][0]["title"].startswith("The Over-Certainty Phenomenon")
+
+
+# A demo of seconds where some of the installed packages cannot be imported.
+SMALL_DEMO = """
+import json, pytest, sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+find, closed = PathFinder.find_spec, set(json.load(sys.stdin))
+
+def find_open(name, path=None, target=None):
+    return None if name.partition(".")[0] in closed else find(name, path, target)
+
+PathFinder.find_spec = find_open
+from equipoise.cli.experiments import run_demo
+from tests.cli.test_demo import small
+small(pytest.MonkeyPatch())
+run_demo(Path(sys.argv[1]), quick=True)
+"""
+
+
+def installed_for(lines: list[str], extra: str = "") -> set[str]:
+    """The names of the distributions that requirements ask for, and those ask for, in this environment."""
+    found: set[str] = set()
+    waiting = [(Requirement(line), extra) for line in lines]
+    while waiting:
+        wanted, of = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        if name not in found and (wanted.marker is None or wanted.marker.evaluate({"extra": of})):
+            found.add(name)
+            needed = [Requirement(line) for line in distribution(name).requires or []]
+            waiting += [(each, extra) for each in needed for extra in wanted.extras or {""}]
+    return found
+
+
+def test_the_extra_of_the_demo_has_all_that_the_demo_imports(metadata: Message, tmp_path: Path) -> None:
+    extra = installed_for(metadata.get_all("Requires-Dist", []), "demo") | {"equipoise"}
+    closed = [
+        name
+        for name, owners in packages_distributions().items()
+        if not extra & set(map(canonicalize_name, owners))
+    ]
+    assert {"timm", "torchvision", "sklearn", "fastapi"} <= set(closed)
+    command = [sys.executable, "-c", SMALL_DEMO, str(tmp_path)]
+    done = subprocess.run(command, input=json.dumps(closed), capture_output=True, text=True, cwd=ROOT)
+    results = tmp_path / "quick" / "results.jsonl"
+    assert done.returncode == 0, results.read_text() if results.exists() else done.stderr
+    assert (tmp_path / "index.html").is_file()
+
+
+# A model that answers all of its classes, and what else the ten lines of the README take as given.
+GIVEN = """
+import torch
+import equipoise
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 5))
+with torch.no_grad():
+    model[-1].bias.sub_(model(torch.randn(200, 1, 8, 8)).mean(0))
+    held_out_loader = [(x, model(x).argmax(1)) for x in torch.randn(3, 40, 1, 8, 8)]
+stream = [torch.randn(8, 1, 8, 8)]
+"""
+
+
+@pytest.mark.slow
+def test_the_ten_lines_run_where_only_the_wheel_was_installed(tmp_path: Path) -> None:
+    """From the source archive to the wheel and into a bare environment, by the package index: gigabytes."""
+    subprocess.run([sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True)
+    bare = [str(tmp_path / "bare" / "bin" / "python"), "-I"]
+    constraints = str(ROOT / "constraints.txt")
+    subprocess.run([*bare, "-m", "pip", "install", "-c", constraints, str(wheel)], check=True)
+    script = f"{GIVEN}\n{EXAMPLES[0]}\nprint(equipoise.__file__, logits.shape)"
+    done = subprocess.run([*bare, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) in done.stdout
+    assert "torch.Size([8, 5])" in done.stdout
