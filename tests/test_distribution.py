@@ -1,4 +1,4 @@
-"""The wheel: metadata that a package index accepts, every file of the package, and what runs with it alone."""
+"""The wheel: metadata that a package index accepts, every file, and what runs where it is installed."""
 
 import json
 import re
