@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from tests.support.models import drifted, make, rehearsed
+from tests.support.waiting import HANG
 
 
 class Slow(nn.Module):
@@ -113,7 +114,7 @@ def test_every_call_that_reads_or_changes_state_waits() -> None:
         with adapter._lock:
             thread.start()
             assert not done.wait(0.02), f"{name} did not wait"
-        assert done.wait(10), f"{name} never came back"
+        assert done.wait(HANG), f"{name} never came back"
         thread.join()
 
 

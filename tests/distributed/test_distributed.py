@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from equipoise.errors import RankError
 from tests.support.cases import CASES, create, impossible
 from tests.support.models import drifted, make
 from tests.support.processes import in_processes
+from tests.support.waiting import HANG, wait_until
 
 SHARES = [(4, 4), (5, 3), (1, 7), (8, 8), (2, 1)]
 """Samples of each batch that the two ranks have."""
@@ -233,7 +235,7 @@ def one_gets_nothing() -> str:
 
 
 def test_an_empty_batch_on_one_rank_is_an_error_on_all() -> None:
-    assert in_processes(2, one_gets_nothing, seconds=30) == ["RankError", "BatchError"]
+    assert in_processes(2, one_gets_nothing) == ["RankError", "BatchError"]
 
 
 def one_dies() -> tuple[str, float, bool]:
@@ -257,23 +259,25 @@ def one_dies() -> tuple[str, float, bool]:
 def test_a_lost_rank_raises_and_never_hangs() -> None:
     said, seconds, same = in_processes(2, one_dies, dying=[1])[0]
     assert said != "nothing"
-    assert seconds < 20
+    assert seconds < HANG / 10
     assert same
 
 
-def one_falls_behind() -> str:
-    ranks_module.PATIENCE = type(ranks_module.PATIENCE)(seconds=2)
+def one_falls_behind(mark: str) -> str:
     model, source = make()
     adapter = eq.create("poise", model, source)
     adapter(drifted(4, 0))
+    ranks_module.PATIENCE = type(ranks_module.PATIENCE)(seconds=1)
     if torch.distributed.get_rank() == 1:
-        time.sleep(6)
+        wait_until(Path(mark).exists, "the other rank has given up")
     try:
         adapter(drifted(4, 1))
     except RankError as error:
         return str(error)
+    finally:
+        Path(mark).touch()
     return "nothing"
 
 
-def test_a_rank_that_falls_behind_raises_on_all() -> None:
-    assert "nothing" not in in_processes(2, one_falls_behind)
+def test_a_rank_that_falls_behind_raises_on_all(tmp_path: Path) -> None:
+    assert "nothing" not in in_processes(2, one_falls_behind, str(tmp_path / "mark"))

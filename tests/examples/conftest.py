@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import house_numbers
+from tests.support.waiting import HANG
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -30,7 +31,7 @@ def server(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     state = tmp_path_factory.mktemp("state")
     source = str(trained / "source.safetensors")
     command = [sys.executable, "-m", "equipoise", "serve", "house_numbers:factory", "--port", "0"]
-    command += ["--source", source, "--state", str(state)]
+    command += ["--source", source, "--state", str(state), "--latency-ms", str(1000 * HANG)]
     environment = os.environ | {"HOUSE_NUMBERS": str(trained), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         command, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True
@@ -44,4 +45,4 @@ def server(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield found.group()
         process.terminate()
         process.stdout.read()
-        assert process.wait(60) == 0
+        assert process.wait(HANG) == 0

@@ -7,6 +7,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.support.waiting import HANG
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -25,7 +27,7 @@ def printed(notebook: Any) -> str:
 def test_the_notebook_runs_from_top_to_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = read()
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
+    NotebookClient(notebook, timeout=HANG, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
     text = printed(notebook)
     assert "reset (runaway)" in text
     assert "equal to those of the stream: True" in text

@@ -14,6 +14,7 @@ from PIL import Image
 
 import house_numbers
 import serving_client
+from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -22,7 +23,7 @@ NAME = re.compile(r"equipoise_[a-z0-9_]+")
 
 
 def shell(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 

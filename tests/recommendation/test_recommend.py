@@ -189,19 +189,19 @@ def test_scores_by_shift_add_up_to_those_of_the_stream() -> None:
             assert (own[score] * own["samples"]).sum() / count == pytest.approx(row[score])
 
 
-def test_seconds_are_not_those_of_a_batch_that_was_slow_for_other_reasons() -> None:
-    waited: list[int] = []
+def test_seconds_are_not_those_of_a_batch_that_was_slow_for_other_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, slow = [0.0], iter([100.0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def slow_once(x: Tensor, _draw: torch.Generator) -> Tensor:
-        if not waited:
-            time.sleep(1.5)
-            waited.append(1)
+    def shift(x: Tensor, _draw: torch.Generator) -> Tensor:
+        now[0] += next(slow, 1.0)
         return x
 
-    shifts = {**{f"scale {factor}": _scale(factor) for factor in range(1, 8)}, "slow once": slow_once}
-    found = recommended(methods=[], shifts=shifts)
-    assert waited
-    assert rows(found, "source")[0]["seconds"] < 1
+    found = recommended(methods=[], shifts={f"shift {place}": shift for place in range(8)})
+    assert now[0] >= 100
+    assert rows(found, "source")[0]["seconds"] == SMALL["length"] / 50  # a second for each batch
 
 
 def test_samples_of_no_class_are_not_scored() -> None:

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.support.waiting import HANG
+
 
 def in_processes(
     size: int,
     function: Callable[..., Any],
     *args: Any,
-    seconds: float = 60.0,
     dying: Collection[int] = (),
 ) -> list[Any]:
     """Results of `function(*args)` in each of `size` processes of a gloo group, in order of rank.
@@ -32,17 +33,16 @@ def in_processes(
         size: how many processes.
         function: to run in each of them.
         args: its arguments, the same for all.
-        seconds: after which all processes are ended, and the test fails.
         dying: the ranks that may end without a result; theirs is None.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "equipoise.adapter"])  # seconds, which are thus spent only once
-    end = time.monotonic() + seconds
+    end = time.monotonic() + HANG
     with tempfile.TemporaryDirectory() as folder:
         meeting, passed = str(Path(folder, "meeting")), _packed(args)
         pipes = [context.Pipe() for _ in range(size)]
         processes = [
-            context.Process(target=_run, args=(rank, size, meeting, seconds, pipe[1], function, passed))
+            context.Process(target=_run, args=(rank, size, meeting, pipe[1], function, passed))
             for rank, pipe in enumerate(pipes)
         ]
         try:
@@ -67,7 +67,6 @@ def _run(
     rank: int,
     size: int,
     meeting: str,
-    seconds: float,
     parent: Connection,
     function: Callable[..., Any],
     passed: bytes,
@@ -79,7 +78,7 @@ def _run(
             init_method=f"file://{meeting}",
             rank=rank,
             world_size=size,
-            timeout=timedelta(seconds=seconds),
+            timeout=timedelta(seconds=HANG),
         )
         told = _packed((True, function(*_unpacked(passed))))
     except Exception:

@@ -27,6 +27,7 @@ from equipoise.production.monitor import (
     Writer,
 )
 from tests.production.monitor.streams import batches
+from tests.support.waiting import HANG
 
 
 class Noting:
@@ -203,7 +204,7 @@ def test_a_monitor_can_be_read_while_a_writer_waits() -> None:
     class Reading(Noting):
         def log(self, values: Mapping[str, float], step: int) -> None:
             with ThreadPoolExecutor(1) as other:
-                seen.append(other.submit(monitor.gauges).result(timeout=10))
+                seen.append(other.submit(monitor.gauges).result(HANG))
 
     monitor = eq.Monitor(window=10, writers=[Reading()])
     monitor.observe(torch.zeros(5, 2), None)

@@ -12,9 +12,10 @@ from equipoise.production.server.interface import Prediction
 from equipoise.production.server.limits import Limits
 from equipoise.production.server.service import Service
 from tests.support.rehearsals import held_out, samples, trained
+from tests.support.waiting import HANG
 
-PATIENT = 60_000.0
-"""A latency bound that no test reaches by chance."""
+PATIENT = 1000 * HANG
+"""A latency bound in ms that no test reaches by chance."""
 
 
 @cache
@@ -42,7 +43,7 @@ def labels(seed: int, rows: int = 8) -> list[int]:
 
 
 def ask(service: Service, stream: str, inputs: Any) -> Prediction:
-    return service.submit(stream, inputs).result(timeout=60)
+    return service.submit(stream, inputs).result(HANG)
 
 
 def same(one: Prediction, other: Prediction) -> bool:

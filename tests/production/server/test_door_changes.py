@@ -1,6 +1,8 @@
 """Labels, reset, release, rollback, snapshot and mode; streams, history, health and metrics."""
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -134,14 +136,26 @@ MANY_ERRORS: dict[str, Any] = {
 }
 
 
+def seconds_of_work(call: Callable[[], object]) -> float:
+    """The time of this process, the least of three."""
+    found = []
+    for _ in range(3):
+        start = time.process_time()
+        call()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
 @pytest.mark.parametrize("name", MANY_ERRORS)
 def test_a_megabyte_of_errors_is_refused_in_a_few_words(client: TestClient, name: str) -> None:
-    start = time.process_time()
-    response = client.post("/v1/labels?stream=a", json=MANY_ERRORS[name])
+    post = partial(client.post, "/v1/labels?stream=a")
+    response = post(json=MANY_ERRORS[name])
     assert response.status_code == 422
     assert "body.labels" in response.json()["error"]
     assert len(response.content) < 3000
-    assert time.process_time() - start < 2
+    good = {"request": "a-1", "labels": [1] * 250_000}
+    least = seconds_of_work(partial(post, json=good))
+    assert seconds_of_work(partial(post, json=MANY_ERRORS[name])) < 50 * least
 
 
 @pytest.mark.parametrize(

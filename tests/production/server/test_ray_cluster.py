@@ -17,6 +17,7 @@ from equipoise.production.server.limits import Limits
 from equipoise.production.server.ray.folders import owner
 from equipoise.production.server.ray.service import RayService
 from equipoise.production.server.service import ServiceFromFactory
+from tests.support.waiting import HANG
 
 from .support import PATIENT, batch, labels, rehearsed, same, service
 
@@ -38,7 +39,7 @@ def start(folder: Path, replicas: int) -> RayService:
 
 
 def ask(service: ServiceLike, stream: str, seed: int) -> Prediction:
-    return service.submit(stream, batch(seed)).result(timeout=60)
+    return service.submit(stream, batch(seed)).result(HANG)
 
 
 def alone(folder: Path, stream: str, batches: int) -> Prediction:
@@ -67,7 +68,7 @@ def test_a_killed_replica_loses_the_batches_since_its_last_save_and_no_more(tmp_
         waiting = [ray.submit(crowded, batch(seed)) for seed in range(200)]  # more than are answered at once
         os.kill(before[0].process, signal.SIGKILL)
         killed = time.monotonic()
-        lost = [request for request in waiting if request.exception(timeout=60) is not None]
+        lost = [request for request in waiting if request.exception(HANG) is not None]
         assert lost
         assert all(isinstance(request.exception(), ReplicaLostError) for request in lost)
 
@@ -96,7 +97,7 @@ def test_a_killed_replica_loses_the_batches_since_its_last_save_and_no_more(tmp_
 def test_the_example_runs() -> None:
     example = Path(__file__).parents[3] / "examples" / "ray_serve.py"
     done = subprocess.run(
-        [sys.executable, example], capture_output=True, text=True, timeout=300, check=True
+        [sys.executable, example], capture_output=True, text=True, timeout=HANG, check=True
     ).stdout
     lines = re.findall(r"^(gate|roof): (\d+) batches", done, re.MULTILINE)
     assert lines == [("gate", "12"), ("roof", "12"), ("gate", "11"), ("roof", "12")], done

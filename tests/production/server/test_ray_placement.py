@@ -13,6 +13,7 @@ from equipoise.errors import StateError
 from equipoise.production.server.errors import StorageError
 from equipoise.production.server.ray.folders import owner, replica_folder, spread_streams
 from equipoise.production.server.store import FolderLock
+from tests.support.waiting import HANG
 
 NAMES = [f"camera {number}" for number in range(4000)]
 
@@ -119,24 +120,25 @@ def test_nothing_moves_while_a_replica_still_runs(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- locks
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from equipoise.production.server.store import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
 def test_a_lock_has_one_owner_and_a_killed_process_owns_nothing(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(StorageError, match="another process holds the lock"):
             FolderLock(path)
         process.send_signal(signal.SIGKILL)
-        lock = FolderLock(path, wait=10)
+        lock = FolderLock(path, wait=HANG)
     with pytest.raises(StorageError):
         FolderLock(path)
     lock.release()

@@ -26,6 +26,7 @@ from equipoise.production.server.ray import service as ray_service
 from equipoise.production.server.ray.folders import owner, replica_folder
 from equipoise.production.server.ray.service import RayService, Replica, as_service_error, import_ray
 from equipoise.production.server.store import FolderLock
+from tests.support.waiting import HANG
 
 from .door import FakeService, FakeStream
 
@@ -88,7 +89,7 @@ class Replicas:
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayService]:
     monkeypatch.setattr(ray_service, "RayReplicas", Replicas)
-    made = RayService(OnDisk, tmp_path, replicas=3, timeout=5)
+    made = RayService(OnDisk, tmp_path, replicas=3, timeout=HANG)
     yield made
     made.close()
 
@@ -172,7 +173,7 @@ def test_a_replica_that_does_not_answer_is_given_up(
         patched.setattr(service, "_timeout", 0.05)
         patched.setattr(Replicas.last, "call", never)
         with pytest.raises(ReplicaLostError, match=r"not answered within 0\.05 s"):
-            service.submit("gate", BATCH).result(timeout=5)
+            service.submit("gate", BATCH).result(HANG)
 
 
 def test_a_closed_service_has_saved_every_stream_and_refuses_requests(

@@ -22,6 +22,7 @@ import equipoise as eq
 from equipoise.cli.app import app
 from equipoise.production.server.app import bound_socket
 from tests.production.server.door import NPY, npy, picture
+from tests.support.waiting import HANG
 
 MODEL = """
 import torch
@@ -53,8 +54,9 @@ class Running:
 
     def __init__(self, folder: Path, state: Path, *options: str, factory: str = "load") -> None:
         command = ["serve", f"served_model:{factory}", "--source", "model.source.safetensors"]
+        command += ["--state", str(state), "--port", "0", "--latency-ms", str(1000 * HANG)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "equipoise", *command, "--state", str(state), "--port", "0", *options],
+            [sys.executable, "-m", "equipoise", *command, *options],
             cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
@@ -67,7 +69,7 @@ class Running:
         if not found:
             self.process.kill()
             pytest.fail("".join(self.lines) + self.process.communicate()[0])
-        self.client = httpx.Client(base_url=found[0], timeout=60)
+        self.client = httpx.Client(base_url=found[0], timeout=HANG)
 
     def ask(self, batch: torch.Tensor) -> dict[str, Any]:
         response = self.client.post("/v1/predict?stream=a", content=npy(batch.numpy()), headers=NPY)
@@ -79,7 +81,7 @@ class Running:
         """The exit status, and the rest of the output."""
         self.client.close()
         self.process.send_signal(kind)
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=HANG)
         return self.process.returncode, output
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from equipoise.production.server.ray.folders import owner
+from tests.support.waiting import HANG
 
 from .support import batch, rehearsed
 
@@ -50,7 +51,7 @@ def serving(folder: Path, replicas: int) -> Iterator[str]:
             yield first.split(" at ")[1].split()[0]
         finally:
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Ray's processes get it as well
-            rest = process.communicate(timeout=120)[0]
+            rest = process.communicate(timeout=HANG)[0]
     assert process.returncode == 0, (folder / "errors").read_text()
     assert "every stream is saved in state" in rest
 
@@ -60,11 +61,12 @@ def predict(url: str, stream: str, seed: int) -> httpx.Response:
     np.save(packed, batch(seed))
     kind = {"Content-Type": "application/x-npy"}
     path = f"{url}/v1/predict?stream={stream}"
-    return httpx.post(path, content=packed.getvalue(), headers=kind, timeout=90)
+    return httpx.post(path, content=packed.getvalue(), headers=kind, timeout=HANG)
 
 
 def batches(url: str) -> dict[str, int]:
-    return {stream["name"]: stream["batches"] for stream in httpx.get(f"{url}/v1/streams", timeout=90).json()}
+    listed = httpx.get(f"{url}/v1/streams", timeout=HANG).json()
+    return {stream["name"]: stream["batches"] for stream in listed}
 
 
 def replica_processes(folder: Path) -> list[int]:

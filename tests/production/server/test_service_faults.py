@@ -14,6 +14,7 @@ from equipoise.errors import StateError
 from equipoise.production.server.errors import ClosedError, InputError, StorageError
 from equipoise.production.server.service import Service
 from tests.production.server.support import adapter, ask, batch, labels, same, service, states
+from tests.support.waiting import HANG
 
 
 @contextmanager
@@ -231,7 +232,7 @@ def test_files_of_others_in_the_folder_do_no_harm(tmp_path: Path) -> None:
 def test_jumps_of_the_clock_change_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, jump = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + jump[0])
-    with service(tmp_path / "one", latency_ms=5000) as own, service(tmp_path / "two") as other:
+    with service(tmp_path / "one") as own, service(tmp_path / "two") as other:
         for seed, ahead in enumerate((0.0, -1e9, 1e9, -3600.0, 1e6)):
             jump[0] = ahead
             mine = ask(own, "a", batch(seed))
@@ -260,15 +261,15 @@ def test_the_learner_goes_on_after_an_error_of_an_eviction(
         failed.set()
         raise RuntimeError("out of memory")
 
-    with service(tmp_path, idle_seconds=1) as own:
+    with service(tmp_path, idle_seconds=HANG) as own:
         ask(own, "a", batch(0))
         live = own._cache.streams["a"].live
         assert live is not None
         with monkeypatch.context() as patch:
             patch.setattr(live.monitor, "state", fail)
             clock = time.monotonic
-            patch.setattr("equipoise.production.server.stream_cache.time.monotonic", lambda: clock() + 100)
-            assert failed.wait(10)
+            patch.setattr(time, "monotonic", lambda: clock() + 2 * HANG)
+            assert failed.wait(HANG)
         assert ask(own, "a", batch(1)).learned
         assert own.ready
         assert "out of memory" in own.status("a").events[-1].reason
@@ -302,7 +303,7 @@ def test_a_service_whose_learner_has_ended_is_not_ready(
     ask(own, "a", batch(0))
     monkeypatch.setattr(own._learner, "_answer", end)
     assert ask(own, "a", batch(1)).answered_by == "source"
-    own._threads[0].join(10)
+    own._threads[0].join(HANG)
     assert not own.ready
     with pytest.raises(ClosedError, match="stopp"):
         own.snapshot("a")

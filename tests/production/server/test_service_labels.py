@@ -22,6 +22,7 @@ from equipoise.production.server.errors import InputError, UnknownRequestError, 
 from equipoise.production.server.learner import LateAnswers
 from equipoise.production.server.served_stream import Live, ServedStream
 from tests.production.server.support import adapter, ask, batch, judged, labels, service
+from tests.support.waiting import HANG
 
 
 def test_labels_are_compared_with_the_answers_that_were_given(tmp_path: Path) -> None:
@@ -190,11 +191,11 @@ def test_labels_of_a_late_answer_count_whoever_is_first_to_finish(
 
     def late_reply(*args: Any) -> None:
         claimed.set()
-        assert learned.wait(10)
+        assert learned.wait(HANG)
         reply(*args)
 
     def late_bring(stream: ServedStream) -> Live:
-        assert claimed.wait(10)
+        assert claimed.wait(HANG)
         return bring(stream)
 
     def seen(*args: Any, **kwargs: Any) -> None:

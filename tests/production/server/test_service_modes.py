@@ -14,8 +14,9 @@ from equipoise.production.server.errors import ClosedError, InputError, UnknownS
 from equipoise.production.server.limits import Limits
 from equipoise.production.server.served_stream import Live
 from equipoise.production.server.service import Service
-from tests.production.server.support import adapter, ask, batch, probabilities, same, service
+from tests.production.server.support import PATIENT, adapter, ask, batch, probabilities, same, service
 from tests.support.rehearsals import trained
+from tests.support.waiting import HANG
 
 
 def live_of(own: Service, name: str) -> Live:
@@ -74,7 +75,7 @@ def test_a_reset_goes_back_to_the_source_model(tmp_path: Path) -> None:
         for seed in range(5):
             ask(own, "a", batch(seed, shift=3))
         own.reset("a")
-        first = own.submit("a", batch(7)).result(60)
+        first = own.submit("a", batch(7)).result(HANG)
         assert np.array_equal(first.probabilities, ask(fresh, "a", batch(7)).probabilities)
         assert [event.action for event in own.status("a").events] == ["reset"]
 
@@ -133,7 +134,7 @@ def test_bad_inputs_are_refused_and_change_nothing(tmp_path: Path, bad: np.ndarr
         assert same(ask(own, "a", batch(1)), ask(other, "a", batch(1)))
         if bad.ndim == 4 and bad.dtype == np.float32 and 0 < len(bad) < 33:
             with pytest.raises(InputError, match="the model cannot answer"):
-                own.submit("b", bad).result(60)
+                own.submit("b", bad).result(HANG)
         assert [status.name for status in own.streams()] == ["a"]
 
 
@@ -163,7 +164,7 @@ class Words(nn.Module):
 
 
 def test_indices_of_a_table_stay_integers(tmp_path: Path) -> None:
-    with Service(eq.create("source", Words()), tmp_path, limits=Limits(latency_ms=60_000)) as own:
+    with Service(eq.create("source", Words()), tmp_path, limits=Limits(latency_ms=PATIENT)) as own:
         assert len(ask(own, "a", np.arange(6).reshape(2, 3)).classes) == 2
 
 

@@ -15,6 +15,7 @@ from equipoise.production.server.limits import Limits
 from equipoise.production.server.service import ServiceFromFactory
 from tests.production.server.support import PATIENT, adapter, ask, batch, labels, probabilities, same, service
 from tests.support.rehearsals import held_out, trained
+from tests.support.waiting import HANG, wait_until
 
 
 def test_streams_are_answered_as_by_adapters_of_their_own(tmp_path: Path) -> None:
@@ -79,15 +80,11 @@ def test_an_evicted_stream_returns_bit_for_bit(tmp_path: Path) -> None:
 
 def test_idle_streams_are_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.production.server.learner._TICK", 0.01)
-    with service(tmp_path, idle_seconds=1) as idle:
+    with service(tmp_path, idle_seconds=HANG) as idle:
         ask(idle, "a", batch(0))
         clock = time.monotonic
-        monkeypatch.setattr("equipoise.production.server.stream_cache.time.monotonic", lambda: clock() + 100)
-        for _ in range(500):
-            if not idle.streams()[0].resident:
-                break
-            time.sleep(0.01)
-        assert not idle.streams()[0].resident
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 2 * HANG)
+        wait_until(lambda: not idle.streams()[0].resident, "the stream goes to disk")
 
 
 def test_streams_with_names_that_are_alike_are_kept_apart(tmp_path: Path) -> None:

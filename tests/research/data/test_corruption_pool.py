@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
@@ -16,6 +15,7 @@ from equipoise.errors import DataError
 from equipoise.research.data import Reader, corruption_pool
 from equipoise.research.data.corruption_pool import make_corrupted, probe, seed_of
 from equipoise.research.data.corruptions.arrays import Pixels
+from tests.support.waiting import runs, wait_until
 
 COUNT = 300
 
@@ -45,14 +45,6 @@ def some_images() -> tuple[Pixels, list[int]]:
     return images, [seed_of(f"val_{number}") for number in range(COUNT)]
 
 
-def runs(pid: int) -> bool:
-    """Whether a process is there and not just waiting to be buried."""
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_two_processes_make_the_same_pixels_as_one_and_die_with_the_first(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -70,10 +62,7 @@ def test_two_processes_make_the_same_pixels_as_one_and_die_with_the_first(tmp_pa
     assert np.array_equal(
         np.load(tmp_path / "made.npy"), make_corrupted(images, "gaussian_noise", 3, seeds, Reader())
     )
-    deadline = time.monotonic() + 10
-    while any(runs(int(pid)) for pid in second.split()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not any(runs(int(pid)) for pid in second.split()), "the processes end with the first")
 
 
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from equipoise.cli.app import app
+from tests.support.waiting import HANG
 
 DATA_SET = '''
 """Bars at three heights, in two styles: a data set of one's own."""
@@ -104,7 +105,7 @@ def command(line: str) -> list[str]:
 
 def run(line: str) -> subprocess.CompletedProcess[str]:
     """Run `equipoise …` to its end."""
-    done = subprocess.run(command(line), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command(line), capture_output=True, text=True, timeout=HANG)
     if done.returncode:
         raise AssertionError(done.stdout + done.stderr)
     return done

@@ -11,6 +11,7 @@ import pytest
 
 from equipoise.errors import OptionError
 from equipoise.research.experiment.workers import RayCluster
+from tests.support.waiting import HANG
 
 from .own import CELLS, RECIPE, command, run, write_own
 from .toy import scores
@@ -56,7 +57,7 @@ def test_ray_gives_the_same_and_survives_a_killed_worker(tmp_path: Path) -> None
             os.kill(workers[0], signal.SIGKILL)
             killed = workers[0]
         time.sleep(0.02)
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=HANG)
     assert killed
     assert process.returncode == 0, output
     assert len(scores(tmp_path / "ray")) == CELLS // 2

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from equipoise.research.experiment.workers import ATTEMPTS, InProcess, LostWorkerError, ProcessPool, Workers
+from tests.support.waiting import HANG, runs, wait_until
 
 
 def work(folder: Path, task: str) -> str:
@@ -76,27 +77,19 @@ def _parent(pids: str) -> None:
     workers = ProcessPool(1)
     (_, pid), *_ = workers.run(partial(work, Path()), ["pid"])
     Path(pids).write_text(str(pid))
-    time.sleep(60)
+    time.sleep(HANG)
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     parent = multiprocessing.get_context("spawn").Process(target=_parent, args=(str(file),))
     parent.start()
-    deadline = time.monotonic() + 60
-    while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: file.exists() and file.read_text(), "the number of the worker")
     worker = int(file.read_text())
     os.kill(worker, 0)  # it lives
     parent.kill()
     parent.join()
-    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
-        state = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "Z":
-            break
-        time.sleep(0.1)
-    else:
-        assert not Path(f"/proc/{worker}").exists(), "the worker outlived its parent"
+    wait_until(lambda: not runs(worker), "the worker ends with its parent")
 
 
 def test_workers_that_die_while_nobody_looks_are_replaced(tmp_path: Path) -> None:
