@@ -6,10 +6,18 @@ import torch
 import equipoise.methods
 import equipoise.registry
 import equipoise.research.data.dataset
-from tests.support.signals import heeded_signals
+from tests.support.inherited import forget_terminal, heeded_signals
 
 # Tests run in one process a core: more threads in each only get in each other's way.
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(
+    trylast=True
+)  # pytest itself has looked at the terminal by then; the tests are not imported yet
+def pytest_configure() -> None:
+    """Let programs print what they print into a file, whatever the terminal is."""
+    forget_terminal()
 
 
 @pytest.fixture(autouse=True, scope="session")

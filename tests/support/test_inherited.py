@@ -1,12 +1,13 @@
-"""Tests do not depend on the signals that the process that started them ignores."""
+"""Tests do not depend on who started them: on signals that are ignored, on variables of a terminal."""
 
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.support.signals import SENT_OR_AWAITED, heeded_signals
+from tests.support.inherited import SENT_OR_AWAITED, TERMINAL, heeded_signals
 
 INTERRUPTED = "import os, signal; os.kill(os.getpid(), signal.{}); print('ignored')"
 
@@ -25,6 +26,7 @@ def test_a_program_heeds_a_signal_that_this_process_was_started_to_ignore(kind: 
     assert (done.returncode, done.stdout) == (-kind, b"")
 
 
-def test_every_test_heeds_the_signals() -> None:
-    """This shows something where the tests are started with a signal ignored: `(trap '' INT; make test)`."""
+def test_every_test_heeds_the_signals_and_has_no_terminal() -> None:
+    """This shows something for tests that are started so: `(trap '' INT; COLUMNS=40 FORCE_COLOR=1 make test)`."""
     assert signal.SIG_IGN not in {signal.getsignal(kind) for kind in SENT_OR_AWAITED}
+    assert not set(TERMINAL) & set(os.environ)

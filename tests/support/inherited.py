@@ -1,11 +1,29 @@
-"""Signals of the processes that tests start."""
+"""What a process inherits from the one that started it: ignored signals, the environment."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 SENT_OR_AWAITED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 """Signals that tests send, and the one without which the exit status of a program is lost."""
+
+TERMINAL = (
+    "COLUMNS",
+    "LINES",
+    "TERMINAL_WIDTH",
+    "FORCE_COLOR",
+    "CLICOLOR_FORCE",
+    "PY_COLORS",
+    "GITHUB_ACTIONS",
+)
+"""Variables by which programs that write to a file or a pipe write colours, or lines of another width."""
+
+
+def forget_terminal() -> None:
+    """Remove the variables of a terminal, also for processes that are started later."""
+    for name in TERMINAL:
+        os.environ.pop(name, None)
 
 
 @contextmanager
