@@ -12,9 +12,8 @@ from tests.support.inherited import forget_terminal, heeded_signals
 torch.set_num_threads(1)
 
 
-@pytest.hookimpl(
-    trylast=True
-)  # pytest itself has looked at the terminal by then; the tests are not imported yet
+# Last: pytest itself has looked at the terminal by then, and no test is imported yet.
+@pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
     """Let programs print what they print into a file, whatever the terminal is."""
     forget_terminal()

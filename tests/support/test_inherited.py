@@ -27,6 +27,6 @@ def test_a_program_heeds_a_signal_that_this_process_was_started_to_ignore(kind: 
 
 
 def test_every_test_heeds_the_signals_and_has_no_terminal() -> None:
-    """This shows something for tests that are started so: `(trap '' INT; COLUMNS=40 FORCE_COLOR=1 make test)`."""
+    """Shows something for tests that are started so: `(trap '' INT; COLUMNS=40 FORCE_COLOR=1 make test)`."""
     assert signal.SIG_IGN not in {signal.getsignal(kind) for kind in SENT_OR_AWAITED}
     assert not set(TERMINAL) & set(os.environ)
