@@ -52,7 +52,7 @@ def both(case_kinds: list[tuple[str, str]], bad: bool) -> list[Any]:
 
 def assert_as_one(case_kinds: list[tuple[str, str]], bad: bool) -> None:
     """Two ranks against one process, for answers, state and records."""
-    first, second = in_processes(2, both, case_kinds, bad, seconds=240)
+    first, second = in_processes(2, both, case_kinds, bad)
     for place, (case, kind) in enumerate(case_kinds):
         model, source = make(kind)
         alone = create(case, model, source, memory_format="contiguous")
@@ -126,7 +126,7 @@ def shared_table() -> tuple[list[Tensor], dict[str, Tensor]]:
 
 
 def test_what_is_new_is_a_share_of_the_rows_of_all_ranks() -> None:
-    ours, theirs = in_processes(2, shared_table, seconds=240)
+    ours, theirs = in_processes(2, shared_table)
     alone = on_table()
     for at, both in enumerate(new_rows()):
         expected = alone(torch.cat(both))
