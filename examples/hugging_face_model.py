@@ -42,7 +42,7 @@ def main() -> eq.Adapter:
     adapter = eq.Poise(model, source)
 
     stream, truth = images("stream", 400)
-    answers = torch.cat([adapter(pixel_values=batch) for batch in stream.split(50)])
+    answers = torch.cat([adapter(pixel_values=batch).logits for batch in stream.split(50)])
     print(f"right: {right(answers, truth):.2f}; estimated at the end of the stream: {adapter.accuracy}")
     return adapter
 

@@ -37,7 +37,7 @@ def main(path: Path = Path("house-numbers.onnx")) -> float:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (logits,) = session.run(["logits"], {"images": stream[-50:].numpy()})
-    difference = (torch.from_numpy(logits) - adapter.predict(stream[-50:])).abs().max().item()
+    difference = float((torch.from_numpy(logits) - adapter.predict(stream[-50:])).abs().max())
     print(f"{path}: logits differ from the adapter's by {difference:.1e} at most")
     return difference
 

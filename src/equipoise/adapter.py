@@ -43,6 +43,7 @@ from equipoise.core.step import Responder
 from equipoise.distributed.ranks import Ranks
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import write_tensors
+from equipoise.functional import at_least_single
 from equipoise.network.batch import (
     Batch,
     InputsFunction,
@@ -69,6 +70,11 @@ _Answer = TypeVar("_Answer")
 
 class Adapter(LearningModule):
     """A classifier that adapts to its inputs: `adapter(x)` in place of `model(x)` returns logits.
+
+    The answer has the form of the model's: a tensor; or, of a model that returns an object with `.logits`, as
+    those of Hugging Face do, an object of that class whose other fields are None (`network.forward.form_of`).
+    With `outputs=lambda out: out.logits` it is a tensor. The softmax of the logits has the calibrated
+    probabilities.
 
     It composes a method with a copy of the model, the source model, a temper and the state; the model passed
     in is never changed. The adapter stays on the model's device and moves with `.to()`. `train()` and
@@ -149,8 +155,8 @@ class Adapter(LearningModule):
 
     # ------------------------------------------------------------------ answer
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Calibrated logits of a batch; the adapter learns from it as it answers.
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calibrated logits of a batch, in the form of the model's; the adapter learns from it as it answers.
 
         Takes the model's arguments, or a dict of keyword inputs, of which labels are left out. A sample with
         non-finite values is set aside (its logits come back NaN) and the others learn as if it had not been
@@ -159,7 +165,7 @@ class Adapter(LearningModule):
         model raises, the error passes through and the adapter is as it was.
         """
         with self._lock, self._together():
-            return self._answer(self._batch(args, kwargs))
+            return self._respond.student.answer(self._answer(self._batch(args, kwargs)))
 
     def _together(self) -> AbstractContextManager[None]:
         """The context of a batch, in which an error of one process is an error of all."""
@@ -184,14 +190,25 @@ class Adapter(LearningModule):
         return answer
 
     @one_at_a_time
-    def predict(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Calibrated logits of a batch with the adapter as it is; nothing is learned.
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Calibrated logits of a batch with the adapter as it is, as `adapter(x)`; nothing is learned.
 
         The student in eval mode, or the source model while it is estimated to be better, divided by the
         temperature since the last reset (T = 1 before the first batch; of the recent stream if rehearsed).
         One forward, and for tempering="sample" one more of the source model, unless the answer computes it.
         """
-        batch = self._batch(args, kwargs)
+        return self._respond.student.answer(self._predicted(self._batch(args, kwargs)))
+
+    @one_at_a_time
+    def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Calibrated probabilities (N, C) of a batch, softmax of `predict`; nothing is learned.
+
+        Rows of logits that are NaN are NaN. Half precision is widened to single.
+        """
+        return at_least_single(self._predicted(self._batch(args, kwargs))).softmax(1)
+
+    def _predicted(self, batch: Batch) -> Tensor:
+        """Calibrated logits of a batch with the adapter as it is."""
         with torch.no_grad():
             return self._laid_out(batch, lambda: self._respond.predict(batch))
 
@@ -439,8 +456,8 @@ class Adapter(LearningModule):
     def detach(self) -> nn.Module:
         """A plain module with the adapted weights and temperature, free of the adapter, for export.
 
-        It is of the model's own class, takes its arguments, returns a tensor of logits and answers as
-        `predict` does. tempering="sample" has no single temperature and is refused.
+        It is of the model's own class, takes its arguments and answers as `predict` does. tempering="sample"
+        has no single temperature and is refused.
         """
         respond = self._respond
         if respond.temper.kind == "sample":

@@ -8,6 +8,7 @@ from torch import Tensor
 from equipoise.adapter import Adapter
 from equipoise.calibration.novelty import Novelty
 from equipoise.network.batch import leaves
+from equipoise.network.forward import logits_of
 
 
 class Answers(NamedTuple):
@@ -46,7 +47,7 @@ def evaluate(
     """
     answer = adapter if learn else adapter.predict
     for inputs in stream:
-        logits = answer(inputs).detach().cpu()
+        logits = logits_of(answer(inputs)).detach().cpu()
         source = adapter.source_logits(inputs).cpu() if ask_source else None
         new = None if novelty is None else novelty(leaves(inputs))
         yield Answers(logits, source, None if new is None else new.cpu())

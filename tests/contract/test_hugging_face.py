@@ -41,12 +41,26 @@ def test_one_loader_of_dicts_serves_everything(tmp_path: Path) -> None:
     adapter, like = eq.Poise(model, source), eq.Poise(model, source)
     for batch in loader:
         expected = like(pixel_values=batch["pixel_values"])
-        assert torch.equal(adapter(batch), expected)
-        assert torch.equal(adapter.predict(batch), like.predict(batch["pixel_values"]))
+        assert torch.equal(adapter(batch).logits, expected.logits)
+        assert torch.equal(adapter.predict(batch).logits, like.predict(batch["pixel_values"]).logits)
     assert adapter.accuracy is not None
     assert "on the linear head 'classifier', 16 features to 4 classes" in adapter.describe()
     adapter.save(tmp_path / "state.safetensors")
     loaded = eq.load(tmp_path / "state.safetensors", model)
-    assert torch.equal(
-        loaded.adapt(loader, progress=False)(loader[0]), like.adapt(loader, progress=False)(loader[0])
-    )
+    again, expected = (each.adapt(loader, progress=False)(loader[0]) for each in (loaded, like))
+    assert torch.equal(again.logits, expected.logits)
+
+
+def test_answers_are_of_the_class_of_the_model_s_own() -> None:
+    model, loader = classifier(), batches()
+    adapter = eq.create("tent", model)
+    for answers in (adapter, adapter.predict, eq.Monitor(eq.Guarded(adapter)), adapter.detach()):
+        found, own = answers(**loader[0]), model(**loader[0])
+        assert type(found) is type(own)
+        assert found.logits is found["logits"] is found[0]
+        assert found.loss is None
+        assert list(found) == ["logits"]
+    assert not torch.equal(adapter(**loader[0]).logits, model(**loader[0]).logits)
+    exported = torch.export.export(adapter.detach(), (), {"pixel_values": loader[0]["pixel_values"]})
+    found = exported.module()(pixel_values=loader[0]["pixel_values"])
+    assert torch.allclose(found.logits, adapter.predict(loader[0]).logits, atol=1e-6)

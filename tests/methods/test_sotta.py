@@ -264,7 +264,7 @@ def test_inputs_by_keyword_are_remembered_by_keyword() -> None:
     )
     for seed in range(4):
         x = drifted(7, seed)
-        assert torch.equal(positional(x), keyword(pixel_values=x / 2, scale=2.0))
+        assert torch.equal(positional(x), keyword(pixel_values=x / 2, scale=2.0).logits)
     state, expected = keyword.state_dict(), positional.state_dict()
     assert torch.equal(2 * state["sotta.memory.samples.pixel_values"], expected["sotta.memory.samples.0"])
     assert torch.equal(state["sotta.model.inner.1.weight"], expected["sotta.model.1.weight"])

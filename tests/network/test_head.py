@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.network.forward import logits_of
 from tests.support.models import WithLogits, batch_norm_model, drifted, make, same, snapshot
 
 CLASSES = 5
@@ -25,8 +26,8 @@ class Inputs(NamedTuple):
     args: tuple[Tensor, ...]
     kwargs: dict[str, Tensor]
 
-    def to(self, function: Callable[..., Any]) -> Any:
-        return function(*self.args, **self.kwargs)
+    def to(self, function: Callable[..., Any]) -> Tensor:
+        return logits_of(function(*self.args, **self.kwargs))
 
 
 def random(*shape: int, seed: int) -> Tensor:
@@ -291,7 +292,7 @@ def test_hooks_are_gone_after_every_forward() -> None:
     with pytest.raises(TypeError):
         adapter(something_else=drifted(4))
     assert not any(module._forward_hooks for module in adapter.student.modules())
-    assert math.isfinite(float(adapter.predict(pixel_values=drifted(4)).sum()))
+    assert math.isfinite(float(adapter.predict(pixel_values=drifted(4)).logits.sum()))
 
 
 def test_a_head_that_runs_in_each_of_two_forwards_does_not_run_twice() -> None:

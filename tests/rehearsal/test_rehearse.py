@@ -130,7 +130,7 @@ def test_keyword_inputs() -> None:
     x, y = samples(120, seed=1)
     found = eq.rehearse(model, [({"pixel_values": x}, y)], shifts=8, check_held_out=False, progress=False)
     adapter = eq.Poise(model, found)
-    assert adapter(pixel_values=x[:20]).shape == (20, CLASSES)
+    assert adapter(pixel_values=x[:20]).logits.shape == (20, CLASSES)
     assert len(found.rehearsal.runs) == 8 + 4 + 1 + 3 * 4 + 2  # shuffled, sorted, bursts, drawn, by values
 
 

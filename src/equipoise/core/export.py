@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from equipoise.core.student import Student
 from equipoise.network.batch import InputsFunction, called_batch
-from equipoise.network.forward import OutputsFunction, checked_logits, logits_of
+from equipoise.network.forward import OutputsFunction, checked_logits, form_of, logits_of
 
 _TEMPERATURE = "equipoise_temperature"
 
@@ -18,8 +18,9 @@ def with_temperature(
 ) -> nn.Module:
     """The model itself, changed to answer with its logits divided by a constant temperature.
 
-    It keeps its class and the signature of its forward; `outputs` picks the logits out of its output. The
-    temperature is one of its buffers, part of its state, and a hook divides by it.
+    It keeps its class and the signature of its forward, and answers with a tensor or an object with `.logits`
+    as before (`form_of`), or with the tensor that `outputs` picks out of its output. The temperature is one
+    of its buffers, part of its state, and a hook divides by it.
     """
     like = next(model.parameters(), torch.zeros(()))
     wide = torch.float64 if like.dtype == torch.float64 else torch.float32
@@ -30,9 +31,10 @@ def with_temperature(
     return model
 
 
-def _temper(module: nn.Module, _inputs: Any, output: Any, outputs: OutputsFunction | None = None) -> Tensor:
+def _temper(module: nn.Module, _inputs: Any, output: Any, outputs: OutputsFunction | None = None) -> Any:
     temperature: Tensor = getattr(module, _TEMPERATURE)  # get_buffer is too much for torch.export's tracing
-    return logits_of(output, outputs) / temperature
+    logits = logits_of(output, outputs) / temperature
+    return logits if outputs is not None or isinstance(output, Tensor) else form_of(output)(logits=logits)
 
 
 class SourceModel:

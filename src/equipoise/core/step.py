@@ -237,7 +237,9 @@ class Responder:
         """NaN or zeros for a batch without a row that can be judged; the model sees none of its values."""
         student = self.student
         like = next((p for p in student.model.parameters() if p.is_floating_point()), torch.empty(0))
-        classes = student.classes or student.frozen(batch.map(torch.zeros_like)).shape[1]
+        classes = student.classes
+        if classes is None or student.form is None:
+            classes = student.frozen(batch.map(torch.zeros_like)).shape[1]
         answer = rows.masked(like.new_empty((0, classes)))
         rehearsed = self.temper.rehearsed
         return answer, Record(

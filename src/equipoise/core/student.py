@@ -16,11 +16,14 @@ from equipoise.distributed.ranks import Ranks
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.network.forward import (
+    AnswerForm,
     Compiler,
     Layout,
     OutputsFunction,
     are_probabilities,
     checked_logits,
+    form_of,
+    logits_alone,
     needs_contiguous,
     warn_of_probabilities,
 )
@@ -57,6 +60,8 @@ class Student:
         source_copy: the source model.
         classes: the number of classes, where it is known before the first forward.
         outputs: picks the logits out of the model's output, where a user gives it.
+        form: that of the model's output, which answers have, too; None before the first forward. Where a user
+            gives `outputs`, it is a tensor.
         fingerprint: a hash of the source model's weights.
         head: the name of the linear head, once a watched forward has found it.
         head_is_output: whether its output is the model's.
@@ -78,6 +83,7 @@ class Student:
         outputs: OutputsFunction | None = None,
     ) -> None:
         self.layout, self.ranks, self.classes, self.outputs = layout, ranks, classes, outputs
+        self.form: AnswerForm | None = None if outputs is None else logits_alone
         self.compiler = Compiler(compiled)
         self.fingerprint = fingerprint(model)
         self.head: str | None = None
@@ -269,7 +275,13 @@ class Student:
         return self.gather(logits)
 
     def _logits(self, output: Any, batch: Batch) -> Tensor:
-        return checked_logits(output, batch.rows, self.classes, self.outputs)
+        logits = checked_logits(output, batch.rows, self.classes, self.outputs)
+        self.form = self.form or form_of(output)
+        return logits
+
+    def answer(self, logits: Tensor) -> Any:
+        """Logits in the form of the model's output."""
+        return logits if self.form is None else self.form(logits=logits)
 
     # ------------------------------------------------------------------ gradient steps
 

@@ -5,7 +5,9 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -213,6 +215,32 @@ def logits_of(output: Any, outputs: OutputsFunction | None = None) -> Tensor:
             f"expected the model to return logits as a tensor or an object with .logits, "
             f"got {_described(output)}{_cure(output)}"
         )
+    return logits
+
+
+AnswerForm: TypeAlias = Callable[..., Any]
+"""Makes an answer of `logits=`: these themselves, or an object that has them as `.logits`."""
+
+
+def form_of(output: Any) -> AnswerForm:
+    """The form of a model's output: a tensor, or an object with `.logits`.
+
+    The object is of the output's class where that is a dataclass, as those of Hugging Face are, or a named
+    tuple; all its other fields are None, as they were computed by other weights, or for other rows. Of any
+    other class only `.logits` is known, and a SimpleNamespace has it.
+    """
+    kind: Any = type(output)
+    if isinstance(output, Tensor):
+        return logits_alone
+    if is_dataclass(output):
+        return partial(kind, **dict.fromkeys(each.name for each in fields(output) if each.init))
+    if isinstance(output, tuple):
+        return partial(kind, **dict.fromkeys(kind._fields))
+    return SimpleNamespace
+
+
+def logits_alone(logits: Tensor) -> Tensor:
+    """The form of an answer that is a tensor."""
     return logits
 
 

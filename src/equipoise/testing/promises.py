@@ -277,14 +277,16 @@ def takes_keywords_and_logits_objects(subject: Subject) -> None:
     source = measured(wrapped, [{"pixel_values": drifted(16)}])
     adapter, again = (subject.create(wrapped, source) for _ in range(2))
     for x in drifted_stream():
-        expect_equal(
-            again(x, scale=1.0), adapter(pixel_values=x), "keyword inputs are answered otherwise than others"
-        )
-    shape = tuple(adapter.predict(pixel_values=drifted(3)).shape)
+        mine, theirs = again(x, scale=1.0), adapter(pixel_values=x)
+        for answer in (mine, theirs):
+            kind = type(answer).__name__
+            expect(hasattr(answer, "logits"), f"expected an object with .logits, as the model's, got {kind}")
+        expect_equal(mine.logits, theirs.logits, "keyword inputs are answered otherwise than others")
+    shape = tuple(adapter.predict(pixel_values=drifted(3)).logits.shape)
     expect(shape == (3, NUM_CLASSES), f"predict(pixel_values=x): expected {(3, NUM_CLASSES)}, got {shape}")
     adapter.adapt([{"pixel_values": drifted(4)}], progress=False)
     mixed = torch.cat([drifted(2), torch.full((1, 3, 6, 6), torch.nan)])
-    rows = adapter(pixel_values=mixed, scale=1.0).isnan().any(1).tolist()
+    rows = adapter(pixel_values=mixed, scale=1.0).logits.isnan().any(1).tolist()
     expect(
         rows == [False, False, True],
         f"expected NaN logits for the sample of NaN alone, the last of three, got NaN for {rows}",

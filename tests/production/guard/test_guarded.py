@@ -95,7 +95,7 @@ def test_a_slow_collapse_is_found_by_the_classes_answered(monkeypatch: pytest.Mo
     actual = type(guarded.adapter).forward
 
     def drifting(self: eq.Adapter, x: Tensor) -> Tensor:
-        logits = actual(self, x).clone()
+        logits: Tensor = actual(self, x).clone()
         logits[:, 0] += drift
         return logits
 
@@ -120,7 +120,7 @@ def confuse(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     actual = eq.Adapter.forward
 
     def confused(self: eq.Adapter, x: Tensor) -> Tensor:
-        logits = actual(self, x)
+        logits: Tensor = actual(self, x)
         return logits.roll(1, dims=1) if now else logits
 
     monkeypatch.setattr(eq.Adapter, "forward", confused)

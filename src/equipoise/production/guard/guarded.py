@@ -18,6 +18,7 @@ from equipoise.core.record import Step
 from equipoise.errors import BatchError, OptionError, StateError
 from equipoise.functional import entropy
 from equipoise.json_form import from_json, to_json
+from equipoise.network.forward import logits_of
 from equipoise.options import integer, number
 from equipoise.production.guard.decider import (
     Action,
@@ -124,10 +125,11 @@ class Guarded:
     # ------------------------------------------------------------------ answer
 
     @one_at_a_time
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Calibrated logits of a batch, as the adapter's; it learns from it unless it is held."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calibrated logits of a batch, in the form of the adapter's; it learns from it unless it is held."""
         learns = not self._watch.held
-        logits = self._adapter(*args, **kwargs) if learns else self._adapter.predict(*args, **kwargs)
+        answer = self._adapter(*args, **kwargs) if learns else self._adapter.predict(*args, **kwargs)
+        logits = logits_of(answer)
         step = (self._adapter.last if learns else None) or self._unlearned(logits)
         theirs = step.source_logits
         if theirs is None:
@@ -137,17 +139,22 @@ class Guarded:
         self._last = replace(step, source_logits=theirs)
         self._do(decision, {"observation": to_json(seen)})
         if decision.action in ("rollback", "reset"):
-            logits = self._adapter.predict(*args, **kwargs)
+            answer = self._adapter.predict(*args, **kwargs)
             undone = f"undone by the guard: {decision.reason}"
-            self._last = replace(self._unlearned(logits), reason=undone, source_logits=theirs)
+            self._last = replace(self._unlearned(logits_of(answer)), reason=undone, source_logits=theirs)
         elif learns and self._watch.batch % self._every == 0:
             self._snapshots.take(self._adapter, self._watch.batch)
-        return logits
+        return answer
 
     @one_at_a_time
-    def predict(self, *args: Any, **kwargs: Any) -> Tensor:
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Calibrated logits of a batch with the adapter as it is; nothing is learned or watched."""
         return self._adapter.predict(*args, **kwargs)
+
+    @one_at_a_time
+    def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Calibrated probabilities (N, C) of a batch, as the adapter's; nothing is learned or watched."""
+        return self._adapter.predict_proba(*args, **kwargs)
 
     def _unlearned(self, logits: Tensor) -> Step:
         reason = f"held: {self._watch.held}"

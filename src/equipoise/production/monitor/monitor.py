@@ -14,6 +14,7 @@ from equipoise.adapter import Adapter
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
 from equipoise.errors import ForgottenRequestError, OptionError, StateError
+from equipoise.network.forward import logits_of
 from equipoise.production.monitor.gauges import (
     ROW_COLUMNS,
     History,
@@ -67,7 +68,7 @@ def events_after(events: Sequence[_Event], last: _Event | None) -> list[_Event]:
 class Monitor:
     """Gauges of a stream of answers: per window, since the start, and against labels that come late.
 
-    Wraps an adapter, or a guarded one: `monitor(x)` in place of `adapter(x)` returns the same logits. Without
+    Wraps an adapter, or a guarded one: `monitor(x)` in place of `adapter(x)` returns the same answer. Without
     one, `observe` takes logits and records of steps. Threads may share a monitor.
 
     Args:
@@ -127,17 +128,17 @@ class Monitor:
 
     # ------------------------------------------------------------------ observe
 
-    def __call__(self, *args: Any, request: str | None = None, **kwargs: Any) -> Tensor:
+    def __call__(self, *args: Any, request: str | None = None, **kwargs: Any) -> Any:
         """The adapter's answer to a batch, observed; `request` is an id for labels that come later."""
         if self.adapter is None:
             raise OptionError("expected a monitor of an adapter, Monitor(adapter): this one has none to call")
         with self._calls:
-            logits: Tensor = self.adapter(*args, **kwargs)
+            answer = self.adapter(*args, **kwargs)
             step = self.adapter.last
             fresh = None if step is self._seen else step  # a batch that was only predicted has no record
             self._seen = step
-            self.observe(logits, fresh, request=request, events=self._fresh_events())
-        return logits
+            self.observe(logits_of(answer), fresh, request=request, events=self._fresh_events())
+        return answer
 
     def _fresh_events(self) -> list[Acted]:
         """The events of a guarded adapter that are not counted yet; they are from now on."""

@@ -15,6 +15,7 @@ from equipoise.adapter import Adapter
 from equipoise.core.export import SourceModel, masked
 from equipoise.core.record import Step
 from equipoise.errors import EquipoiseError
+from equipoise.network.forward import logits_of
 from equipoise.production.guard.guarded import unlearned_step
 from equipoise.production.server.answers import Answered, AnswerLog
 from equipoise.production.server.errors import InputError, ServiceError, StorageError
@@ -254,7 +255,7 @@ class Learner:
         inputs = torch.cat([request.inputs for request in requests])
         live, adapter = self._cache.bring(stream), self._adapter
         device_inputs, answers = inputs.to(adapter.device), live.guard or adapter
-        logits = answers(device_inputs) if learns else answers.predict(device_inputs)
+        logits = logits_of(answers(device_inputs) if learns else answers.predict(device_inputs))
         step = answers.last if learns else None
         adapted = masked(logits.detach().float().cpu(), inputs)
         source = None if step is None or step.source_logits is None else step.source_logits.float().cpu()
