@@ -1,10 +1,11 @@
-"""Writes the tables and pictures of docs/streams.md from cells.csv beside this file and the recommendations.
+"""Writes the tables and pictures of docs/streams.md and its full tables from cells.csv and recommendations.
 
 python -m benchmarks.streams.streams_page
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,11 +16,12 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.pages import DOCS, fill, folded, percent, signed, table, told, write
+from benchmarks.pages import DOCS, fill, percent, signed, table, told, write
 from benchmarks.recommendation.regret_table import ALWAYS, accuracies_of, chosen_labels, deployed
 from benchmarks.recommendation.regret_table import table as regret_table
 from benchmarks.results.figures import standalone
 from benchmarks.streams.stream_cells import (
+    DATA,
     RAW,
     REHEARSED,
     SOURCE,
@@ -40,6 +42,7 @@ from benchmarks.streams.stream_cells import (
     settings,
     with_rehearsal,
 )
+from benchmarks.streams.which_method import SHOWN
 from equipoise.research.report.style import ACCENT, INK, MUTED, SERIES, panels, themed
 
 HERE = Path(__file__).parent
@@ -68,19 +71,42 @@ DARK = 0.65
 """Cells beyond so much of `LARGEST` have light numbers."""
 
 
-def parts(folder: Path = HERE, recommendations: Path = RECOMMENDATIONS) -> dict[str, str]:
-    """The regions of the page, from the files of two folders."""
-    cells = read(folder)
-    regrets = Regrets(cells, recommendations)
+def parts(page: str, folder: Path = HERE, recommendations: Path = RECOMMENDATIONS) -> dict[str, str]:
+    """The regions of a page, from the files of two folders."""
+    return PAGES[page](read(folder), recommendations)
+
+
+def _answer(cells: pd.DataFrame, _: Path) -> dict[str, str]:
+    return {"short": overview_table(cells, [*SHOWN, SOURCE], ["ece"])}
+
+
+def _methods(cells: pd.DataFrame, _: Path) -> dict[str, str]:
     return {
-        "overview": overview_table(cells),
-        "summary": "\n\n".join(folded(str(place), summary_table(cells, place)) for place in places(cells)),
+        "overview": overview_table(cells, names(cells), ["ece", "nll"]),
         "best": best_table(cells),
-        "regret_seen": regrets.table(seen=True),
-        "regret_unseen": regrets.table(seen=False),
-        "tables": comparison_tables(cells),
-        "extent": folded("The extent of each run", extent_table(cells)),
+        "extent": extent_table(cells),
     }
+
+
+def _of_data(data: str, cells: pd.DataFrame, _: Path) -> dict[str, str]:
+    own = cells[cells["data"] == data]
+    by_place = [(str(place), summary_table(own, place)) for place in places(own)]
+    summaries = "\n\n".join(f"### {place}\n\n{summary}" for place, summary in by_place)
+    return {"summary": summaries, "tables": comparison_tables(own)}
+
+
+def _recommendation(cells: pd.DataFrame, recommendations: Path) -> dict[str, str]:
+    regrets = Regrets(cells, recommendations)
+    return {"regret_seen": regrets.table(seen=True), "regret_unseen": regrets.table(seen=False)}
+
+
+PAGES: Mapping[str, Callable[[pd.DataFrame, Path], dict[str, str]]] = {
+    "streams.md": _answer,
+    "tables/streams-methods.md": _methods,
+    **{f"tables/streams-{data}.md": partial(_of_data, data) for data in DATA},
+    "tables/streams-recommendation.md": _recommendation,
+}
+"""The pages and their regions, from the cells and the folder of the recommendations."""
 
 
 class Regrets:
@@ -119,11 +145,11 @@ def _by_run(cells: pd.DataFrame, metric: str, tempering: str) -> pd.DataFrame:
     return cells[cells["tempering"] == tempering].pivot_table(index=RUN, columns="name", values=metric)
 
 
-def overview_table(cells: pd.DataFrame) -> str:
-    """For each method that has all settings: the mean gain, harm in single runs, and calibration."""
+def overview_table(cells: pd.DataFrame, shown: Sequence[str], metrics: Sequence[str]) -> str:
+    """For some methods, of those that have all settings: the mean gain, harm in single runs, and metrics."""
     gain, both = gains(cells), with_rehearsal(cells)
     runs = {kind: run_gains(cells, kind) for kind in (RAW, REHEARSED)}
-    scores = [matrix(both, metric, kind) for metric in ("ece", "nll") for kind in (RAW, REHEARSED)]
+    scores = [matrix(both, metric, kind) for metric in metrics for kind in (RAW, REHEARSED)]
     body = [
         [
             f"`{name}`",
@@ -132,10 +158,11 @@ def overview_table(cells: pd.DataFrame) -> str:
             *(told(mean_of(each, name)) for each in scores),
         ]
         for name in by_mean(gain)
-        if name in complete(gain)
+        if name in complete(gain) and name in shown
     ]
     head = ["", "gain", "runs that lose", "worst run", "rehearsed: runs that lose", "worst run"]
-    return table([*head, "ECE raw", "rehearsed", "NLL raw", "rehearsed"], body)
+    tempered = [text for metric in metrics for text in (f"{metric.upper()} raw", "rehearsed")]
+    return table([*head, *tempered], body)
 
 
 def harm(runs: pd.DataFrame, name: str) -> list[str]:
@@ -232,11 +259,8 @@ def best_table(cells: pd.DataFrame) -> str:
 
 
 def comparison_tables(cells: pd.DataFrame) -> str:
-    """The table of accuracy, and folded tables of the other metrics."""
-    first, *others = TITLES
-    parts = [f"**{TITLES[first]}**", metric_table(cells, *first)]
-    parts += [folded(TITLES[each], metric_table(cells, *each)) for each in others]
-    return "\n\n".join(parts)
+    """A table of each metric, raw or rehearsed."""
+    return "\n\n".join(f"### {title}\n\n{metric_table(cells, *each)}" for each, title in TITLES.items())
 
 
 def metric_table(cells: pd.DataFrame, metric: str, tempering: str) -> str:
@@ -247,7 +271,9 @@ def metric_table(cells: pd.DataFrame, metric: str, tempering: str) -> str:
     ]
     shown = [name for name in names(cells) if any(name in column for column in columns)]
     body = [[f"`{name}`", *(column.get(name, "-") for column in columns)] for name in shown]
-    return table(["", *(f"{place.short}: {stream}" for place, stream in values)], body)
+    several = len(places(cells)) > 1
+    head = [f"tier {place.tier}: {stream}" if several else stream for place, stream in values]
+    return table(["", *head], body)
 
 
 def written(by_name: Mapping[str, float], best: Sequence[str]) -> dict[str, str]:
@@ -265,9 +291,9 @@ def written(by_name: Mapping[str, float], best: Sequence[str]) -> dict[str, str]
 
 @themed
 def gains_figure(cells: pd.DataFrame) -> Figure:
-    """A cell for each method and setting: the accuracy less that of no adaptation, in points."""
+    """A cell for some methods that differ and each setting: the gain over no adaptation, in points."""
     table = gains(cells)
-    methods = [name for name in by_mean(table) if name != SOURCE]
+    methods = [name for name in by_mean(table) if name in SHOWN]
     figure, (axes,) = panels(WIDTH, 0.27 * len(methods) + 1.4)
     values = np.array([[by_name.get(name, np.nan) for by_name in table.values()] for name in methods])
     axes.imshow(values, cmap=mpl.colormaps["RdBu"], norm=TwoSlopeNorm(0, -LARGEST, LARGEST), aspect="auto")
@@ -331,15 +357,16 @@ def _passes(axis: Axes, accuracies: dict[str, list[float]]) -> None:
 
 
 PICTURES = {
-    "streams-gains": (gains_figure, "The gain of each method over no adaptation in every setting"),
+    "streams-gains": (gains_figure, "The gain of methods that differ over no adaptation in every setting"),
     "streams-passes": (passes_figure, "The accuracy of each method in each pass of the recurring streams"),
 }
 
 
 def main() -> None:
-    """Write the page and its pictures."""
-    fill("streams.md", parts())
+    """Write the pages and their pictures."""
     cells = read(HERE)
+    for page, regions in PAGES.items():
+        fill(page, regions(cells, RECOMMENDATIONS))
     for name, (figure, description) in PICTURES.items():
         write(DOCS / f"{name}.svg", standalone(figure(cells), description))
 

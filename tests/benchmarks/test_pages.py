@@ -31,8 +31,8 @@ REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "performance.md": performance.parts,
     "rehearsal.md": rehearsal_page.parts,
     "serving.md": load_table.parts,
-    "streams.md": streams_page.parts,
     **{page: partial(results_page.parts, page) for page in results_page.PAGES},
+    **{page: partial(streams_page.parts, page) for page in streams_page.PAGES},
 }
 SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
     "../README.md": sentences_of_pages.readme,
@@ -42,8 +42,8 @@ SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
     "guard.md": sentences_of_pages.guard,
     "monitoring.md": sentences_of_pages.monitoring,
     "serving.md": sentences_of_pages.serving,
-    "streams.md": sentences_of_streams.sentences,
     **{page: partial(sentences_of_results.sentences, page) for page in sentences_of_results.SENTENCES},
+    **{page: partial(sentences_of_streams.sentences, page) for page in sentences_of_streams.SENTENCES},
 }
 
 

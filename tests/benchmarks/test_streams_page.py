@@ -176,7 +176,7 @@ def test_harm_is_counted_in_single_runs_and_not_in_means(cells: pd.DataFrame) ->
     runs = streams_page.run_gains(harmed, "none")
     assert len(runs) == 2 * 2 * 2 * len(stream_cells.STREAMS)
     assert streams_page.harm(runs, "norm") == ["3 %", "-.300"]
-    assert "| `norm` |" in streams_page.overview_table(harmed)
+    assert "| `norm` |" in streams_page.overview_table(harmed, ["norm"], ["ece"])
 
 
 def test_gains_have_their_spread_over_seeds_and_columns_say_which_are_rehearsed(cells: pd.DataFrame) -> None:
@@ -210,6 +210,6 @@ def test_packing_reads_folders_of_runs(tmp_path: Path) -> None:
 
 
 def test_a_recommendation_that_harms_has_its_regret(folder: Path) -> None:
-    made = streams_page.parts(folder, folder / "recommended")
+    made = streams_page.parts("tables/streams-recommendation.md", folder, folder / "recommended")
     assert "| recommend() | 0% | 0.300 | 0.300 | 100% |" in made["regret_seen"]  # TENT is recommended
     assert made["regret_unseen"] == ""

@@ -65,11 +65,6 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_page(DOCS / "tutorial.md", {"__name__": "page"})
 
 
-def test_the_page_of_the_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_page(DOCS / "streams.md", {"__name__": "page"})
-
-
 def test_the_method_of_the_page_conforms(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = ("batch_norm", "layer_norm")  # two of five: all take seconds
     monkeypatch.setattr(suite, "SMALL_MODELS", {kind: MODELS[kind] for kind in kinds})

@@ -63,7 +63,7 @@ def recommend(
         model: the classifier to be deployed.
         held_out: yields (inputs, labels) of source data that the model was **not trained on**, as for
             `rehearse`.
-        stream: the kind of stream that is expected (docs/streams.md), or the kind and its options:
+        stream: the kind of stream that is expected (docs/how-to/streams.md), or the kind and its options:
             ("correlated", {"concentration": 0.01}). "shuffled" and "sorted" are streams of one domain: every
             shift is met from a reset. "gradual" orders shifts by the source model's accuracy. In "noisy"
             streams each value of a sample of no class comes from another sample.

@@ -1,6 +1,6 @@
 """Streams: the orders in which a model meets the samples of one domain or of several.
 
-`make_stream(labels, "correlated", seed=0)` draws one. docs/streams.md shows each kind.
+`make_stream(labels, "correlated", seed=0)` draws one. docs/how-to/streams.md shows each kind.
 """
 
 from equipoise.streams.kinds import KindName, Segment

@@ -28,7 +28,7 @@ KindName = Literal[
     "noisy",
     "imbalanced",
 ]
-"""The name of a kind of stream (`order` in recipes and results); docs/streams.md shows each kind."""
+"""The name of a kind of stream (`order` in recipes and results); docs/how-to/streams.md shows each kind."""
 
 
 class Segment(NamedTuple):

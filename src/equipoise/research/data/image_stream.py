@@ -70,7 +70,7 @@ def _levels(values: NDArray[np.float64]) -> Image:
 
 
 ImageKindName: TypeAlias = KindName | Literal["changing"]
-"""The name of a kind of stream of images (`order` in recipes and results); docs/streams.md shows each."""
+"""A kind of stream of images (`order` in recipes and results); docs/how-to/streams.md shows each."""
 
 IMAGE_KINDS: Mapping[str, type[Kind]] = MappingProxyType({**KINDS, "changing": Changing})
 
