@@ -29,6 +29,7 @@ class MadeUp:
         rows: of its history.
         events: of its guard.
         labels: that have come; seven of eight answers were right.
+        forgotten: whether it is on disk, one of more than the server remembers.
     """
 
     name: str
@@ -37,6 +38,7 @@ class MadeUp:
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[GuardEvent] = field(default_factory=list)
     labels: int = 0
+    forgotten: bool = False
 
     def move(self, batches: int = 1, inside: bool = True, classes: int = 10, pace: float = 1.0) -> None:
         """Add batches to the end, the last of them now."""
@@ -77,18 +79,11 @@ class MadeUp:
         gauges |= {"labels": self.labels} | ({"true_accuracy": 0.875} if self.labels else {})
         batches = len(self.rows)
         seen = last.get("time", time.time())
-        return StreamStatus(
-            self.name,
-            self.mode,
-            True,
-            batches,
-            64 * batches,
-            seen,
-            self.guard,
-            gauges,
-            self.events,
-            ["000010", "000020"],
-        )
+        numbers = (batches, 64 * batches, seen)
+        if self.forgotten:
+            return StreamStatus(self.name, self.mode, False, *numbers, self.guard, {}, (), ())
+        snapshots = ["000010", "000020"]
+        return StreamStatus(self.name, self.mode, True, *numbers, self.guard, gauges, self.events, snapshots)
 
 
 @dataclass

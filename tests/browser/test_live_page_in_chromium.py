@@ -318,6 +318,17 @@ def test_a_stream_that_starts_again_is_drawn_from_its_start(browser: Browser, li
         )
 
 
+def test_a_stream_on_disk_that_is_not_remembered_has_no_made_up_numbers(browser: Browser, live: Live) -> None:
+    stream = running()
+    live.streams = [stream]
+    with visited(browser, live) as made:
+        shown = row(made.page)
+        expect(field(shown, "facts")).to_contain_text("2 snapshots to go back to · in memory")
+        stream.forgotten = True
+        expect(field(shown, "facts")).to_contain_text(" · on disk until the next request")
+        expect(field(shown, "accuracy")).to_have_text("on disk")
+
+
 def test_plots_and_fields_have_names_for_those_who_do_not_see_them(browser: Browser, live: Live) -> None:
     live.streams = [running()]
     with visited(browser, live) as made:

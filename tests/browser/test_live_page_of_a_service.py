@@ -4,6 +4,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -22,34 +23,39 @@ from tests.browser.live import Live, visited
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    """A small rehearsed model behind a service."""
+@pytest.fixture(scope="module")
+def rehearsed() -> tuple[nn.Module, eq.SourceStatistics]:
+    """A small model, rehearsed."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)
     ).eval()
     labelled = [(torch.rand(120, 1, 8, 8), torch.arange(120) % 4)]
-    source = eq.rehearse(model, labelled, samples=120, shifts=8, check_held_out=False, progress=False)
-    made = Service(eq.Poise(model, source), tmp_path / "state")
-    yield made
-    made.close()
+    return model, eq.rehearse(model, labelled, samples=120, shifts=8, check_held_out=False, progress=False)
 
 
-@pytest.fixture
-def address(service: Service) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+@contextmanager
+def running(rehearsed: tuple[nn.Module, eq.SourceStatistics], state: Path) -> Iterator[tuple[Service, str]]:
+    """A service on a folder, and the address of its door; both end with the block."""
+    with Service(eq.Poise(*rehearsed), state) as service, socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(create_app(service), log_level="warning", ws="none"))
         thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        yield service, f"http://127.0.0.1:{listening.getsockname()[1]}/"
         server.should_exit = True
         thread.join(10)
 
 
-def test_rows_follow_requests_to_a_real_service(browser: Browser, service: Service, address: str) -> None:
+@pytest.fixture
+def served(rehearsed: tuple[nn.Module, eq.SourceStatistics], tmp_path: Path) -> Iterator[tuple[Service, str]]:
+    with running(rehearsed, tmp_path / "state") as found:
+        yield found
+
+
+def test_rows_follow_requests_to_a_real_service(browser: Browser, served: tuple[Service, str]) -> None:
+    service, address = served
     inputs = np.random.default_rng(0).random((20, 1, 8, 8), dtype=np.float32)
     with visited(browser, Live(address=address)) as made:
         expect(made.page.locator("#empty")).to_be_visible()
@@ -69,3 +75,33 @@ def test_rows_follow_requests_to_a_real_service(browser: Browser, service: Servi
         service.reset("camera-1")
         expect(shown.locator('[data-field="events"]')).to_contain_text("reset")
         assert (made.errors, made.requests) == ([], [])
+
+
+def test_after_a_restart_rows_are_as_they_were(
+    browser: Browser, rehearsed: tuple[nn.Module, eq.SourceStatistics], tmp_path: Path
+) -> None:
+    fields = ("accuracy", "guard", "evidence", "event", "events", "mode", "batches")
+    inputs = np.random.default_rng(0).random((20, 1, 8, 8), dtype=np.float32)
+    shown: list[dict[str, str]] = []
+    for restarted in (False, True):
+        with running(rehearsed, tmp_path / "state") as (service, address):
+            if not restarted:
+                for _ in range(12):
+                    service.submit("camera-1", inputs).result(60)
+                service.reset("camera-1")
+                service.submit("camera-1", inputs).result(60)
+            with visited(browser, Live(address=address)) as made:
+                row = made.page.locator("li.stream")
+                where = "on disk until the next request" if restarted else "in memory"
+                expect(row.locator('[data-field="facts"]')).to_contain_text(
+                    f"1 snapshot to go back to · {where}"
+                )
+                expect(row.locator('[data-field="histogram"] .column')).to_have_count(
+                    4
+                )  # the curves are there
+                found = {name: row.locator(f'[data-field="{name}"]').inner_text() for name in fields}
+                shown.append({**found, "class": str(row.get_attribute("class"))})
+                assert (made.errors, made.requests) == ([], [])
+    assert shown[0] == shown[1]
+    assert "%" in shown[0]["accuracy"]
+    assert "reset" in shown[0]["events"]

@@ -138,12 +138,12 @@ class FakeService:
         return StreamStatus(
             name=stream,
             mode=known.mode,
-            resident=stream != "asleep",
+            resident=stream not in ("asleep", "forgotten"),
             batches=known.batches,
             samples=known.samples,
             last_seen=1e9,
             guard="no reason to act",
-            gauges={"accuracy": 0.9, "accuracy_low": float("nan")},
+            gauges={} if stream == "forgotten" else {"accuracy": 0.9, "accuracy_low": float("nan")},
             events=[GuardEvent(1e9, 1, "hold", "collapse", "one class")],
             snapshots=tuple(known.snapshots),
         )

@@ -239,7 +239,7 @@ def sampled(text: str) -> dict[tuple[str, ...], float]:
 
 def test_streams_and_requests_are_counted() -> None:
     client = client_of(FakeService())
-    for name in ("a", "a", "asleep"):
+    for name in ("a", "a", "asleep", "forgotten"):
         client.post(f"/v1/predict?stream={name}", json={"inputs": [[1, 2], [3, 4]]})
     client.post("/v1/predict?stream=a", json={"inputs": []})
     client.post("/v1/mode?stream=a", json={"mode": "hold"})
@@ -250,18 +250,20 @@ def test_streams_and_requests_are_counted() -> None:
     found = sampled(response.text)
     assert found["equipoise_service_info", "poise", __version__] == 1
     assert found["equipoise_streams", "resident"] == 1
-    assert found["equipoise_streams", "evicted"] == 1
+    assert found["equipoise_streams", "evicted"] == 2
     assert found["equipoise_stream_batches_total", "a"] == 2
     assert found["equipoise_stream_samples_total", "a"] == 4
     assert found["equipoise_accuracy", "a"] == 0.9
     assert found["equipoise_stream_mode", "hold", "a"] == 1
     assert found["equipoise_stream_mode", "adapted", "a"] == 0
-    assert found["equipoise_requests_total", "/v1/predict", "200"] == 3
+    assert found["equipoise_requests_total", "/v1/predict", "200"] == 4
     assert found["equipoise_requests_total", "/v1/predict", "422"] == 1
     assert found["equipoise_requests_total", "/v1/streams/{name}", "200"] == 1
     assert found["equipoise_requests_total", "other", "404"] == 1
-    assert found["equipoise_request_seconds_count", "/v1/predict"] == 4
-    assert ("equipoise_stream_batches_total", "asleep") not in found
+    assert found["equipoise_request_seconds_count", "/v1/predict"] == 5
+    for name, known in (("asleep", True), ("forgotten", False)):  # on disk: remembered, or one of too many
+        assert (("equipoise_stream_batches_total", name) in found) == known
+        assert (("equipoise_accuracy", name) in found) == known
 
 
 def test_two_doors_count_apart() -> None:

@@ -1,7 +1,11 @@
 """A service answers each stream as an adapter of its own would, and goes on after a restart bit for bit."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -9,11 +13,24 @@ import torch
 
 import equipoise as eq
 from equipoise.errors import StateError
+from equipoise.files import read_tensors, write_tensors
 from equipoise.production.guard.guarded import Guarded
 from equipoise.production.server.errors import StorageError, TooManyStreamsError, UnknownStreamError
+from equipoise.production.server.interface import ServiceLike, StreamStatus
 from equipoise.production.server.limits import Limits
-from equipoise.production.server.service import ServiceFromFactory
-from tests.production.server.support import PATIENT, adapter, ask, batch, labels, probabilities, same, service
+from equipoise.production.server.routes.metrics import StreamsCollector
+from equipoise.production.server.service import Service, ServiceFromFactory
+from tests.production.server.support import (
+    PATIENT,
+    adapter,
+    ask,
+    batch,
+    labels,
+    probabilities,
+    same,
+    service,
+    states,
+)
 from tests.support.rehearsals import held_out, trained
 from tests.support.waiting import HANG, wait_until
 
@@ -76,6 +93,68 @@ def test_an_evicted_stream_returns_bit_for_bit(tmp_path: Path) -> None:
         assert [status.resident for status in evicting.streams()] == [False, False, True]
         assert [status.resident for status in held.streams()] == [True, True, True]
         assert evicting.status("a").gauges == held.status("a").gauges
+
+
+def exposed(streams: Sequence[StreamStatus]) -> set[tuple[str, ...]]:
+    """The metrics of single streams."""
+    service = SimpleNamespace(streams=lambda: streams, method="poise")
+    found = StreamsCollector(cast("ServiceLike", service)).collect()
+    samples = [sample for family in found for sample in family.samples]
+    return {(s.name, *s.labels.values(), str(s.value)) for s in samples if "stream" in s.labels}
+
+
+def test_after_a_restart_streams_are_shown_as_they_were(tmp_path: Path) -> None:
+    with service(tmp_path) as first:
+        for seed in range(12):
+            ask(first, "a", batch(seed, shift=2.0))
+        answer = ask(first, "b", batch(0))
+        first.label("b", answer.request, labels(0))
+        first.set_mode("b", "hold")
+        first.reset("a")
+        before = first.streams()
+    assert before[0].events
+    assert before[0].snapshots
+    assert "true_accuracy" in before[1].gauges
+    with service(tmp_path) as again:
+        shown = again.streams()
+        assert shown == [replace(status, resident=False) for status in before]
+        assert exposed(shown) == exposed(before)
+        assert [again.status(status.name) for status in shown] == shown  # read whole, with its checksum
+        ask(again, "a", batch(0))
+        assert [status.resident for status in again.streams()] == [True, False]
+        assert again.streams()[1] == shown[1]
+
+
+def test_as_many_streams_on_disk_are_remembered_as_may_be_in_memory(tmp_path: Path) -> None:
+    def known(own: Service) -> list[str]:
+        return [status.name for status in own.streams() if status.gauges and not status.resident]
+
+    with service(tmp_path, resident=2) as own:
+        for name in "abcde":
+            ask(own, name, batch(0))
+        own._do(lambda: None)  # the learner has finished
+        assert known(own) == ["b", "c"]
+    with service(tmp_path, resident=2) as again:
+        assert known(again) == ["d", "e"]
+        assert again.streams()[0].guard == "on disk until its next request"
+        assert again.streams()[0].batches == 1
+        assert again.status("a").gauges["samples"] == 8  # read for the question
+        assert known(again) == ["a", "e"]
+
+
+def test_a_state_without_what_is_shown_is_listed_by_its_numbers(tmp_path: Path) -> None:
+    with service(tmp_path) as first:
+        ask(first, "a", batch(0))
+        first._do(lambda: None)  # the learner has finished
+        whole = first.status("a")
+    (path,) = states(tmp_path)
+    tensors, text = read_tensors(path, "equipoise stream", 1)
+    del text["shown"]  # as versions before wrote it
+    write_tensors(path, "equipoise stream", 1, tensors, text)
+    with service(tmp_path) as again:
+        (status,) = again.streams()
+        assert (status.batches, status.gauges, status.events) == (1, {}, ())
+        assert again.status("a") == replace(whole, resident=False)
 
 
 def test_idle_streams_are_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,12 +82,13 @@ class GuardEvent:
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """A stream as the page and the gauges show it.
+    """A stream as the page and the metrics show it.
 
     Attributes:
         name: of the stream.
         mode: of the stream.
-        resident: whether its state is in memory, or evicted to disk.
+        resident: whether its state is in memory; otherwise it is on disk, and what follows `last_seen` is as
+            it was when the stream left memory, or empty where too many streams have left it since.
         batches: batches learned from or answered since the start of the stream.
         samples: samples of these batches.
         last_seen: time of the last request, seconds since 1970.

@@ -21,6 +21,26 @@ _EVENTS = 100
 """The last events of the service that a stream keeps, and of all that its status has."""
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What the page and the metrics show of a stream besides its numbers, as of a time.
+
+    Attributes:
+        guard: the guard's status in words.
+        gauges: the monitor's, by name.
+        events: the last events, oldest first.
+        snapshots: the names of those that a rollback can go to, oldest first.
+    """
+
+    guard: str
+    gauges: Mapping[str, float]
+    events: tuple[GuardEvent, ...]
+    snapshots: tuple[str, ...]
+
+
+NOTHING_SHOWN = Shown("on disk until its next request", {}, (), ())
+
+
 @dataclass
 class Live:
     """The part of a stream that is only in memory while it is resident.
@@ -68,6 +88,15 @@ class Live:
             self.gauges = (now, gauges)
         return gauges
 
+    def shown(self) -> Shown:
+        """What is to be shown now."""
+        return Shown(
+            guard=self.guard.status() if self.guard else "unguarded: nothing is watched",
+            gauges=self.current_gauges(),
+            events=_merged(self),
+            snapshots=self.snapshots,
+        )
+
     def fresh_events(self) -> list[Event]:
         """The guard's events that the monitor has not counted; from now on it has."""
         fresh = events_after(self.guard_events, self.reported)
@@ -112,6 +141,7 @@ class ServedStream(StreamFacts):
         unsaved: batches since the state was last written.
         used: when it was last in the adapter; of `time.monotonic`.
         live: the rest, while it is in memory.
+        left: what was to be shown when the stream left memory; None for one that is in memory, or forgotten.
     """
 
     name: str
@@ -119,6 +149,7 @@ class ServedStream(StreamFacts):
     unsaved: int = 0
     used: float = field(default_factory=time.monotonic)
     live: Live | None = field(default=None, repr=False)
+    left: Shown | None = field(default=None, repr=False)
 
     @property
     def journal(self) -> Journal:
@@ -150,8 +181,9 @@ class ServedStream(StreamFacts):
             events.append(GuardEvent(time.time(), self.batches, action, trigger, reason))
 
     def status(self) -> StreamStatus:
-        """The stream as the page and the gauges show it; without gauges and events if it is on disk."""
+        """The stream as the page and the metrics show it; on disk, as it was when it left memory."""
         live = self.live
+        shown = self.left or NOTHING_SHOWN if live is None else live.shown()
         return StreamStatus(
             name=self.name,
             mode=self.mode,
@@ -159,18 +191,8 @@ class ServedStream(StreamFacts):
             batches=self.batches,
             samples=self.samples,
             last_seen=self.last_seen,
-            guard=_guard_text(live),
-            gauges={} if live is None else live.current_gauges(),
-            events=() if live is None else _merged(live),
-            snapshots=() if live is None else live.snapshots,
+            **vars(shown),
         )
-
-
-def _guard_text(live: Live | None) -> str:
-    """The state of the guard of a stream in words."""
-    if live is None:
-        return "on disk until its next request"
-    return live.guard.status() if live.guard else "unguarded: nothing is watched"
 
 
 def _merged(live: Live) -> tuple[GuardEvent, ...]:

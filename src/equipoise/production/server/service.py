@@ -231,7 +231,7 @@ class Service:
     # ------------------------------------------------------------------ reading
 
     def streams(self) -> list[StreamStatus]:
-        """All streams, by name; without gauges and events for those on disk."""
+        """All streams, by name; those on disk as they were when they left memory."""
         self._check_open()
         return [stream.status() for _, stream in sorted(self._cache.streams.copy().items())]
 

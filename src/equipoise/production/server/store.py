@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +87,13 @@ class StoredState:
     Attributes:
         tensors: everything that adaptation changes, as `Adapter.load_state_dict` takes it.
         facts: everything else, as JSON holds it; "stream" has the few numbers that are always in memory.
+        shown: what the page shows of the stream while it is on disk, as JSON holds it; only written here, and
+            read by `StreamFolder.shown`.
     """
 
     tensors: Mapping[str, Tensor]
     facts: dict[str, Any]
+    shown: dict[str, Any] = field(default_factory=dict)
 
 
 class StateFolder:
@@ -194,9 +197,8 @@ class StreamFolder:
         _remove_partial(self.path)
         states = self._states()
         newest = self.path / f"state-{states[0][0] + 1 if states else 1}.safetensors"
-        write_tensors(
-            newest, _KIND, _VERSION, state.tensors, {n: json.dumps(f) for n, f in state.facts.items()}
-        )
+        facts = {**state.facts, "shown": state.shown}
+        write_tensors(newest, _KIND, _VERSION, state.tensors, {n: json.dumps(f) for n, f in facts.items()})
         for _, path in states[KEPT - 1 :]:
             path.unlink(missing_ok=True)
 
@@ -207,7 +209,15 @@ class StreamFolder:
 
     def facts(self) -> dict[str, Any]:
         """The few numbers of the newest state, without a check of the rest; empty where there are none."""
-        return next(filter(None, (_facts(path) for _, path in self._states())), {})
+        return self._header("stream")
+
+    def shown(self) -> dict[str, Any]:
+        """What is shown of the stream by its newest state, unchecked as above; empty where there is none."""
+        return self._header("shown")
+
+    def _header(self, name: str) -> dict[str, Any]:
+        """A part of the header of the newest state that can be read."""
+        return next(filter(None, (_header(path, name) for _, path in self._states())), {})
 
 
 def identity_in(folder: Path) -> dict[str, Any]:
@@ -243,10 +253,10 @@ def _read(path: Path) -> StoredState | StateError:
         return StateError(f"{path}: damaged: {error}")
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _header(path: Path, name: str) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as opened:
-            return dict(json.loads((opened.metadata() or {})["stream"]))
+            return dict(json.loads((opened.metadata() or {})[name]))
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return {}  # it is reported when the stream is read
 

@@ -10,6 +10,7 @@ import torch
 
 from equipoise.adapter import Adapter
 from equipoise.errors import EquipoiseError, StateError
+from equipoise.json_form import from_json, to_json
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.production.guard.guarded import Guarded
 from equipoise.production.monitor import Monitor
@@ -17,7 +18,7 @@ from equipoise.production.server.answers import AnswerLog, LabelEntry, token_of
 from equipoise.production.server.errors import StorageError, TooManyStreamsError
 from equipoise.production.server.interface import GuardEvent
 from equipoise.production.server.limits import Limits
-from equipoise.production.server.served_stream import Live, ServedStream
+from equipoise.production.server.served_stream import Live, ServedStream, Shown
 from equipoise.production.server.store import StateFolder, StoredState, StreamFolder
 
 WINDOW = 500
@@ -48,6 +49,9 @@ class StreamCache:
         self._live: OrderedDict[str, ServedStream] = OrderedDict()
         self._current: ServedStream | None = None
         self.streams: dict[str, ServedStream] = {each.name: _listed(each) for each in folder.streams()}
+        self._left: OrderedDict[str, ServedStream] = OrderedDict()
+        for stream in sorted(self.streams.values(), key=lambda each: each.last_seen)[-limits.resident :]:
+            self._show(stream, _shown(stream.folder))
 
     # ------------------------------------------------------------------ memory
 
@@ -133,9 +137,21 @@ class StreamCache:
             return False
         if stream is self._current:
             self._current = None
+        if stream.live is not None:
+            self._show(stream, stream.live.shown())
         stream.live = None
         self._live.pop(stream.name, None)
         return True
+
+    def _show(self, stream: ServedStream, left: Shown | None) -> None:
+        """Keep what is to be shown of a stream on disk, for no more streams than may be in memory."""
+        if left is None:
+            return
+        stream.left = left
+        self._left[stream.name] = stream
+        self._left.move_to_end(stream.name)
+        if len(self._left) > self._limits.resident:
+            self._left.popitem(last=False)[1].left = None
 
     # ------------------------------------------------------------------ disk
 
@@ -157,7 +173,7 @@ class StreamCache:
             "events": [vars(event) for event in live.events],
         }
         try:
-            stream.folder.write(StoredState(tensors, facts))
+            stream.folder.write(StoredState(tensors, facts, to_json(live.shown())))
             stream.journal.set_aside()
         except OSError as error:
             raise StorageError(f"the state of {stream.name!r} was not written: {error}") from error
@@ -193,6 +209,8 @@ class StreamCache:
             live, found = self._new(stream), "the stream starts again"
             stream.labels, stream.shape, judges = 0, (), not damage
         stream.live, self._current = live, stream
+        stream.left = None
+        self._left.pop(stream.name, None)
         if damage:
             stream.event("storage", "disk", f"a saved state cannot be read, {found}: {damage[0]}")
             stream.unsaved += 1
@@ -265,3 +283,10 @@ def _listed(folder: StreamFolder) -> ServedStream:
     with suppress(TypeError, ValueError):  # it is reported when the stream is read
         stream.take(folder.facts())
     return stream
+
+
+def _shown(folder: StreamFolder) -> Shown | None:
+    """What the newest state on disk has to show; None where it was written before there was such a part."""
+    with suppress(TypeError):
+        return from_json(Shown, folder.shown())
+    return None

@@ -56,14 +56,15 @@ export class Stream {
     this.#write("event", actions.length ? `${actions.at(-1).action} at ${clock(actions.at(-1).time)}` : "none");
     this.#fields.mode.dataset.mode = status.mode;
     this.item.classList.toggle("troubled", status.mode === "hold" || held(actions));
-    this.#showEstimate(status.gauges);
+    const remembered = status.resident || Object.keys(status.gauges).length > 0;
+    this.#showEstimate(status.gauges, remembered);
     const { labels, true_accuracy: right } = status.gauges;
     this.#write("facts", [
       plural(status.samples, "sample"),
       ...(right == null ? [] : [`${share(right)} right by the last ${plural(labels, "label")}`]),
       `last request ${ago(status.last_seen)}`,
-      `${plural(status.snapshots.length, "snapshot")} to go back to`,
-      status.resident ? "in memory" : "evicted to disk until the next request",
+      ...(remembered ? [`${plural(status.snapshots.length, "snapshot")} to go back to`] : []),
+      status.resident ? "in memory" : "on disk until the next request",
     ].join(" · "));
     this.#showEvents(actions);
   }
@@ -99,8 +100,9 @@ export class Stream {
     if (this.#fields[field].textContent !== text) this.#fields[field].textContent = text;
   }
 
-  #showEstimate({ accuracy, accuracy_low: low, accuracy_high: high }) {
-    this.#write("accuracy", estimate({ accuracy, low, high }));
+  // Of the streams on disk the server remembers those that left memory last; of others it reads no estimate.
+  #showEstimate({ accuracy, accuracy_low: low, accuracy_high: high }, remembered) {
+    this.#write("accuracy", remembered ? estimate({ accuracy, low, high }) : "on disk");
     const { band, tick } = this.#fields;
     band.parentElement.classList.toggle("none", accuracy == null);
     band.setAttribute("x", 100 * (low ?? accuracy ?? 0));

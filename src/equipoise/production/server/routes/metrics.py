@@ -1,4 +1,4 @@
-"""GET /metrics in Prometheus' text format: requests at the door, and the gauges of every resident stream."""
+"""GET /metrics in Prometheus' text format: requests at the door, and the gauges of streams."""
 
 import re
 import time
@@ -47,7 +47,8 @@ class DoorMetrics:
 class StreamsCollector(Collector):
     """The streams of a service at the time of reading.
 
-    Only streams in memory have series of their own: their number is bounded, that of evicted ones is not.
+    Streams in memory, and those on disk whose gauges the service remembers, have series of their own: their
+    number is bounded, that of all streams is not.
     """
 
     def __init__(self, service: ServiceLike) -> None:
@@ -56,27 +57,28 @@ class StreamsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of all streams."""
         streams, gauge, counter = self._service.streams(), GaugeMetricFamily, CounterMetricFamily
-        resident = [status for status in streams if status.resident]
+        resident = sum(status.resident for status in streams)
+        known = [status for status in streams if status.resident or status.gauges]
         served = [((self._service.method, __version__), 1)]
         yield _family(
             gauge, "service_info", "1; the labels say what is served.", ["method", "version"], served
         )
-        counts = [(("resident",), len(resident)), (("evicted",), len(streams) - len(resident))]
+        counts = [(("resident",), resident), (("evicted",), len(streams) - resident)]
         yield _family(gauge, "streams", "Streams in memory and on disk.", ["state"], counts)
         for kind, name, about, field in (
             (counter, "batches", "Batches answered.", "batches"),
             (counter, "samples", "Samples answered.", "samples"),
             (gauge, "last_seen_seconds", "Time of the last request, since 1970.", "last_seen"),
         ):
-            values = [((status.name,), getattr(status, field)) for status in resident]
+            values = [((status.name,), getattr(status, field)) for status in known]
             yield _family(kind, f"stream_{name}", about, ["stream"], values)
-        modes = [((s.name, mode), float(s.mode == mode)) for s in resident for mode in get_args(Mode)]
+        modes = [((s.name, mode), float(s.mode == mode)) for s in known for mode in get_args(Mode)]
         about = "1 for the mode that the stream is in."
         yield _family(gauge, "stream_mode", about, ["stream", "mode"], modes)
-        for name in dict.fromkeys(name for status in resident for name in status.gauges):
-            known = [((s.name,), s.gauges[name]) for s in resident if name in s.gauges]
+        for name in dict.fromkeys(name for status in known for name in status.gauges):
+            values = [((s.name,), s.gauges[name]) for s in known if name in s.gauges]
             about = f"The monitor's gauge {name} over its last window."
-            yield _family(gauge, _NOT_ALLOWED.sub("_", name), about, ["stream"], known)
+            yield _family(gauge, _NOT_ALLOWED.sub("_", name), about, ["stream"], values)
 
 
 def _family(
