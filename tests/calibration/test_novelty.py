@@ -291,7 +291,7 @@ def test_novelty_is_saved_with_the_statistics(tmp_path: Any) -> None:
     source = eq.SourceStatistics.measure(model, [drawn(1000, 6)], progress=False)
     source.save(tmp_path / "source.safetensors")
     again = eq.SourceStatistics.load(tmp_path / "source.safetensors")
-    assert set(again.inputs) == {"mean", "scale", "kept", "usual", "limit"}
+    assert set(again.inputs) == {"mean", "scale", "kept", "usual", "shape", "limit"}
     for name, tensor in source.inputs.items():
         assert torch.equal(again.inputs[name], tensor)
 

@@ -81,6 +81,7 @@ class SourceInputs:
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, Tensor]] = []
+        self._shapes: list[torch.Size] = []
         self._whole, self._seen = True, 0
 
     def observe(self, samples: Mapping[str, Tensor], logits: Tensor) -> None:
@@ -93,6 +94,7 @@ class SourceInputs:
         good = (values.isfinite().all(1) & logits.isfinite().all(1)).nonzero().flatten()
         good = good[: _MOST_SEEN - self._seen]
         self._parts.append((values[good].cpu(), logits[good].argmax(1).cpu()))
+        self._shapes += [x.shape[1:] for x in samples.values() if x.shape[1:] not in self._shapes]
         self._whole &= found.whole
         self._seen += len(good)
 
@@ -102,7 +104,7 @@ class SourceInputs:
         "mean" (D) and "scale" (D): the mean and the standard deviation of each number; that of the middle one
         for a number that never varied, and at least a twentieth of it. "kept" (M, D): samples less the mean,
         over the scale. "usual": the mean of ln d of the other source samples. "limit", of tables alone: see
-        `_limit`.
+        `_limit`. "shape", where all tensors have one: that of a sample.
         """
         widths = {values.shape[1] for values, _ in self._parts}
         if len(widths) != 1:
@@ -124,6 +126,8 @@ class SourceInputs:
             return {}
         far = _log_distance(z[others], _Kept.of(z[rows], z.device))
         found = {"mean": mean, "scale": scale, "kept": z[rows], "usual": far.mean()}
+        if len(self._shapes) == 1:
+            found["shape"] = torch.tensor(self._shapes[0])
         if self._whole:
             found["limit"] = _limit(far - far.mean(), values[others], classes[others])
         return found

@@ -66,7 +66,8 @@ class SourceStatistics:
             head's inputs by predicted class (`source_moments.FeatureMoments`); empty unless asked for.
         inputs: numbers of source inputs, from which the novelty of others is measured
             (`novelty.SourceInputs`): up to 250 rows of a table as they are, a few statistics of as many
-            images; empty for other inputs. `dataclasses.replace(source, inputs={})` leaves them out of files.
+            images, and the shape of a sample; empty for other inputs. `dataclasses.replace(source,
+            inputs={})` leaves them out of files.
         rehearsals: how accurate methods on this model are, seen from their answers, by their names; made by
             `equipoise.rehearse`.
 

@@ -9,6 +9,7 @@ from equipoise.production.server.limits import Limits
 from equipoise.production.server.model_factory import Transform, load_factory
 from equipoise.production.server.routes.access import HOW_TO_MAKE, Tokens
 from equipoise.production.server.service import ServiceFromFactory
+from equipoise.registry import method_class
 
 
 def make_tokens(host: str, local: bool, change: Path | None, read: Path | None) -> Tokens | None:
@@ -49,6 +50,14 @@ def make_service(
     """
     if source is not None and not source.is_file():
         raise OptionError(f"--source {source}: there is no such file; `equipoise rehearse` writes one")
+    if source is None and method_class(method).needs_source:
+        file = "model.source.safetensors"
+        raise OptionError(
+            f"{method} needs source statistics: expected --source FILE, made once of labelled images:\n"
+            f"    equipoise rehearse {factory} HELD_OUT --method {method} --out {file}\n"
+            f"    equipoise serve {factory} --method {method} --source {file} --state {state}\n"
+            f'Of other inputs: equipoise.rehearse(model, loader, method="{method}").save("{file}")'
+        )
     model, transform = load_factory(factory)
     if size is not None:
         if transform is not None:

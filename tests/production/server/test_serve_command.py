@@ -182,6 +182,22 @@ def test_a_start_that_cannot_be_is_one_line(
     assert "Traceback" not in result.output
 
 
+def test_without_statistics_a_start_says_which_commands_make_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    state = tmp_path / "state"
+    arguments = ["serve", "served_model:load", "--port", "0", "--state", str(state), "--method", "dec"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    file = "model.source.safetensors"
+    assert f"    equipoise rehearse served_model:load HELD_OUT --method dec --out {file}\n" in result.output
+    again = f"    equipoise serve served_model:load --method dec --source {file} --state {state}\n"
+    assert again in result.output
+    assert not state.exists()
+
+
 def test_a_port_in_use_is_named_before_the_model_is_made(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

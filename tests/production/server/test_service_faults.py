@@ -1,19 +1,24 @@
 """Faults: bad samples, a full disk, damaged files, clocks that jump. The service answers, and says so."""
 
+import re
 import resource
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import equipoise as eq
 from equipoise.errors import StateError
 from equipoise.production.server.errors import ClosedError, InputError, StorageError
 from equipoise.production.server.service import Service
 from tests.production.server.support import adapter, ask, batch, labels, same, service, states
+from tests.support.rehearsals import trained
 from tests.support.waiting import HANG
 
 
@@ -308,3 +313,36 @@ def test_a_service_whose_learner_has_ended_is_not_ready(
     with pytest.raises(ClosedError, match="stopp"):
         own.snapshot("a")
     own.close()
+
+
+@pytest.mark.parametrize(
+    ("came", "said"),
+    [
+        ((1, 2), "expected samples of shape (3, 8, 8), as the model took before, got samples of shape (2,)"),
+        ((2, 3, 8), "of shape (N, 3, 8, 8) (RuntimeError: "),
+        ((3, 8, 8), "one sample needs brackets around it, as a batch of one"),
+    ],
+)
+@pytest.mark.parametrize("learned_from", ["statistics", "a request"])
+def test_inputs_of_a_wrong_shape_are_told_what_the_model_takes(
+    tmp_path: Path, came: tuple[int, ...], said: str, learned_from: str
+) -> None:
+    images = torch.cat([torch.from_numpy(batch(seed, 50)) for seed in range(6)])
+    measured = eq.SourceStatistics.measure(trained(), images.split(50), progress=False)
+    enough = measured if learned_from == "statistics" else replace(measured, inputs={})
+    with service(tmp_path, adapter=eq.create("tent", trained(), enough)) as own:
+        if learned_from == "a request":
+            ask(own, "another", batch(0))
+        with pytest.raises(InputError, match=re.escape(said)):
+            ask(own, "a", np.zeros(came))
+        assert "a" not in {status.name for status in own.streams()}
+        assert own.submit("a", batch(0)).result(timeout=60).classes
+
+
+def test_before_a_shape_is_known_the_one_that_came_is_told(tmp_path: Path) -> None:
+    said = re.escape("got samples of shape (2,) in inputs of shape (1, 2)")
+    with (
+        service(tmp_path, adapter=eq.create("tent", trained())) as own,
+        pytest.raises(InputError, match=said),
+    ):
+        ask(own, "a", np.zeros((1, 2)))

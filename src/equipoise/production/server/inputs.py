@@ -7,10 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from equipoise.core.export import SourceModel
+from equipoise.errors import EquipoiseError
 from equipoise.production.server.errors import InputError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """The names of streams: fit for files, URLs and the labels of metrics."""
+
+
+_SHOWN = 200
 
 
 def check_name(stream: Any) -> str:
@@ -53,6 +58,41 @@ def check_sample(inputs: Tensor, shape: tuple[int, ...], stream: str) -> None:
     came = tuple(inputs.shape[1:])
     if came != shape:
         raise InputError(f"expected samples of shape {shape} for the stream {stream!r}, got {came}")
+
+
+class CheckedSource:
+    """The source model of a service, which says what it takes where inputs do not fit it.
+
+    Args:
+        source: the model.
+        shape: of the samples that its statistics were measured on; None where it is not known.
+    """
+
+    def __init__(self, source: SourceModel, shape: tuple[int, ...] | None) -> None:
+        self._source, self._shape = source, shape
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The logits of inputs; InputError where the model fails on them."""
+        try:
+            logits = self._source(inputs)
+        except (EquipoiseError, RuntimeError, ValueError, TypeError, LookupError) as error:
+            raise InputError(_unfit(tuple(inputs.shape), self._shape, error)) from error
+        self._shape = self._shape or tuple(inputs.shape[1:])
+        return logits
+
+
+def _unfit(came: tuple[int, ...], shape: tuple[int, ...] | None, error: Exception) -> str:
+    """Why inputs of a shape cannot be answered, and what can be."""
+    why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:_SHOWN]}"
+    if shape == came[1:]:
+        return f"the model cannot answer these inputs: {why}"
+    known = f"of shape {shape}, as the model took before" if shape else "of the shape that the model takes"
+    brackets = "; one sample needs brackets around it, as a batch of one" if came == shape else ""
+    batch = ", ".join(["N", *map(str, shape or ("…",))])
+    return (
+        f"expected samples {known}, got samples of shape {came[1:]} in inputs of shape {came}: send "
+        f'{{"inputs": [sample, …]}} or an npy array, of shape ({batch}){brackets} ({why})'
+    )
 
 
 def check_labels(labels: Any, rows: int, classes: int) -> list[int]:

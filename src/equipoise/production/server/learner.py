@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from equipoise.adapter import Adapter
-from equipoise.core.export import SourceModel, masked
+from equipoise.core.export import masked
 from equipoise.core.record import Step
 from equipoise.errors import EquipoiseError
 from equipoise.network.forward import logits_of
 from equipoise.production.guard.guarded import unlearned_step
 from equipoise.production.server.answers import Answered, AnswerLog
 from equipoise.production.server.errors import InputError, ServiceError, StorageError
-from equipoise.production.server.inputs import check_sample
+from equipoise.production.server.inputs import CheckedSource, check_sample
 from equipoise.production.server.interface import Prediction
 from equipoise.production.server.limits import Limits
 from equipoise.production.server.request_queue import Request, RequestQueue, Task
@@ -99,7 +99,7 @@ class LateAnswers:
     def __init__(
         self,
         queue: RequestQueue,
-        source: SourceModel,
+        source: CheckedSource,
         answers: AnswerLog,
         streams: Mapping[str, ServedStream],
     ) -> None:
@@ -166,7 +166,7 @@ class Learner:
         cache: StreamCache,
         queue: RequestQueue,
         answers: AnswerLog,
-        source: SourceModel,
+        source: CheckedSource,
         limits: Limits,
     ) -> None:
         self._adapter, self._cache, self._queue = adapter, cache, queue

@@ -28,6 +28,7 @@ from equipoise.production.server.errors import (
     UnknownStreamError,
 )
 from equipoise.production.server.inputs import (
+    CheckedSource,
     check_labels,
     check_name,
     check_sample,
@@ -85,7 +86,9 @@ class Service:
             self._folder.close()
             raise
         self._queue = RequestQueue(limits.waiting, limits.rows, limits.waiting_bytes)
-        source = adapter.source_model()
+        measured = adapter.source.inputs.get("shape") if adapter.source else None
+        shape = None if measured is None else tuple(measured.tolist())
+        source = CheckedSource(adapter.source_model(), shape)
         self._learner = Learner(adapter, self._cache, self._queue, self._answers, source, limits)
         late = LateAnswers(self._queue, source, self._answers, self._cache.streams)
         runs = {"learner": self._learner.run, "late answers": late.run}
