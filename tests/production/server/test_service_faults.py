@@ -243,6 +243,7 @@ def test_jumps_of_the_clock_change_no_answer(tmp_path: Path, monkeypatch: pytest
             mine = ask(own, "a", batch(seed))
             jump[0] = 0.0
             assert same(mine, ask(other, "a", batch(seed)))
+        own._do(lambda: None)  # the learner has finished
         rows = own.history("a")
         assert [row["index"] for row in rows] == [1, 2, 3, 4, 5]
         assert own.streams()[0].resident
