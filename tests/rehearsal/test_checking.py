@@ -13,8 +13,8 @@ from equipoise.rehearsal.held_out_check import (
     CleanAnswers,
     better_relabelling,
     check_answers,
-    check_labels_fit,
     clean_answers,
+    mistakes,
 )
 from equipoise.rehearsal.labelled import Labelled
 from tests.support.rehearsals import held_out, samples, trained
@@ -140,8 +140,8 @@ def test_samples_without_a_finite_answer_do_not_count() -> None:
     predicted, labels = torch.tensor([0, 1] * 200), torch.tensor([0, 1] * 200)
     finite = torch.arange(400) < 300
     labels[300:] = 1 - labels[300:]
-    check_labels_fit(CleanAnswers(predicted, torch.full((400,), 0.9), finite, 2, False), labels)
-    check_labels_fit(CleanAnswers(predicted, torch.full((400,), 0.9), finite & False, 2, False), labels)
+    for answered in (finite, finite & False):
+        assert not mistakes(CleanAnswers(predicted, torch.full((400,), 0.9), answered, 2, False), labels)
 
 
 def test_a_relabelling_is_one_to_one() -> None:

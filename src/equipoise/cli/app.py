@@ -466,6 +466,55 @@ def check_command(
         raise typer.Exit(status)
 
 
+@app.command("doctor")
+def doctor_command(
+    factory: _Factory,
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The folder of images, as for `equipoise rehearse`; the model alone is examined without.",
+            show_default=False,
+        ),
+    ] = None,
+    size: _Size = None,
+    samples: Annotated[int, typer.Option(min=100, help="The most images to use.")] = 1000,
+    batch_size: _BatchSize = 50,
+    seed: _Seed = 0,
+    device: _Device = None,
+) -> None:
+    """Say what adapting can do for your model, and whether your held-out images fit it.
+
+    Looks for what can adapt (normalisation layers, the last linear layer), compares the labels with the
+    model's answers, and times a step: in seconds, before `equipoise rehearse` takes minutes. MODULE:FACTORY
+    and the folder are those of `equipoise rehearse`:
+
+        equipoise doctor mymodel:load
+
+        equipoise doctor mymodel:load held_out
+
+    The exit status is 0 if a rehearsal can begin, 1 if something must be mended first: a softmax at the end
+    of the model, folders that are other classes than the model's, a model that cannot run. What only makes
+    estimates doubtful, as few images, is told and leaves it 0.
+    """
+    with plain_errors("Stopped."):
+        from equipoise.cli.rehearse import class_lines, model_alone, model_and_images
+        from equipoise.rehearsal.examination import examine
+
+        if data is None:
+            found = examine(model_alone(factory, device)[0])
+        else:
+            model, images = model_and_images(factory, data, size, device)
+            found = examine(model, images, samples=samples, batch_size=batch_size, seed=seed)
+            if found.to_mend:
+                typer.echo("\n".join(class_lines(images.classes)))
+        typer.echo(str(found))
+        method = "" if found.method == "poise" else f" --method {found.method}"
+        if not found.to_mend:
+            typer.echo(f"next        equipoise rehearse {factory} {data or 'HELD_OUT'}{method}")
+    if found.to_mend:
+        raise typer.Exit(1)
+
+
 @app.command("rehearse")
 def rehearse_command(
     factory: _Factory,

@@ -1,4 +1,4 @@
-"""The model and the images of `equipoise rehearse` and `equipoise recommend`."""
+"""The model and the images of `equipoise doctor`, `equipoise rehearse` and `equipoise recommend`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,13 +30,18 @@ def model_and_images(
     factory: str, data: Path, size: int | None, device: str | None
 ) -> tuple[nn.Module, "ImageFolder"]:
     """The model of a factory on its device, and the images of a folder as it takes them."""
-    model, transform = load_factory(factory)
+    model, transform = model_alone(factory, device)
     if transform is not None and size is not None:
         raise OptionError(f"{factory} has a transform of its own, which decides the size: leave out --size")
-    model = model.to(_device(device)).eval()
     images = ImageFolder(data, transform or unit_floats(size), batch_size=_READ_AT_ONCE)
     _check_classes(model, images)
     return model, images
+
+
+def model_alone(factory: str, device: str | None) -> tuple[nn.Module, Transform | None]:
+    """The model of a factory on its device, in eval mode, and the transform that came with it."""
+    model, transform = load_factory(factory)
+    return model.to(_device(device)).eval(), transform
 
 
 def class_lines(classes: Sequence[str]) -> list[str]:

@@ -159,14 +159,23 @@ def check_answers(
     """
     given = clean_answers(model, labelled, batch_size, outputs)
     check_known_labels(labelled.labels, given.classes)
+    for mistake in mistakes(given, labelled.labels):
+        raise RehearsalError(f"{mistake}; {_OVERRIDE}")
+    for doubt in doubts(labelled.labels, given.classes):
+        message = f"{doubt} (no checks: check_held_out=False)"
+        warnings.warn(message, RehearsalWarning, stacklevel=callers_level())
+
+
+def mistakes(given: CleanAnswers, labels: Tensor) -> list[str]:
+    """What makes a rehearsal worthless, with the cures, the first to be mended first."""
+    found = []
     if given.normalised:
-        raise RehearsalError(
+        found.append(
             "expected a model that returns logits, got rows of probabilities that sum to one: leave the "
             "softmax at its end out, or pass outputs=lambda p: p.clamp(min=1e-12).log(), which makes logits "
-            f"of them; {_OVERRIDE}"
+            "of them"
         )
-    check_labels_fit(given, labelled.labels)
-    _warn_of_few(labelled.labels, given.classes)
+    return [*found, *filter(None, [_unknown_labels(labels, given.classes) or _unfit_labels(given, labels)])]
 
 
 def clean_answers(
@@ -191,56 +200,58 @@ def clean_answers(
 
 def check_known_labels(labels: Tensor, classes: int) -> None:
     """Refuse labels that are no classes of the model."""
+    if unknown := _unknown_labels(labels, classes):
+        raise RehearsalError(unknown)
+
+
+def _unknown_labels(labels: Tensor, classes: int) -> str:
+    """Why labels are no classes of the model; empty if they are."""
     low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        cure = "; labels start at 1: subtract 1" if (low, high) == (1, classes) else ""
-        raise RehearsalError(
-            f"expected labels from 0 to {classes - 1}, the model's classes, got {low} to {high}{cure}"
-        )
+    if low >= 0 and high < classes:
+        return ""
+    cure = "; labels start at 1: subtract 1" if (low, high) == (1, classes) else ""
+    return f"expected labels from 0 to {classes - 1}, the model's classes, got {low} to {high}{cure}"
 
 
-def check_labels_fit(given: CleanAnswers, labels: Tensor) -> None:
-    """Refuse labels that the answers contradict, with the relabelling that fits."""
+def _unfit_labels(given: CleanAnswers, labels: Tensor) -> str:
+    """How the answers contradict the labels, with the relabelling that fits; empty if they do not."""
     predicted, labels = given.predicted[given.finite], labels[given.finite]
     if not len(labels):
-        return  # refused later, as answers that are not finite
+        return ""  # refused later, as answers that are not finite
     accuracy = float((predicted == labels).double().mean())
     confidence = float(given.confidences[given.finite].double().mean())
     chance = 1 / given.classes
     by_chance = accuracy <= chance + 2 * math.sqrt(chance * (1 - chance) / len(labels))
     better = better_relabelling(predicted, labels, given.classes)
     if better is None and not by_chance and accuracy >= _FAR_UNDER * confidence:
-        return
+        return ""
     cure = better or (
         "no relabelling fits: are inputs and labels in the same order, the inputs prepared as for training, "
         "and the trained weights loaded?"
     )
-    raise RehearsalError(
+    return (
         f"expected labels that fit the model, got an accuracy of {accuracy:.3f} at a mean confidence of "
-        f"{confidence:.3f} (chance is {chance:.3f}): {cure}; {_OVERRIDE}"
+        f"{confidence:.3f} (chance is {chance:.3f}): {cure}"
     )
 
 
-def _warn_of_few(labels: Tensor, classes: int) -> None:
-    """Warn of few samples, and of classes without any."""
+def doubts(labels: Tensor, classes: int) -> list[str]:
+    """What makes a rehearsal doubtful: few samples, and classes without any."""
+    found = []
     if len(labels) < ENOUGH_SAMPLES:
-        _warn(
+        found.append(
             f"{len(labels)} held-out samples are few: with less than 1,000, estimated accuracies and "
             "temperatures may be far off, and their intervals too narrow; take 1,000 to 2,000"
         )
-    absent = (labels.bincount(minlength=classes) == 0).nonzero().flatten().tolist()
+    present = labels[(labels >= 0) & (labels < classes)]
+    absent = (present.bincount(minlength=classes) == 0).nonzero().flatten().tolist()
     if absent:
-        _warn(
+        found.append(
             f"held-out samples of {len(absent)} of {classes} classes are missing ({_first(absent)}): what "
             "the model answers to these is never rehearsed, and estimates know nothing of it; add samples "
             "of all classes, or raise samples="
         )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(
-        f"{message} (no checks: check_held_out=False)", RehearsalWarning, stacklevel=callers_level()
-    )
+    return found
 
 
 def _first(places: Iterable[int], count: int = 5) -> str:
