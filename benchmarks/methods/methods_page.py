@@ -70,15 +70,21 @@ def _captured(*rows: Row | None) -> str:
 
 
 def _conditions(measured: pd.DataFrame) -> str:
-    """The machines, and the memory of a plain forward."""
+    """The machines, with the methods of those that measured a few, and the memory of a plain forward."""
+    each = measured.groupby(["machine", "torch"], sort=False)["method"].unique()
     machines = ", ".join(
-        f"{name} with torch {torch}"
-        for name, torch in measured[["machine", "torch"]].drop_duplicates().itertuples(index=False)
+        f"{_few_methods(methods, most=each.map(len).max())}{name} with torch {torch}"
+        for (name, torch), methods in each.items()
     )
     middle = measured[(measured["network"] == MIDDLE) & (measured["device"] == "cpu")]
     alone = middle["plain_peak_mib"].median()
     plain = f"A plain forward of {MIDDLE} has a peak of {alone:,.0f} MiB beyond the model."
     return f"Measured on {machines}. {plain}"
+
+
+def _few_methods(methods: Sequence[str], most: int) -> str:
+    """The methods of a machine, where another one has measured more."""
+    return "" if len(methods) == most else f"{', '.join(f'`{name}`' for name in methods)} on "
 
 
 def options() -> str:

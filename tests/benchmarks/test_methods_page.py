@@ -41,6 +41,12 @@ def test_a_row_has_two_digits_and_what_was_not_measured_is_said() -> None:
     assert "GPU" not in table
 
 
+def test_methods_of_a_second_machine_are_named() -> None:
+    rows = [ROW, {**ROW, "method": "eta"}, {**ROW, "method": "sar", "machine": "another", "torch": "2.1"}]
+    table = methods_page.costs(pd.DataFrame(rows))
+    assert "Measured on a machine with torch 2.0, `sar` on another with torch 2.1." in table
+
+
 def test_a_gpu_has_a_column_of_its_own() -> None:
     on_gpu = {**ROW, "network": "MobileNet v1", "device": "cuda", "plain_forwards": 3.456}
     table = methods_page.costs(pd.DataFrame([ROW, on_gpu]))
