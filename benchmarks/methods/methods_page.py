@@ -71,20 +71,18 @@ def _captured(*rows: Row | None) -> str:
 
 def _conditions(measured: pd.DataFrame) -> str:
     """The machines, with the methods of those that measured a few, and the memory of a plain forward."""
-    each = measured.groupby(["machine", "torch"], sort=False)["method"].unique()
+    found: dict[str, dict[str, None]] = {}
+    for method, machine, torch in measured[["method", "machine", "torch"]].itertuples(index=False):
+        found.setdefault(f"{machine} with torch {torch}", {})[f"`{method}`"] = None
+    most = max(map(len, found.values()))
     machines = ", ".join(
-        f"{_few_methods(methods, most=each.map(len).max())}{name} with torch {torch}"
-        for (name, torch), methods in each.items()
+        where if len(methods) == most else f"{', '.join(methods)} on {where}"
+        for where, methods in found.items()
     )
     middle = measured[(measured["network"] == MIDDLE) & (measured["device"] == "cpu")]
     alone = middle["plain_peak_mib"].median()
     plain = f"A plain forward of {MIDDLE} has a peak of {alone:,.0f} MiB beyond the model."
     return f"Measured on {machines}. {plain}"
-
-
-def _few_methods(methods: Sequence[str], most: int) -> str:
-    """The methods of a machine, where another one has measured more."""
-    return "" if len(methods) == most else f"{', '.join(f'`{name}`' for name in methods)} on "
 
 
 def options() -> str:
