@@ -1,13 +1,14 @@
-"""A LightningModule, trained by a Trainer, then tested while it adapts: `python lightning_model.py`."""
+"""A LightningModule, trained by a Trainer, and adapted while one tests it: `python lightning_model.py`."""
 
 import lightning
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise as eq
 from equipoise.metrics import Summary
+from equipoise.production.lightning import Adaptation
 from house_numbers import images, network
 
 Batch = list[Tensor]
@@ -19,6 +20,7 @@ class Classifier(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.network = network()
+        self.summary = Summary()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits."""
@@ -34,20 +36,10 @@ class Classifier(lightning.LightningModule):
         """Adam."""
         return torch.optim.Adam(self.parameters(), lr=0.003)
 
-
-class Deployed(lightning.LightningModule):
-    """The same classifier, guarded while it adapts to the stream that it is tested on."""
-
-    def __init__(self, model: nn.Module, source: eq.SourceStatistics) -> None:
-        super().__init__()
-        self.adapter = eq.Poise(model, source)  # an nn.Module: moves and is saved with this one
-        self.guarded = eq.Guarded(self.adapter)
-        self.summary = Summary()
-
     def test_step(self, batch: Batch) -> None:
-        """Prediction, learn and measure; the labels only measure."""
+        """Measure the answers to a batch."""
         inputs, labels = batch
-        self.summary.update(logits=self.guarded(inputs), target=labels)
+        self.summary.update(logits=self(inputs), target=labels)
 
     def on_test_epoch_end(self) -> None:
         """Log the scores of the stream."""
@@ -55,9 +47,10 @@ class Deployed(lightning.LightningModule):
         self.log_dict({"accuracy": values.accuracy, "ece": values.expected_calibration_error})
 
 
-def trainer(epochs: int = 1) -> lightning.Trainer:
+def trainer(*callbacks: Adaptation, epochs: int = 1) -> lightning.Trainer:
     """A trainer that writes no files."""
     return lightning.Trainer(
+        callbacks=list(callbacks),
         accelerator="cpu",
         max_epochs=epochs,
         logger=False,
@@ -77,10 +70,12 @@ def main() -> dict[str, float]:
     model.eval()
 
     # Leave samples= and shifts= away: a small rehearsal saves time here.
-    source = eq.rehearse(model, [(inputs[800:], labels[800:])], samples=200, shifts=8, progress=False)
+    held_out = [(inputs[800:], labels[800:])]
+    source = eq.rehearse(model.network, held_out, samples=200, shifts=8, progress=False)
 
-    stream = TensorDataset(*images("stream", 400))
-    (scores,) = trainer().test(Deployed(model, source), DataLoader(stream, batch_size=50), verbose=False)
+    stream = DataLoader(TensorDataset(*images("stream", 400)), batch_size=50)
+    adaptation = Adaptation("network", lambda network: eq.Poise(network, source))
+    (scores,) = trainer(adaptation).test(model, stream, verbose=False)
     print({name: round(value, 3) for name, value in scores.items()})
     return dict(scores)
 

@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 import hugging_face_model
+import hugging_face_pipeline
 import lightning_model
 import onnx_export
 import timm_model
@@ -13,7 +14,7 @@ import timm_model
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec", "ignore:.*num_workers", "ignore:.*litlogger")
 
 
-@pytest.mark.parametrize("example", [timm_model, hugging_face_model])
+@pytest.mark.parametrize("example", [timm_model, hugging_face_model, hugging_face_pipeline])
 def test_a_model_of_a_library_adapts_and_estimates_its_accuracy(
     example: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -29,6 +30,7 @@ def test_a_lightning_module_is_trained_and_tested_while_it_adapts() -> None:
     scores = lightning_model.main()
     assert scores["accuracy"] > 0.7
     assert scores["ece"] < 0.2
+    assert scores["estimated_accuracy_low"] < scores["estimated_accuracy_high"]
 
 
 def test_onnx_runtime_gives_the_adapters_outputs(tmp_path: Path) -> None:
