@@ -265,6 +265,24 @@ def test_a_closed_row_asks_for_no_history_until_it_is_opened(browser: Browser, l
         assert made.errors == []
 
 
+def test_the_history_of_a_stream_on_disk_is_asked_for_once(browser: Browser, live: Live) -> None:
+    stream = running()
+    live.streams = [stream]
+    with visited(browser, live) as made:
+        asked: list[str] = []
+        made.page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+        for forgotten in (False, True, False):
+            stream.forgotten = forgotten
+            where = "on disk" if forgotten else "in memory"
+            expect(field(row(made.page), "facts")).to_contain_text(where)
+            asked.clear()
+            while asked.count("streams") < 4:
+                made.page.wait_for_timeout(100)
+            histories = sum(each.startswith("history") for each in asked)
+            assert histories <= 1 if forgotten else histories >= 3
+        assert made.errors == []
+
+
 def test_without_a_stream_the_page_says_how_to_make_one(browser: Browser, live: Live) -> None:
     with visited(browser, live) as made:
         expect(made.page.locator("#curl")).to_contain_text(f"{live.address}v1/predict?stream=")

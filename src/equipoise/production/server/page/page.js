@@ -67,7 +67,7 @@ async function showCurve(name, stream) {
 }
 
 function showCurves() {
-  const open = [...streams].filter(([, stream]) => stream.open);
+  const open = [...streams].filter(([, stream]) => stream.open && !stream.whole);
   return Promise.all(open.map(([name, stream]) => showCurve(name, stream)));
 }
 

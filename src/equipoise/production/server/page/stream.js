@@ -23,6 +23,7 @@ export class Stream {
   #events = new Map();
   #rows = [];
   #status = null;
+  #whole = false;
 
   constructor(open) {
     const { content } = document.getElementById("stream-template");
@@ -36,6 +37,11 @@ export class Stream {
     return this.details.open;
   }
 
+  // Whether the curves have all of a stream on disk, which stands still: reading it there takes the server's time.
+  get whole() {
+    return this.#whole;
+  }
+
   // The index after which history is to be asked for.
   get since() {
     return this.#rows.at(-1)?.index ?? 0;
@@ -44,6 +50,7 @@ export class Stream {
   show(status) {
     if (status.batches < (this.#status?.batches ?? 0)) this.#forget();
     this.#status = status;
+    if (status.resident) this.#whole = false;
     for (const event of status.events) this.#events.set(key(event), event);
     while (this.#events.size > MOST_EVENTS) this.#events.delete(this.#events.keys().next().value);
     const actions = this.#actions();
@@ -70,6 +77,7 @@ export class Stream {
   }
 
   add(rows) {
+    this.#whole = !this.#status.resident;
     this.#rows.push(...rows);
     if (this.#rows.length > MOST_ROWS) this.#rows.splice(0, this.#rows.length - MOST_ROWS);
     this.#curves ??= new Curves(name => this.#fields[name]);
