@@ -80,7 +80,8 @@ def answer(measured: Measured) -> Iterator[str]:
         rival = best_raw_rival(rows)
         assert rival is not None
         rivals.append(score(rows, rival, "ece") / ece)
-    yield f"error is {ends(eces)}, and that of the best method of the paper {ends(rivals, 1)} times as high."
+    yield f"The ECE of `poise` is {ends(eces)},"
+    yield f"and that of the best method of the paper {ends(rivals, 1)} times as high."
     yield f"{(moved < 0).sum()} of the {len(moved)} streams, at worst by {told(-moved.min())};"
     off = 100 * (own["confidence"] - own["accuracy"]).abs()
     on_average = off.groupby([own["data"], own["backbone"]]).mean().mean()
@@ -136,8 +137,8 @@ def failures(measured: Measured) -> Iterator[str]:
     estimate, truth = (told(guess[name].mean(), 2) for name in ("value", "accuracy"))
     ece, untempered = (told(score(mnist, each, "ece")) for each in (POISE, raw(POISE.name)))
     yield (
-        f"On MNIST the ECE of raw answers is {untempered}, and of rehearsed ones {ece}: the rehearsal "
-        f"estimates {estimate} of them to be right, and {truth} are"
+        f"On MNIST the ECE of raw answers of `poise` is {untempered}, and of rehearsed ones {ece}: the "
+        f"rehearsal estimates {estimate} of them to be right, and {truth} are"
     )
     (worst,) = [each.place for each in decisions(measured) if each.goal == "domain" and not each.reached]
     target, source, ours = worst_domain(at(cells, worst))
@@ -146,7 +147,7 @@ def failures(measured: Measured) -> Iterator[str]:
     yield f"of {NAMES[worst.data]}, {network} is right on {source} without adaptation and on {ours} with"
     robust = measured.robust
     both, lost, tent = paired(robust), collapsed(robust), paired(robust, "tent")
-    yield f"On {len(lost)} of {len(both)} [streams that were made to break it]"
+    yield f"On {len(lost)} of {len(both)} [hard streams]"
     yield f"lost more than {told(LOST, 2)} of accuracy, on {below_source(lost)} of them against no"
     yield f"TENT lost as much on {len(collapsed(robust, 'tent'))} of {len(tent)}."
     errors = both["estimate"] - both["accuracy"]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import yaml
 
 import equipoise as eq
@@ -15,6 +16,8 @@ from tests.docs.pages import DOCS
 
 CONFIG = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text())
 REFERENCE = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+ANSWERS = ("results.md", "streams.md")
+"""The pages that have what was measured."""
 DOCUMENTED = set(re.findall(r"^::: equipoise\.(\S+)$", REFERENCE, re.MULTILINE))
 
 
@@ -33,6 +36,15 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert {str(path.relative_to(DOCS)) for path in own} < set(listed)
     in_root = {"CHANGELOG.md", "CONTRIBUTING.md"}
     assert all((DOCS.parent / page if page in in_root else DOCS / page).is_file() for page in listed)
+
+
+@pytest.mark.parametrize("page", ANSWERS)
+def test_a_page_that_answers_a_question_is_short(page: str) -> None:
+    """Its numbers in full are on pages of `tables/`, one click further."""
+    lines = (DOCS / page).read_text().splitlines()
+    assert len(lines) <= 150
+    assert "](tables/" in "".join(lines)
+    assert not [line for line in lines if len(line) > 150 and not line.startswith("|")]
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
