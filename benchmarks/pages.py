@@ -70,11 +70,6 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def folded(summary: str, content: str) -> str:
-    """A part of a page that opens on a click, on the site and in a browser of the repository."""
-    return f'<details markdown="1">\n<summary>{summary}</summary>\n\n{content}\n\n</details>'
-
-
 def filled(text: str, parts: Mapping[str, str]) -> str:
     """A page with the content of its regions, each indented as its comments are.
 
