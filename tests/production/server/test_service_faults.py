@@ -338,6 +338,10 @@ def test_inputs_of_a_wrong_shape_are_told_what_the_model_takes(
             ask(own, "a", np.zeros(came))
         assert "a" not in {status.name for status in own.streams()}
         assert own.submit("a", batch(0)).result(timeout=60).classes
+        with pytest.raises(InputError, match=re.escape("of shape (N, 3, 8, 8)")):  # one that is known by now
+            ask(own, "a", np.zeros(came))
+        with pytest.raises(InputError, match="one sample needs brackets"):
+            ask(own, "a", np.zeros(3))
 
 
 def test_before_a_shape_is_known_the_one_that_came_is_told(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 _SHOWN = 200
+_BRACKETS = "; one sample needs brackets around it, as a batch of one"
 
 
 def check_name(stream: Any) -> str:
@@ -43,7 +44,7 @@ def checked_inputs(inputs: Any, rows: int, *, indices: bool) -> Tensor:
     if array.dtype.kind not in "fiub":
         raise InputError(f"expected inputs of numbers, got {array.dtype}")
     if array.ndim < 2:
-        raise InputError(f"expected inputs of shape (N, …), got {array.shape}")
+        raise InputError(f"expected inputs of shape (N, …), got {array.shape}{_BRACKETS}")
     if not array.size:
         raise InputError(f"expected at least one sample, got inputs of shape {array.shape}")
     if len(array) > rows:
@@ -57,7 +58,10 @@ def check_sample(inputs: Tensor, shape: tuple[int, ...], stream: str) -> None:
     """Raise InputError unless the samples have the shape of those that the stream had before."""
     came = tuple(inputs.shape[1:])
     if came != shape:
-        raise InputError(f"expected samples of shape {shape} for the stream {stream!r}, got {came}")
+        raise InputError(
+            f"expected samples of shape {shape} for the stream {stream!r}, got {came}: "
+            f"{_how_to_send(tuple(inputs.shape), shape)}"
+        )
 
 
 class CheckedSource:
@@ -87,12 +91,17 @@ def _unfit(came: tuple[int, ...], shape: tuple[int, ...] | None, error: Exceptio
     if shape == came[1:]:
         return f"the model cannot answer these inputs: {why}"
     known = f"of shape {shape}, as the model took before" if shape else "of the shape that the model takes"
-    brackets = "; one sample needs brackets around it, as a batch of one" if came == shape else ""
-    batch = ", ".join(["N", *map(str, shape or ("…",))])
     return (
-        f"expected samples {known}, got samples of shape {came[1:]} in inputs of shape {came}: send "
-        f'{{"inputs": [sample, …]}} or an npy array, of shape ({batch}){brackets} ({why})'
+        f"expected samples {known}, got samples of shape {came[1:]} in inputs of shape {came}: "
+        f"{_how_to_send(came, shape)} ({why})"
     )
+
+
+def _how_to_send(came: tuple[int, ...], shape: tuple[int, ...] | None) -> str:
+    """How to send samples of a shape, after inputs of another one."""
+    brackets = _BRACKETS if came == shape else ""
+    batch = ", ".join(["N", *map(str, shape or ("…",))])
+    return f'send {{"inputs": [sample, …]}} or an npy array, of shape ({batch}){brackets}'
 
 
 def check_labels(labels: Any, rows: int, classes: int) -> list[int]:
