@@ -1,9 +1,9 @@
-"""Writes the tables of docs/estimates.md from the rows that measure_estimates.py wrote.
+"""Writes docs/estimates.md and its full tables from the rows that measure_estimates.py wrote.
 
 python -m benchmarks.estimators.estimates_page
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,17 @@ STREAMS = {
 }
 ALL_TABLES = "mean of the tables"
 ANSWERED = {"source": "no adaptation", "poise": "poise"}
+SHOWN = (
+    "Elec",
+    "mean of the tables",
+    "Digits, random order",
+    "Digits, sorted by class",
+    "Digits, source images",
+    "PACS, random order",
+    "PACS, sorted by class",
+    "PACS, source images",
+)
+"""The data of the page, of all that were measured."""
 SCORES = ("error_moments", "error_chunks", "ece")
 
 ERROR = {"source": 0.04, "poise": 0.05}
@@ -169,9 +180,40 @@ def goals(estimates: pd.DataFrame, streams: pd.DataFrame) -> Iterator[Goal]:
             yield Goal(text, signed(float(own.mean())), bool(own.mean() >= aim))
 
 
-def parts(folder: Path = HERE) -> dict[str, str]:
-    """The regions of the page, from the files of a folder."""
-    estimates, streams = (named(read(folder / f"{name}.csv")) for name in ("estimates", "streams"))
+def moments_table(estimates: pd.DataFrame) -> str:
+    """The error of each estimator of poise's answers at single moments."""
+    rows = estimates[estimates["answers"] == "poise"]
+    columns = [name for name in SHOWN if name in per_place(rows, "error_moments")]
+    body = []
+    for name in sorted(rows["estimator"].unique(), key=lambda each: each == REHEARSED):
+        errors = per_place(rows[rows["estimator"] == name], "error_moments")
+        body.append(
+            [f"**{name}**" if name == REHEARSED else str(name), *(told(errors.get(at)) for at in columns)]
+        )
+    return table(["", *columns], body)
+
+
+def held_table(estimates: pd.DataFrame) -> str:
+    """What the interval of the rehearsed estimate of poise's answers holds."""
+    rows = estimates[(estimates["answers"] == "poise") & (estimates["estimator"] == REHEARSED)]
+    scores = {name: per_place(rows, name) for name in ("coverage", "width", "inside")}
+    body = [
+        [
+            name,
+            percent(scores["coverage"][name]),
+            told(scores["width"][name]),
+            percent(scores["inside"][name]),
+        ]
+        for name in places(rows)
+    ]
+    return table(["", "holds", "width", "`inside`"], body)
+
+
+def _answer(estimates: pd.DataFrame, _: pd.DataFrame) -> dict[str, str]:
+    return {"moments": moments_table(estimates), "held": held_table(estimates)}
+
+
+def _everything(estimates: pd.DataFrame, streams: pd.DataFrame) -> dict[str, str]:
     found = [[goal.text, goal.measured, mark(goal.reached)] for goal in goals(estimates, streams)]
     return {
         "source_estimates": estimators(estimates, "source"),
@@ -182,5 +224,19 @@ def parts(folder: Path = HERE) -> dict[str, str]:
     }
 
 
+PAGES: Mapping[str, Callable[[pd.DataFrame, pd.DataFrame], dict[str, str]]] = {
+    "estimates.md": _answer,
+    "tables/estimates.md": _everything,
+}
+"""What each page has in its regions."""
+
+
+def parts(page: str, folder: Path = HERE) -> dict[str, str]:
+    """The regions of a page, from the files of a folder."""
+    estimates, streams = (named(read(folder / f"{name}.csv")) for name in ("estimates", "streams"))
+    return PAGES[page](estimates, streams)
+
+
 if __name__ == "__main__":
-    fill("estimates.md", parts())
+    for page in PAGES:
+        fill(page, parts(page))

@@ -1,9 +1,10 @@
-"""Writes the tables of docs/guard.md from the rows that streams.py wrote.
+"""Writes docs/guard.md and its full tables from the rows that streams.py wrote.
 
 python -m benchmarks.guard.guard_page
 """
 
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,35 @@ def broken(rows: list[Row]) -> str:
     return table(head, body)
 
 
-def parts() -> dict[str, str]:
-    """The regions of the page."""
-    return {"usual": without_collapse(rows_of(quick=False)), "fast": broken(rows_of(quick=True))}
+def by_rate(rows: list[Row]) -> str:
+    """The means over the targets for each rate of tent, and on how many of them the guard acted."""
+    frame = pd.DataFrame(rows)
+    body = [
+        [
+            f"{rate:g}",
+            *(told(found[name].mean()) for name in ("source", "adapted", "guarded")),
+            f"{found['acted'].sum()} of {len(found)}",
+        ]
+        for rate, found in frame.groupby("rate")
+    ]
+    return table(["rate", "no adaptation", "TENT alone", "TENT, guarded", "guard acted"], body)
+
+
+def parts(page: str) -> dict[str, str]:
+    """The regions of a page."""
+    return PAGES[page]()
+
+
+PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
+    "guard.md": lambda: {"rates": by_rate(rows_of(quick=True))},
+    "tables/guard.md": lambda: {
+        "usual": without_collapse(rows_of(quick=False)),
+        "fast": broken(rows_of(quick=True)),
+    },
+}
+"""What each page has in its regions."""
 
 
 if __name__ == "__main__":
-    fill("guard.md", parts())
+    for page in PAGES:
+        fill(page, parts(page))

@@ -1,10 +1,11 @@
-"""Writes the tables and the picture of docs/monitoring.md from the files beside this one and the results.
+"""Writes docs/monitoring.md, its full tables and its picture from the files beside this one and the results.
 
 python -m benchmarks.monitoring.monitoring_page
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,6 +20,9 @@ from equipoise.research.report.style import ACCENT, INK, MUTED, SERIES, panels, 
 
 HERE = Path(__file__).parent
 MILLION = 1_000_000
+STREAM = ["target", "to", "repeat"]
+"""What tells streams that jump apart."""
+Regions: TypeAlias = dict[str, str]
 COLOURS = {"mnist": SERIES[1], "usps": SERIES[3], "svhn": SERIES[0]}
 
 
@@ -126,6 +130,25 @@ def _delays(rows: pd.DataFrame) -> str:
     return words + (f"; early in {early}" if early else "")
 
 
+def alarm_table(jumps: pd.DataFrame, false_alarms: pd.DataFrame) -> str:
+    """For each alarm, in how many streams that jump it comes, how late, and how often without a jump."""
+    rows = with_alarms(jumps)
+    streams = len(rows[STREAM].drop_duplicates())
+    images = int(false_alarms.loc[false_alarms["kind"] == "replayed", "images"].sum())
+    body = []
+    for rule, words in WORDS.items():
+        delays = first_alarms(rows, rule)
+        begun = _begun(false_alarms[false_alarms["kind"] == "replayed"], rule)[0]
+        body.append([f"`{rule}`", words, f"{len(delays)} of {streams}", f"{delays.median():.0f}", begun])
+    head = ["alarm", "on when", "comes in streams", "after images, median", f"false in {images:,} images"]
+    return table(head, body)
+
+
+def first_alarms(rows: pd.DataFrame, rule: str) -> pd.Series:
+    """The images after the jump at which an alarm is first on, of the streams in which it comes."""
+    return rows[(rows["after"] > 0) & rows[f"on {rule}"]].groupby(STREAM)["after"].min()
+
+
 def false_alarm_table(false_alarms: pd.DataFrame) -> str:
     """The alarms without a jump, live and replayed."""
     kinds = {kind: false_alarms[false_alarms["kind"] == kind] for kind in ("live", "replayed")}
@@ -185,17 +208,33 @@ def _jump(axis: Axes, jumps: pd.DataFrame) -> None:
     axis.legend(loc="lower left", fontsize=7)
 
 
-def parts() -> dict[str, str]:
-    """The regions of the page."""
-    streams, windows, jumps, false_alarms = read_all()
+def parts(page: str) -> dict[str, str]:
+    """The regions of a page."""
+    return PAGES[page](*read_all())
+
+
+def _answer(streams: pd.DataFrame, _: object, jumps: pd.DataFrame, false_alarms: pd.DataFrame) -> Regions:
+    return {"streams": stream_table(streams), "alarms": alarm_table(jumps, false_alarms)}
+
+
+def _streams(streams: pd.DataFrame, *_: object) -> Regions:
+    return {"every_stream": every_stream(streams)}
+
+
+def _alarms(_: object, windows: pd.DataFrame, jumps: pd.DataFrame, false_alarms: pd.DataFrame) -> Regions:
     return {
-        "streams": stream_table(streams),
-        "every_stream": every_stream(streams),
         "windows": window_table(windows),
-        "rules": "\n".join(f"- `{rule}`: {words}." for rule, words in WORDS.items()),
         "delays": delay_table(jumps),
         "false_alarms": false_alarm_table(false_alarms),
     }
+
+
+PAGES: Mapping[str, Callable[..., Regions]] = {
+    "monitoring.md": _answer,
+    "tables/monitoring-streams.md": _streams,
+    "tables/monitoring-alarms.md": _alarms,
+}
+"""What each page has in its regions."""
 
 
 def read_all() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -207,8 +246,9 @@ def read_all() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 
 
 def main() -> None:
-    """Write the page and its picture."""
-    fill("monitoring.md", parts())
+    """Write the pages and their picture."""
+    for page in PAGES:
+        fill(page, parts(page))
     drawing = standalone(monitoring_figure(*read_all()[:3]), "Estimated and true accuracy")
     write(DOCS / "monitoring.svg", drawing)
 

@@ -1,8 +1,9 @@
-"""Writes the tables of docs/rehearsal.md from the rows that poise_streams.py wrote.
+"""Writes docs/rehearsal.md and its full tables from the rows that poise_streams.py wrote.
 
 python -m benchmarks.rehearsal.rehearsal_page
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -68,6 +69,18 @@ def bar(rows: pd.DataFrame) -> str:
     ]
     head = ["", "streams", "ECE no adaptation", "ECE untempered", "**ECE poise**", "ECE best temperature"]
     head += ["NLL untempered", "**NLL poise**", "NLL best temperature"]
+    return table([*head, "accuracy known within", "in its interval"], body)
+
+
+def calibration(rows: pd.DataFrame) -> str:
+    """Targets in random order: ECE of no adaptation, poise and the best temperature, and the estimate."""
+    columns = [f"{who}.ece" for who in ("source", "poise", "oracle")]
+    body = [
+        [name, str(len(found)), *means(found, *columns), *known(found)]
+        for group, name in GROUPS.items()
+        if len(found := picked(rows, group, "target"))
+    ]
+    head = ["", "streams", "ECE, no adaptation", "ECE, `poise`", "ECE, best temperature"]
     return table([*head, "accuracy known within", "in its interval"], body)
 
 
@@ -187,13 +200,30 @@ def novelty() -> str:
     return table(["", *orders], body)
 
 
-def parts() -> dict[str, str]:
-    """The regions of the page."""
-    rows = pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
+def streams() -> pd.DataFrame:
+    """The rows of all streams."""
+    return pd.read_csv(HERE / "streams.csv", keep_default_na=False, na_values=[""])
+
+
+def _everything() -> dict[str, str]:
+    rows = streams()
     of_streams = {"bar": bar, "tiers": tiers, "harm": harm, "ordered": ordered, "jumps": jumps}
     made = {name: table_of(rows) for name, table_of in of_streams.items()}
     return made | {"batches": batches(), "novelty": novelty(), "long": long_streams()}
 
 
+PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
+    "rehearsal.md": lambda: {"calibration": calibration(streams())},
+    "tables/rehearsal.md": _everything,
+}
+"""What each page has in its regions."""
+
+
+def parts(page: str) -> dict[str, str]:
+    """The regions of a page."""
+    return PAGES[page]()
+
+
 if __name__ == "__main__":
-    fill("rehearsal.md", parts())
+    for page in PAGES:
+        fill(page, parts(page))

@@ -1,18 +1,23 @@
-"""Writes the tables of docs/performance.md from the lines beside this file, or prints those of one file.
+"""Writes docs/performance.md and its full tables from the files beside this one, or prints those of one file.
 
 python -m benchmarks.speed.performance
 python -m benchmarks.speed.performance benchmarks/speed/local.csv
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import fill, table
-from benchmarks.speed.cases import BACKBONES, METHODS
+from matplotlib.figure import Figure
+
+from benchmarks.pages import DOCS, fill, table, told, write
+from benchmarks.results.figures import WIDTH, standalone
+from benchmarks.speed.cases import BACKBONES, METHODS, PLAIN
+from benchmarks.speed.deployed import DEFAULT, ONE_FORWARD, PREDICT, WATCHED
 from benchmarks.speed.flat_csv import read_lines
+from equipoise.research.report.style import ACCENT, INK, MUTED, SERIES, panels, themed
 
 HERE = Path(__file__).parent
 GPU, CPU = "h200.csv", "cpu.csv"
@@ -24,11 +29,20 @@ LEGEND = """Milliseconds are medians of rounds in which all variants take turns.
 - eager, auto, graph, graph-bf16: this library's, by engine; `dec` is the paper's reading of DEC.
 - **bold**: the time of this library's over that of the reference in the same rounds, with the quartiles in
   brackets. Below 1 this library is faster. In tables by batch size or classes the ratio follows the comma.
+- poise as it is deployed: rehearsed, with one forward (`falls_back=False`) or two, and guarded and monitored.
 - growth of the bytes held: the model of that table is small, so that 100,000 images take seconds; zero means
   that no state grows with the stream."""
-BASES = ("plain", "reference", "tent")
+BASES = (PLAIN, "reference", "tent")
 MIB = 2**20
 Row = Sequence[str]
+FORMS = {
+    ONE_FORWARD: "one forward",
+    DEFAULT: "default",
+    WATCHED: "guarded and monitored",
+    PREDICT: "`predict`",
+}
+"""How poise is used, in words."""
+MARKS = {ONE_FORWARD: ("o", MUTED), DEFAULT: ("D", ACCENT), WATCHED: ("s", SERIES[0])}
 PAPER = ("smallcnn", "mobilenet_v1", "efficientnet_b0")
 AGAINST_DEC = ("dec", "poise")  # measured against the paper's DEC
 
@@ -226,6 +240,11 @@ def milliseconds(value: float) -> str:
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
 
 
+def times(ratio: float | None) -> str:
+    """A ratio with two digits or, from 1 on, one after the point; a dash for None."""
+    return "-" if ratio is None else told(ratio, 2 if ratio < 1 else 1)
+
+
 def timed(line: dict[str, Any], name: str) -> str:
     """Milliseconds a step, and the ratio to the reference with its quartiles."""
     found = line["variants"].get(name)
@@ -246,7 +265,7 @@ def main_table(lines: Lines, backbone: str, batch: int) -> str:
     rows = []
     for method in ordered(found):
         line = found[method]
-        plain, official = (variant(line, base) for base in ("plain", "reference"))
+        plain, official = (variant(line, base) for base in (PLAIN, "reference"))
         if plain is None or official is None:
             continue
         best = max(each["images_per_second"] for n in names if (each := variant(line, n)))
@@ -373,6 +392,7 @@ def sections(lines: Lines) -> Iterator[str]:
 
 def _tables(lines: Lines) -> Iterator[tuple[str, str]]:
     """Every table with its title; empty where nothing was measured."""
+    yield "Poise as it is deployed, in plain forwards", costs_table(lines)
     for name, backbone in BACKBONES.items():
         yield f"{backbone.title}, batches of {MAIN}", main_table(lines, name, MAIN)
     for name, backbone in BACKBONES.items():
@@ -394,18 +414,104 @@ def _joined(*parts: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def parts() -> dict[str, str]:
-    """The regions of the page."""
+def costs_table(lines: Lines) -> str:
+    """Poise as it is deployed: a plain forward in milliseconds, and the other forms in plain forwards."""
+    rows = []
+    for batch in (MAIN, 1):
+        for name, backbone in BACKBONES.items():
+            line = lines.one("deployed", backbone=name, batch=batch)
+            if line is not None and (plain := variant(line, PLAIN)):
+                forms = [over(line, form, PLAIN) for form in FORMS]
+                rows.append(
+                    [
+                        f"{backbone.title}, {'batches of 50' if batch == MAIN else 'single images'}",
+                        milliseconds(plain["ms"][0]),
+                        *map(times, forms),
+                    ]
+                )
+    return tabled(["", "`model(x)`", *FORMS.values()], rows)
+
+
+def rivals_table(gpu: Lines, cpu: Lines) -> str:
+    """Every method in plain forwards, batches of 50; poise as it is deployed."""
+    places = [(gpu, "resnet50"), (gpu, "efficientnet_b0"), (cpu, "efficientnet_b0"), (cpu, "smallcnn")]
+    rows = []
+    for method in METHODS:
+        ratios = [_in_forwards(lines, backbone, method) for lines, backbone in places]
+        rows.append([f"`{method}`", *map(times, ratios)])
+    where = {id(gpu): "H200", id(cpu): "two CPU cores"}
+    return tabled(["", *(f"{BACKBONES[name].title}, {where[id(lines)]}" for lines, name in places)], rows)
+
+
+def _in_forwards(lines: Lines, backbone: str, method: str) -> float | None:
+    if method == "poise":
+        return over(lines.one("deployed", backbone=backbone, batch=MAIN), DEFAULT, PLAIN)
+    return over(lines.one("step", backbone=backbone, batch=MAIN, method=method), lines.engine, PLAIN)
+
+
+@themed
+def costs_figure(machines: Mapping[str, Lines]) -> Figure:
+    """A panel for each machine and size of batch that was measured: the forms of poise in plain forwards."""
+    found = [
+        (f"{name}, {'batches of 50' if batch == MAIN else 'single images'}", lines, batch)
+        for name, lines in machines.items()
+        for batch in (MAIN, 1)
+        if lines.of("deployed", batch=batch)
+    ]
+    figure, axes = panels(WIDTH, 2.5, columns=len(found))
+    names = list(reversed(BACKBONES))
+    for axis, (title, lines, batch) in zip(axes, found, strict=True):
+        for form, (marker, colour) in MARKS.items():
+            at = {
+                height: ratio
+                for height, name in enumerate(names)
+                if (ratio := over(lines.one("deployed", backbone=name, batch=batch), form, PLAIN))
+            }
+            axis.plot([*at.values()], [*at], marker, color=colour.light, label=FORMS[form], markersize=6)
+        axis.axvline(1, color=INK.light, linewidth=0.8)
+        axis.set_xscale("log")
+        axis.set_xlim(0.3, 32)
+        axis.set_xticks([0.5, 1, 2, 4, 8, 16], ["½", "1", "2", "4", "8", "16"])
+        axis.minorticks_off()
+        axis.set_yticks(range(len(names)), [BACKBONES[name].title for name in names])
+        axis.set_ylim(-0.5, len(names) - 0.5)
+        axis.set_title(title, fontsize=9)
+        if axis is not axes[0]:
+            axis.tick_params(axis="y", labelleft=False)
+    figure.supxlabel("times of a plain forward, log scale", fontsize=9, color=INK.light)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8.5)
+    return figure
+
+
+def parts(page: str) -> dict[str, str]:
+    """The regions of a page."""
     gpu, cpu = (Lines(HERE / name) for name in (GPU, CPU))
-    return {"bars": bars(gpu, cpu), "gpu": "\n\n".join(sections(gpu)), "cpu": "\n\n".join(sections(cpu))}
+    return PAGES[page](gpu, cpu)
+
+
+def _answer(gpu: Lines, cpu: Lines) -> dict[str, str]:
+    measured = {"gpu_costs": costs_table(gpu), "cpu_costs": costs_table(cpu) or "Not measured yet."}
+    return {**measured, "methods": rivals_table(gpu, cpu)}
+
+
+PAGES: Mapping[str, Callable[[Lines, Lines], dict[str, str]]] = {
+    "performance.md": _answer,
+    "tables/performance-goals.md": lambda gpu, cpu: {"bars": bars(gpu, cpu)},
+    "tables/performance-h200.md": lambda gpu, _: {"gpu": "\n\n".join(sections(gpu))},
+    "tables/performance-cpu.md": lambda _, cpu: {"cpu": "\n\n".join(sections(cpu))},
+}
+"""What each page has in its regions."""
 
 
 def main() -> None:
-    """Write the page, or print the tables of the file that is named."""
+    """Write the pages and the picture, or print the tables of the file that is named."""
     if len(sys.argv) > 1:
         print("\n\n".join([LEGEND, *sections(Lines(Path(sys.argv[1])))]))
-    else:
-        fill("performance.md", parts())
+        return
+    for page in PAGES:
+        fill(page, parts(page))
+    machines = {name: Lines(HERE / file) for name, file in (("H200", GPU), ("two CPU cores", CPU))}
+    write(DOCS / "performance.svg", standalone(costs_figure(machines), "What a step of poise costs"))
 
 
 if __name__ == "__main__":

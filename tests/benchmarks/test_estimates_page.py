@@ -167,7 +167,7 @@ def test_the_command_measures_a_table_once(
     assert estimates.groupby(["network", "answers"])["estimator"].count().tolist() == [8, 9] * 2
     assert estimates[["error_moments", "error_chunks", "ece"]].notna().all(axis=None)
     assert (estimates["error_chunks"] < 0.5).all()
-    assert "made_up" in estimates_page.parts(out)["methods"]
+    assert "made_up" in estimates_page.parts("tables/estimates.md", out)["methods"]
 
     capsys.readouterr()
     measure_estimates.main()

@@ -26,6 +26,23 @@ def step(method: str) -> dict[str, Any]:
     }
 
 
+def deployed(batch: int) -> dict[str, Any]:
+    """A measured cell of poise as it is deployed, as `run.py` has it."""
+    forms = {"one forward": 0.7, "default": 2.04, "guarded and monitored": 13.7}
+    variants = {form: {"ms": [3.0], "over": {"plain": [ratio]}} for form, ratio in forms.items()}
+    cell = {"kind": "deployed", "backbone": "smallcnn", "batch": batch, "classes": 10, "method": "poise"}
+    return {"cell": cell, "variants": {"plain": {"ms": [1.5], "over": {}}, **variants}}
+
+
+def test_poise_is_told_in_plain_forwards(tmp_path: Path) -> None:
+    write_lines(tmp_path / "local.csv", [{**MACHINE, "command": "make bench"}, deployed(1), deployed(50)])
+    rows = performance.costs_table(performance.Lines(tmp_path / "local.csv")).splitlines()[2:]
+    assert rows == [
+        f"| SmallCNN, {batches} | 1.5 ms | .70 | 2.0 | 13.7 | - |"
+        for batches in ("batches of 50", "single images")
+    ]
+
+
 def test_nested_lines_come_back_as_they_were(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {**MACHINE, "command": "python run.py --match 'a, \"b\"'"},
