@@ -27,10 +27,8 @@ SHOWN = (
     "mean of the tables",
     "Digits, random order",
     "Digits, sorted by class",
-    "Digits, source images",
     "PACS, random order",
     "PACS, sorted by class",
-    "PACS, source images",
 )
 """The data of the page, of all that were measured."""
 SCORES = ("error_moments", "error_chunks", "ece")

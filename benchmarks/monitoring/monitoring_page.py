@@ -47,8 +47,8 @@ def stream_table(streams: pd.DataFrame) -> str:
                 percent(rows["covered"].mean()),
             ]
         )
-    head = ["", "streams", "off by, on average", "too high by, on average", "off by at most"]
-    return table([*head, "width of the interval", "in the interval"], body)
+    head = ["", "streams", "off by", "too high by", "off by at most", "interval's width", "in the interval"]
+    return table(head, body)
 
 
 def every_stream(streams: pd.DataFrame) -> str:
