@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANG
+
 ROOT = Path(__file__).parents[2]
 
 UV = """#!{python}
@@ -227,11 +229,11 @@ def test_an_environment_of_another_python_is_refused(clone: Clone) -> None:
 
 
 def test_ctrl_c_leaves_no_mark_and_starts_no_pip(clone: Clone) -> None:
-    with clone.start(".venv/.demo", UV_SECONDS="60") as process:
+    with clone.start(".venv/.demo", UV_SECONDS=str(HANG)) as process:
         while process.poll() is None and not (clone.folder / "variables").exists():
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=HANG)
     assert process.returncode != 0
     assert "Stopped; the same make command goes on from there." in errors
     assert "Traceback" not in errors.partition("Stopped")[2]
