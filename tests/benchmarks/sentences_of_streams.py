@@ -148,7 +148,7 @@ def of_regret(cells: pd.DataFrame) -> Iterator[str]:
     yield (
         f"Over {len(accuracies)} runs of … its choice is {told(lost[seen].mean())} (Digits) and "
         f"{told(lost[~seen].mean())} (PACS and TinyImageNet-C) less accurate than the best of "
-        f"{len(regrets.everywhere)} methods in hindsight:"
+        f"{len(regrets.everywhere)} methods and variants in hindsight:"
     )
     yield f"## Digits, {seen.sum()} runs,"
     yield f"## PACS, seed 0, and TinyImageNet-C, {(~seen).sum()} runs"
