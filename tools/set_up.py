@@ -52,9 +52,11 @@ class Stage:
 
 
 STAGES = {
-    "demo": Stage("demo", "the packages of the demo, about a minute", (".demo",)),
+    "demo": Stage("demo", "what the demo needs, mostly PyTorch: about a minute by uv", (".demo",)),
     "ready": Stage(
-        "bench,serve,ray,docs,dev", "the packages of all targets, some minutes", (".demo", ".ready")
+        "bench,serve,ray,docs,dev",
+        "what all targets need: about two minutes by uv, less after the demo",
+        (".demo", ".ready"),
     ),
 }
 
@@ -82,7 +84,7 @@ def set_up(stage: Stage, *, share: bool) -> None:
         share: use the torch that the running Python has, and install none.
     """
     started = time.monotonic()
-    say(f"Setting up .venv: {stage.told} (most of it for PyTorch).")
+    say(f"Setting up .venv with {stage.told}.")
     if not (VENV / "bin" / "pip").exists():  # what venv makes last
         run(sys.executable, "-m", "venv", str(VENV))
     if not PACKAGES.is_dir():

@@ -115,7 +115,7 @@ def test_uv_installs_a_stage_once_and_again_after_a_change(clone: Clone) -> None
     done = clone.make(".venv/.demo")
     assert done.returncode == 0, done.stderr
     assert clone.notes() == ["venv .venv", BY_UV]
-    assert "Setting up .venv: the packages of the demo, about a minute" in done.stdout
+    assert "Setting up .venv with what the demo needs, mostly PyTorch: about a minute" in done.stdout
     assert ".venv is set up: 0 packages, " in done.stdout
     assert clone.marks() == {".demo"}
     assert "up to date" in clone.make(".venv/.demo").stdout
@@ -236,6 +236,5 @@ def test_ctrl_c_leaves_no_mark_and_starts_no_pip(clone: Clone) -> None:
         _, errors = process.communicate(timeout=HANG)
     assert process.returncode != 0
     assert "Stopped; the same make command goes on from there." in errors
-    assert "Traceback" not in errors.partition("Stopped")[2]
     assert clone.notes() == ["venv .venv", BY_UV]
     assert clone.marks() == set()
