@@ -14,8 +14,12 @@ import equipoise as eq
 from tests.docs.pages import DOCS
 
 UNITS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen")
-TEENS += ("seventeen", "eighteen", "nineteen")
+TEENS = (
+    "ten",
+    "eleven",
+    "twelve",
+    *(f"{unit}teen" for unit in ("thir", "four", "fif", "six", "seven", "eigh", "nine")),
+)
 TENS = {"twenty": 20, "thirty": 30}
 NUMBERS = {
     **{word: at for at, word in enumerate((*UNITS, *TEENS), start=1)},
