@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from equipoise.recommendation.recommend import recommend
     from equipoise.recommendation.recommendation import Recommendation
     from equipoise.registry import list_methods, register
-    from equipoise.rehearsal.rehearse import rehearse
+    from equipoise.rehearsal.rehearse import rehearse, wrap
     from equipoise.research import models
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "register",
     "rehearse",
     "replay",
+    "wrap",
 ]
 
 # The module of each public name that is not one itself; a test compares them with the imports above.
@@ -86,6 +87,7 @@ _MODULES = {
     "register": "equipoise.registry",
     "rehearse": "equipoise.rehearsal.rehearse",
     "replay": "equipoise.production.guard.log",
+    "wrap": "equipoise.rehearsal.rehearse",
 }
 
 # Hidden from type checkers, which would take any misspelled name for one it answers to.

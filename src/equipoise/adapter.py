@@ -104,7 +104,9 @@ class Adapter(LearningModule):
         inputs: turns a batch (without labels) into the model's arguments, where they are not the same: a
             tensor, a tuple by position or a dict by keyword, `lambda batch: (batch["image"], batch["mask"])`;
             `lambda batch: (batch,)` for a model that takes a dict itself. Not part of the state.
-        outputs: picks the logits out of the model's output, `lambda out: out["logits"]`. Not in the state.
+        outputs: picks the logits out of the model's output, `lambda out: out["logits"]`. Outputs that are
+            probabilities, as behind a softmax, are refused at the first batch:
+            `lambda p: p.clamp(min=1e-12).log()` makes logits of them. Not in the state.
     """
 
     _last: Record | Step | None

@@ -108,12 +108,6 @@ def test_shows_progress(capsys: pytest.CaptureFixture[str]) -> None:
     assert "source statistics" in capsys.readouterr().err
 
 
-def test_a_model_that_ends_in_a_softmax_is_pointed_out() -> None:
-    model, _ = make()
-    with pytest.warns(UserWarning, match="does it end in a softmax"):
-        eq.SourceStatistics.measure(nn.Sequential(model, nn.Softmax(1)), [images(8)], progress=False)
-
-
 @pytest.mark.parametrize(
     ("scale", "message"),
     [

@@ -11,7 +11,7 @@ from equipoise.factory import options_of
 
 SOURCE = Path(eq.__file__).parent
 DESIGN = SOURCE.parents[1] / "docs" / "design.md"
-WITH_OPTIONS = ("Guarded", "Monitor", "Tempered", "create", "load", "recommend", "rehearse", "replay")
+WITH_OPTIONS = ("Guarded", "Monitor", "Tempered", "create", "load", "recommend", "rehearse", "replay", "wrap")
 """Public names whose keywords are options, beside those of every method and adapter."""
 
 

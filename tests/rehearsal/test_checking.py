@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.errors import RehearsalError, RehearsalWarning
+from equipoise.errors import ModelError, RehearsalError, RehearsalWarning
 from equipoise.rehearsal.held_out_check import (
     CleanAnswers,
     better_relabelling,
@@ -174,11 +174,17 @@ def test_answers_are_those_of_the_model_in_eval_mode_which_is_left_as_it_was() -
 def test_probabilities_are_refused_with_both_cures() -> None:
     x, y = told(0.9, 0.9, 4)
     model = nn.Sequential(Told(4), nn.Softmax(1))
-    with pytest.raises(
-        RehearsalError, match=r"leave the softmax.*outputs=lambda p: .*log\(\).*check_held_out"
-    ):
-        eq.rehearse(model, (x, y), shifts=8, progress=False)
+    source = eq.SourceStatistics(h0=0.5, kappa=2.0, num_classes=4)
+    unchecked: dict[str, Any] = {"check_held_out": False}
+    for options in ({}, unchecked, {**unchecked, "source": source}):
+        with pytest.raises(eq.EquipoiseError, match=r"leave the softmax.*outputs=lambda p: .*log\(\)"):
+            eq.rehearse(model, (x, y), shifts=8, progress=False, **options)
+    for options in ({}, unchecked):
+        with pytest.raises(ModelError, match="leave the softmax"):
+            eq.recommend(model, (x, y), progress=False, **options)
     check(x, y, 4, model=model, outputs=lambda p: p.clamp(min=1e-12).log())
+    with pytest.raises(ModelError, match="leave the softmax"):
+        check(x, y, 4, model=model, outputs=lambda p: p)
 
 
 def test_a_rehearsal_and_a_recommendation_refuse_and_can_be_told_not_to() -> None:

@@ -14,12 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from equipoise.errors import ModelError, SourceError, callers_level
 from equipoise.functional import at_least_single, nats
 from equipoise.network.batch import Batch
-from equipoise.network.forward import (
-    OutputsFunction,
-    are_probabilities,
-    checked_logits,
-    warn_of_probabilities,
-)
+from equipoise.network.forward import OutputsFunction, check_no_probabilities, checked_logits
 from equipoise.network.head import HeadFinder
 from equipoise.network.modules import frozen_copy
 from equipoise.network.normalisation import batch_norm_layers, batch_statistics, input_of
@@ -42,23 +37,25 @@ def even_quantiles(values: Tensor) -> Tensor:
 class MeasuredAnswers:
     """Three numbers of each source sample, from its logits z: ‖z‖₂, entropy in nats, and confidence.
 
-    Confidence is the largest of softmax(z). Samples with non-finite logits are counted and left out.
+    Confidence is the largest of softmax(z). Samples with non-finite logits are counted and left out. A first
+    batch of probabilities is refused.
     """
 
     def __init__(self) -> None:
         self._norms: list[Tensor] = []
         self._nats: list[Tensor] = []
         self._confidences: list[Tensor] = []
-        self._largest, self._left_out, self._probabilities = 0.0, 0, True
+        self._largest, self._left_out = 0.0, 0
 
     def observe(self, logits: Tensor) -> None:
         """Take in the logits of a batch."""
+        if not self._norms:
+            check_no_probabilities(logits)
         good = at_least_single(logits[logits.isfinite().all(1)])
         self._norms.append(torch.linalg.vector_norm(good, dim=1).cpu())
         self._nats.append(nats(good).cpu())
         self._confidences.append(good.softmax(1).amax(1).cpu())
         self._largest = max(self._largest, float(good.abs().amax())) if len(good) else self._largest
-        self._probabilities &= are_probabilities(good)
         self._left_out += len(logits) - len(good)
 
     def check(self) -> None:
@@ -71,8 +68,6 @@ class MeasuredAnswers:
                 "and were left out",
                 stacklevel=callers_level(),
             )
-        if self._probabilities:
-            warn_of_probabilities()
 
     @property
     def norms(self) -> Tensor:

@@ -20,12 +20,11 @@ from equipoise.network.forward import (
     Compiler,
     Layout,
     OutputsFunction,
-    are_probabilities,
+    check_no_probabilities,
     checked_logits,
     form_of,
     logits_alone,
     needs_contiguous,
-    warn_of_probabilities,
 )
 from equipoise.network.head import FoundHead, HeadFinder, watch_head
 from equipoise.network.modules import fingerprint, frozen_copy
@@ -90,9 +89,7 @@ class Student:
         self.head_is_output: bool | None = None
         self.head_refusal = ""
         self.generation = 0
-        self._first_outputs = (
-            classes is None
-        )  # source statistics were measured on outputs that were looked at
+        self._first_outputs = True
         self._rows_per_process: list[int] | None = None
         self._seen_head: HeadFinder | None = None
         self._other_values: dict[str, Tensor] | None = None
@@ -268,14 +265,13 @@ class Student:
             self.head_refusal = watched.refusal
             if watched.features is not None:
                 watched.features = self.gather(watched.features, "features")
-        if self._first_outputs and (reads_are_free(logits.device) or logits.is_cuda):
-            self._first_outputs = False
-            if are_probabilities(logits.detach()):
-                warn_of_probabilities()
         return self.gather(logits)
 
     def _logits(self, output: Any, batch: Batch) -> Tensor:
         logits = checked_logits(output, batch.rows, self.classes, self.outputs)
+        if self._first_outputs and (reads_are_free(logits.device) or logits.is_cuda):
+            check_no_probabilities(logits)
+            self._first_outputs = False
         self.form = self.form or form_of(output)
         return logits
 

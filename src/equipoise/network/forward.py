@@ -1,7 +1,6 @@
 """Running a network: torch.compile, precision and memory format, and the logits in its output."""
 
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import ModelError, callers_level
+from equipoise.errors import ModelError
 from equipoise.functional import at_least_single
 from equipoise.network.batch import Batch
 from equipoise.options import one_of
@@ -299,13 +298,21 @@ def _cure(output: Any) -> str:
 def are_probabilities(logits: Tensor) -> bool:
     """Whether every row has no negative value and sums to one, as behind a softmax."""
     wide = at_least_single(logits)
-    return bool((wide >= 0).all() and ((wide.sum(1) - 1).abs() < 1e-3).all())
+    rounding = 1e-4 if wide is logits else 1e-3
+    return bool((wide >= 0).all() and ((wide.sum(1) - 1).abs() < rounding).all())
 
 
-def warn_of_probabilities() -> None:
-    """Warn the first caller outside of this package that the outputs of its model are no logits."""
-    warnings.warn(
-        "every output of the model is a row of probabilities: does it end in a softmax? Entropies and "
-        "temperatures need the logits before it: leave the softmax out",
-        stacklevel=callers_level(),
-    )
+PROBABILITIES = (
+    "expected a model that returns logits, got rows of probabilities that sum to one: leave the softmax at "
+    "its end out, or pass outputs=lambda p: p.clamp(min=1e-12).log() wherever the model goes, which makes "
+    "logits of them"
+)
+"""The refusal of a model that ends in a softmax, with the cures."""
+
+
+def check_no_probabilities(logits: Tensor) -> None:
+    """Raise ModelError where every row of a batch with finite logits is one of probabilities."""
+    found = logits.detach()
+    finite = found[found.isfinite().all(1)]
+    if len(finite) and are_probabilities(finite):
+        raise ModelError(PROBABILITIES)

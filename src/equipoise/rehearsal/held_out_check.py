@@ -9,10 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import RehearsalError, RehearsalWarning, callers_level
+from equipoise.errors import ModelError, RehearsalError, RehearsalWarning, callers_level
 from equipoise.functional import at_least_single
 from equipoise.network.batch import batches
-from equipoise.network.forward import OutputsFunction, are_probabilities, checked_logits, uncompiled
+from equipoise.network.forward import (
+    PROBABILITIES,
+    OutputsFunction,
+    are_probabilities,
+    checked_logits,
+    uncompiled,
+)
 from equipoise.network.modules import device_of
 from equipoise.network.normalisation import evaluation_mode
 from equipoise.rehearsal.labelled import Labelled
@@ -152,13 +158,15 @@ def check_answers(
 ) -> None:
     """Refuse samples whose labels do not fit the model, and a model that returns probabilities.
 
-    Refused, with a RehearsalError, are outputs behind a softmax, and labels under which the model is right no
-    more often than by chance (1 / classes, within two standard deviations), in less than half of its mean
-    confidence, or clearly more often if they meant other classes. Warned of, with a RehearsalWarning, are
-    fewer than 1,000 samples and classes without any.
+    Refused are, with a ModelError, outputs behind a softmax; with a RehearsalError, labels under which the
+    model is right no more often than by chance (1 / classes, within two standard deviations), in less than
+    half of its mean confidence, or clearly more often if they meant other classes. Warned of, with a
+    RehearsalWarning, are fewer than 1,000 samples and classes without any.
     """
     given = clean_answers(model, labelled, batch_size, outputs)
     check_known_labels(labelled.labels, given.classes)
+    if given.normalised:
+        raise ModelError(PROBABILITIES)
     for mistake in mistakes(given, labelled.labels):
         raise RehearsalError(f"{mistake}; {_OVERRIDE}")
     for doubt in doubts(labelled.labels, given.classes):
@@ -168,13 +176,7 @@ def check_answers(
 
 def mistakes(given: CleanAnswers, labels: Tensor) -> list[str]:
     """What makes a rehearsal worthless, with the cures, the first to be mended first."""
-    found = []
-    if given.normalised:
-        found.append(
-            "expected a model that returns logits, got rows of probabilities that sum to one: leave the "
-            "softmax at its end out, or pass outputs=lambda p: p.clamp(min=1e-12).log(), which makes logits "
-            "of them"
-        )
+    found = [PROBABILITIES] if given.normalised else []
     return [*found, *filter(None, [_unknown_labels(labels, given.classes) or _unfit_labels(given, labels)])]
 
 
@@ -188,11 +190,11 @@ def clean_answers(
     with evaluation_mode(model), uncompiled(model):
         for batch in batches(parts, model, device_of(model), None, progress=None):
             output = model(*batch.args, **batch.kwargs)
-            logits = at_least_single(checked_logits(output, batch.rows, classes or None, outputs))
+            logits = checked_logits(output, batch.rows, classes or None, outputs)
             classes, finite = logits.shape[1], logits.isfinite().all(1)
             if finite.any():
                 normalised.append(are_probabilities(logits[finite]))
-            best = logits.softmax(1).max(1)
+            best = at_least_single(logits).softmax(1).max(1)
             found.append((best.indices.cpu(), best.values.cpu(), finite.cpu()))
     predicted, confidences, good = map(torch.cat, zip(*found, strict=True))
     return CleanAnswers(predicted, confidences, good, classes, bool(normalised) and all(normalised))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from equipoise.calibration.regression import SCATTER, Process, fit_process, fit_
 from equipoise.calibration.rehearsal import Rehearsal, Run, logit
 from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
 from equipoise.calibration.temper import LEAD
+from equipoise.core.assembly import check_engine
 from equipoise.core.method import Method
 from equipoise.errors import OptionError, UnknownOptionError
 from equipoise.factory import create, make_method, options_of
@@ -86,8 +88,7 @@ def rehearse(
         seed: of everything random.
         check_held_out: whether to compare the samples with the model's own answers first. Labels that do not
             fit the model (right by chance, in less than half of its mean confidence, or clearly more often
-            with other labels) and outputs that are probabilities are refused; fewer than 1,000 samples and
-            classes without any are warned of.
+            with other labels) are refused; fewer than 1,000 samples and classes without any are warned of.
         progress: whether to show bars.
         options: the method's options, those that it will be deployed with.
 
@@ -125,6 +126,40 @@ def rehearse(
         setup = RehearsalSetup(adapter, measured.num_classes, near, batch_size, seed, novelty)
         found = learned(adapter, run_streams(setup, chosen, progress), len(labelled), batch_size, seed)
     return replace(measured, rehearsals={**measured.rehearsals, method: found})
+
+
+def wrap(
+    model: nn.Module, held_out: Iterable[Any] | Dataset[Any], *, method: str = "poise", **options: Any
+) -> Adapter:
+    """An adapter of a model, rehearsed: `rehearse` and `create` in one call.
+
+    A rehearsal takes minutes. `adapter.source.save(path)` writes it to a file, which the next start takes:
+    `equipoise.Poise(model, path)`, or `equipoise.create(method, model, path, tempering="rehearsed")`.
+
+    Args:
+        model: the classifier to adapt, which is copied.
+        held_out: labelled source data that the model was **not trained on**, as for `rehearse`: a loader, a
+            pair (x, y) or a data set; 1,000 to 2,000 samples.
+        method: one of `list_methods()`.
+        options: those of `rehearse` (`samples`, `shifts`, `progress`, …), of the method and of every adapter
+            (`engine`, `outputs`, …); but for `tempering`, which is by the rehearsal.
+
+    >>> import equipoise as eq
+    >>> model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
+    >>> x = torch.randn(1000, 6)
+    >>> adapter = eq.wrap(model, (x, model(x).argmax(1)), shifts=8, progress=False)
+    >>> adapter(torch.randn(50, 6)).shape
+    torch.Size([50, 3])
+    """
+    own = signature(rehearse).parameters.keys() - {"inputs", "outputs"}
+    of_adapter = {name: value for name, value in options.items() if name not in own}
+    later = {"engine", "distributed"}
+    if not make_method(method, of_adapter)[0].asks_source:
+        later |= {"t_min", "t_max"}
+    check_engine(of_adapter.get("engine", "auto"), device_of(checked_module(model)))
+    rehearsed = {name: value for name, value in options.items() if name not in later}
+    source = rehearse(model, held_out, method=method, **rehearsed)
+    return create(method, model, source, tempering="rehearsed", **of_adapter)
 
 
 @contextmanager
