@@ -17,8 +17,8 @@ class AdaptivePipeline(ImageClassificationPipeline):
     adapter: eq.Adapter
 
     def _forward(self, *inputs: Any, **_: Any) -> Any:
-        """The calibrated logits: the scores of the pipeline are their softmax."""
-        return {"logits": self.adapter(*inputs)}
+        """The model's output with calibrated logits: the scores of the pipeline are their softmax."""
+        return self.adapter(*inputs)
 
 
 def main() -> eq.Adapter:
