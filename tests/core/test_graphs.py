@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.core.graph import no_waiting
 from tests.support.cases import FULL_SOON, POSSIBLE, create
-from tests.support.models import drifted, make, snapshot
+from tests.support.models import WithLogits, drifted, make, snapshot
 
 pytestmark = [
     pytest.mark.cuda,
@@ -200,6 +200,23 @@ def test_bf16_stays_near() -> None:
         assert b.dtype == torch.float32
         assert float((a.softmax(1) - b.softmax(1)).abs().max()) < 0.03
     assert "bf16" in narrow.execution
+
+
+def test_an_object_with_logits_comes_out_of_a_graph() -> None:
+    model, _ = make()
+    eager, graph = (eq.create("norm", WithLogits(model).cuda(), engine=e) for e in ("eager", "graph"))
+    for seed in range(4):
+        x = drifted(8, seed).cuda()
+        assert near(eager(pixel_values=x).logits, graph(pixel_values=x).logits)
+    assert "CUDA graphs (batches of 8)" in graph.execution
+    assert graph.predict_proba(pixel_values=x).is_cuda
+
+
+def test_a_softmax_is_refused_before_a_graph_is_captured() -> None:
+    adapter = eq.create("norm", nn.Sequential(make()[0], nn.Softmax(1)).cuda(), engine="graph")
+    for _ in range(3):
+        with pytest.raises(eq.errors.ModelError, match="leave the softmax"):
+            adapter(drifted(8).cuda())
 
 
 def test_nothing_grows_with_the_stream() -> None:
