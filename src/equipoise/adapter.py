@@ -98,7 +98,9 @@ class Adapter(LearningModule):
         engine: "eager", "graph", "compile" or "auto" (`core.assembly.EngineName`); `execution` describes the
             choice. It changes no decision and is not part of the state.
         precision: "fp32", or "bf16" for the convolutions and matrix products where the device supports it.
-        memory_format: "contiguous", "channels_last", or None for the fastest by measurement.
+        memory_format: of convolution weights, "contiguous" or "channels_last"; None: the fastest by measurement
+            (`network.forward.Layout`), and that of the model for `detach`, and for `predict` while nothing has
+            been learned.
         distributed: where torch.distributed is initialised with several processes, adapt as one with them:
             all call at once, each with its part of a batch.
         inputs: turns a batch (without labels) into the model's arguments, where they are not the same: a
@@ -198,6 +200,12 @@ class Adapter(LearningModule):
         The student in eval mode, or the source model while it is estimated to be better, divided by the
         temperature since the last reset (T = 1 before the first batch; of the recent stream if rehearsed).
         One forward, and for tempering="sample" one more of the source model, unless the answer computes it.
+
+        Before the first batch and after a reset the answer is the model's in eval mode, divided by
+        `temperature`, bit for bit, with two exceptions: t3a scores by prototypes, and tempering="sample"
+        divides each row by its own tau. For that, forwards run in the model's memory format while nothing has
+        been learned, and then in that of steps, which is faster and rounds in another way. Where a
+        `memory_format`, bf16 or torch.compile was asked for, answers equal the model's to rounding.
         """
         return self._respond.student.answer(self._predicted(self._batch(args, kwargs)))
 
@@ -434,7 +442,7 @@ class Adapter(LearningModule):
 
     @one_at_a_time
     def reset(self) -> None:
-        """Go back, bit for bit, to the source model."""
+        """Go back to the source model, bit for bit: its weights, its statistics, its answers by `predict`."""
         self._respond.state.reset()
         self._last = None
 
@@ -458,8 +466,8 @@ class Adapter(LearningModule):
     def detach(self) -> nn.Module:
         """A plain module with the adapted weights and temperature, free of the adapter, for export.
 
-        It is of the model's own class, takes its arguments and answers as `predict` does. tempering="sample"
-        has no single temperature and is refused.
+        It is of the model's own class and memory format, takes its arguments and answers as `predict` does.
+        tempering="sample" has no single temperature and is refused.
         """
         respond = self._respond
         if respond.temper.kind == "sample":
@@ -471,6 +479,7 @@ class Adapter(LearningModule):
             adapted = respond.student.export(respond.student.source_values(respond.student.adapting))
         else:
             adapted = respond.method.export(respond.student, respond.state.memory)
+        adapted = respond.student.to_given_format(adapted)
         return with_temperature(adapted, self.temperature, respond.student.outputs)
 
     @one_at_a_time
@@ -654,7 +663,7 @@ class Tempered(Adapter):
 
     @one_at_a_time
     def reset(self) -> None:
-        """Go back, bit for bit, to the source model, and forget both temperatures."""
+        """Go back to the source model, as `Adapter.reset` does, and forget both temperatures."""
         self.adapter.reset()
         self._respond.state.forget_temperature()
 

@@ -254,6 +254,10 @@ class Responder:
 
     def predict(self, batch: Batch) -> Tensor:
         """Answer a batch with everything as it is; nothing is learned."""
+        with self.student.as_source():
+            return self._predicted(batch)
+
+    def _predicted(self, batch: Batch) -> Tensor:
         observed = self.state.temperature
         if self.temper.kind == "sample":
             logits, source_logits = self.method.answer(self.context(batch))

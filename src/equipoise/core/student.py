@@ -22,9 +22,11 @@ from equipoise.network.forward import (
     OutputsFunction,
     check_no_probabilities,
     checked_logits,
+    convolution_strides,
     form_of,
     logits_alone,
     needs_contiguous,
+    with_strides,
 )
 from equipoise.network.head import FoundHead, HeadFinder, watch_head
 from equipoise.network.modules import fingerprint, frozen_copy
@@ -94,8 +96,11 @@ class Student:
         self._seen_head: HeadFinder | None = None
         self._other_values: dict[str, Tensor] | None = None
         self._moves_statistics = moves_statistics
+        self._in_given_format = False
         with torch.inference_mode(False):
             self.model = frozen_copy(model)
+            exact = layout.memory_format is None and layout.precision == "fp32" and not compiled
+            self._given_strides = convolution_strides(self.model) if exact else {}
             self._learned_names = [] if choice is None else list(select_parameters(self.model, choice))
             self._bind()
             self.source_copy = make_source_copy(source_copy, self.model, self.adapting)
@@ -234,6 +239,24 @@ class Student:
                 named[name].copy_(value)
         return copy
 
+    def as_source(self) -> AbstractContextManager[None]:
+        """Let the logits of the block be the passed model's, bit for bit, if nothing has been learned.
+
+        While weights and statistics are the source's, forwards of the block run in the memory format of the
+        model that was passed, with copies of the weights of 2-d convolutions; in another one sums are rounded
+        in another way. Where a `memory_format` was asked for, bf16 or torch.compile, nothing is done.
+        """
+        source = self.source_values(self.adapting) if self._given_strides else {}
+        same = all(torch.equal(self.adapting[name], value.to(self.device)) for name, value in source.items())
+        return self._having(_in_given_format=bool(self._given_strides) and same)
+
+    def to_given_format(self, copy: nn.Module) -> nn.Module:
+        """Change a copy of the network to the memory format of the model that was passed, and return it."""
+        named = dict(copy.named_parameters())
+        for name, laid_out in with_strides(named, self._given_strides).items():
+            named[name].data = laid_out
+        return copy
+
     @contextmanager
     def watched(self, head: str | None = None, *, required: bool = False) -> Iterator[FoundHead]:
         """Note the linear head in the forwards of the block, and the features that it gets.
@@ -248,12 +271,16 @@ class Student:
 
     def _forward(self, batch: Batch, *, hooked: bool = False) -> Tensor:
         """The network's logits in the mode it is in, of the samples of all processes."""
-        if self._plain_inputs:
+        if self._plain_inputs and not self._in_given_format:
             batch = batch.map(torch.Tensor.contiguous)
         torch.clear_autocast_cache()  # it would answer with the weights of before an update
         with self.layout.casting(self.device):
-            if self._other_values is not None:
-                output = functional_call(self.model, self._other_values, batch.args, batch.kwargs)
+            values = self._other_values or {}
+            if self._in_given_format:
+                named = {**dict(self.model.named_parameters()), **values}
+                values = {**values, **with_strides(named, self._given_strides)}
+            if values:
+                output = functional_call(self.model, values, batch.args, batch.kwargs)
             elif hooked or self._seen_head is not None or not self.ranks.alone:
                 output = self.model(*batch.args, **batch.kwargs)  # hooks and exchanges are not for a compiler
             else:

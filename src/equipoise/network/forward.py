@@ -182,6 +182,24 @@ def fresh_autocast_cache() -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
+def convolution_strides(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The strides of the weights of 2-d convolutions, by the names of the parameters."""
+    weights = {id(module.weight) for module in model.modules() if isinstance(module, nn.Conv2d)}
+    return {name: each.stride() for name, each in model.named_parameters() if id(each) in weights}
+
+
+def with_strides(tensors: Mapping[str, Tensor], strides: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Copies of the tensors that have other strides than those of their names, with these."""
+    with torch.inference_mode(False), torch.no_grad():
+        return {
+            name: torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(
+                tensor
+            )
+            for name, stride in strides.items()
+            if (tensor := tensors[name]).stride() != stride
+        }
+
+
 def needs_contiguous(model: nn.Module, device: torch.device) -> bool:
     """Whether a backward with the channels last would crash the process.
 
