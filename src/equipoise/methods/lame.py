@@ -10,7 +10,6 @@ from torch.nn.functional import normalize
 
 from equipoise.core.method import Answer, Context, Method, Update
 from equipoise.core.verdict import host_knows
-from equipoise.functional import at_least_single
 from equipoise.methods.parts.linear_head import HeadAnswers, head_answers
 from equipoise.options import choice, option
 from equipoise.registry import register
@@ -41,7 +40,9 @@ class Lame(Method):
     Deviations: the authors return Y itself, which in place of logits would be squashed by a second softmax.
     For σ their code counts a sample as its own first neighbour, and so takes the one before the last.
     A sample with no other (a batch of one) is answered as it is by the source model, and so is one with
-    non-finite logits, which no other sample has for a neighbour.
+    non-finite logits, which no other sample has for a neighbour. Rounds and energy are in double precision
+    (not on Apple's GPUs, which have none): in single precision the energy seems to rest while two classes
+    nearly balance. The default affinity is "knn"; that of the authors' configuration is "rbf".
     """
 
     name = "lame"
@@ -54,7 +55,7 @@ class Lame(Method):
         """Answer the batch, corrected among neighbours."""
         seen = head_answers(context.student, context.batch)
         with torch.autocast(seen.logits.device.type, enabled=False):
-            answer = _corrected(seen, self._affinities(seen))
+            answer = corrected(seen, self._affinities(seen))
         return Update(answer, idle="nothing is learned from a batch", source_logits=seen.logits)
 
     def answer(self, context: Context) -> Answer:
@@ -80,9 +81,13 @@ class Lame(Method):
         return torch.where((others | each) & others.any(1, keepdim=True), alike, 0.0)
 
 
-def _corrected(seen: HeadAnswers, affinities: Tensor) -> Tensor:
+def corrected(seen: HeadAnswers, affinities: Tensor) -> Tensor:
     """Logits whose softmax is the last Y; all rounds run where the host cannot know that Y has settled."""
-    logits = torch.where(seen.good.unsqueeze(1), at_least_single(seen.logits), 0.0)
+    precise = (
+        torch.float32 if seen.logits.device.type == "mps" else torch.float64
+    )  # Apple's GPUs have no double
+    logits = torch.where(seen.good.unsqueeze(1), seen.logits.to(precise), 0.0)
+    affinities = affinities.to(precise)
     log_p = logits.log_softmax(1)
     pull, energy = affinities @ log_p.exp(), torch.full_like(logits[0, 0], math.nan)
     answer, settled = logits, torch.zeros_like(seen.good[0])
