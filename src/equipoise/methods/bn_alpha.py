@@ -27,7 +27,9 @@ class BnAlpha(StatisticsMethod):
         alpha: the share of the batch's statistics; .1 is that of public implementations for single samples.
         norm_momentum: how fast the running statistics, which `predict` uses, follow the blend.
 
-    Deviations: those of `norm`.
+    Deviations: those of `norm`. The batch's variance is the biased one, with which batch norm normalises in
+    train mode: alpha = 1 is just that. Public implementations blend in the unbiased one, larger by
+    m / (m − 1) for m values a channel.
     """
 
     name = "bn_alpha"

@@ -34,7 +34,8 @@ class Cmf(Roid):
 
     starting with φ = θ_source and s = 0. Two forwards and a backward a batch.
 
-    Deviations: those of ROID. A reset forgets s, which the authors' code keeps.
+    Deviations: those of ROID: no correction by the prior unless it is asked for, and all images in the second
+    forward, not only those kept. A reset forgets s, which the authors' code keeps.
     """
 
     name = "cmf"

@@ -29,8 +29,9 @@ class Eata(Eta):
     Args:
         fisher_alpha: the weight of the penalty; the authors use 2000 for ImageNet, 1 for CIFAR.
 
-    Deviations: those of ETA. As in the authors' code, a batch without a kept sample takes no step, not even
-    towards the source weights.
+    Deviations: those of ETA. The default of `fisher_alpha` is that for ImageNet whatever the number of
+    classes, while that of `epsilon` follows it: for few classes set 1. As in the authors' code, a batch
+    without a kept sample takes no step, not even towards the source weights.
     """
 
     name = "eata"

@@ -83,9 +83,8 @@ class Lame(Method):
 
 def corrected(seen: HeadAnswers, affinities: Tensor) -> Tensor:
     """Logits whose softmax is the last Y; all rounds run where the host cannot know that Y has settled."""
-    precise = (
-        torch.float32 if seen.logits.device.type == "mps" else torch.float64
-    )  # Apple's GPUs have no double
+    # Apple's GPUs have no double precision.
+    precise = torch.float32 if seen.logits.device.type == "mps" else torch.float64
     logits = torch.where(seen.good.unsqueeze(1), seen.logits.to(precise), 0.0)
     affinities = affinities.to(precise)
     log_p = logits.log_softmax(1)

@@ -44,9 +44,12 @@ class Poem(WindowedMethod):
     Deviations: the second term of H' is 0 in the range of the source's entropies, where F⁻¹(u) = H. Beyond
     it, F⁻¹(u') alone is the end of the range, to which H would be moved without a bet, too: here H is moved
     towards the range by |ε| / 2 of its distance, whatever the sign of ε. Where source samples share an
-    entropy, u is the middle of their levels, else u would not be ½ on average. Every normalisation layer
-    adapts. With batch norm, entropies by the batch's statistics differ from the source's, which are by
-    running statistics: that is a shift, too.
+    entropy, u is the middle of their levels, else u would not be ½ on average. F is linear between 257
+    quantiles of the source's entropies; the authors keep every entropy. Their code takes no step until 100
+    samples have come, here the first batch is learned from; it does not bet on the first sample of a stream,
+    here all are bet on; and of several `steps` on a batch it bets in the first alone. It leaves out layers by
+    parts of their names; here every normalisation layer adapts. With batch norm, entropies by the batch's
+    statistics differ from the source's, which are by running statistics: that is a shift, too.
     """
 
     name = "poem"

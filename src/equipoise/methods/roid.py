@@ -48,9 +48,10 @@ class Roid(WindowedMethod):
         mirrored: whether half of the views are mirrored left to right, as the authors' are; not for digits.
         seed: of the random numbers.
 
-    Deviations: those of TENT. The authors multiply the logits by the smoothed prior, which flips its effect
-    for negative logits. N is the real size of the batch. All images are in the second forward, with weights
-    of 0 where they are not kept: a selection would change batch norm's statistics. Of one sample w = 1.
+    Deviations: those of TENT. The authors' configurations correct by the prior; here that is off by default.
+    They multiply the logits by the smoothed prior, which flips its effect for negative logits. N is the real
+    size of the batch. The authors' second forward has the images kept and no others; here it has all, with
+    weights of 0 for the others: a selection would change batch norm's statistics. Of one sample w = 1.
     """
 
     name = "roid"

@@ -44,9 +44,10 @@ class Sar(WindowedMethod):
         learning_rate: by default 2.5e-4 for "sgd" and 1e-3 for "adam". For batches of n samples the authors
             have 2.5e-4, or 2.5e-4 · n / 32 where n < 32; for ViT 1e-3 · n / 64; twice that where n = 1.
 
-    Deviations: the rate does not follow the batch size: set it. After a reset the authors' code keeps m, and
-    resets at every batch until m has climbed. Their threshold is .2 nats for any number of classes. They
-    leave out layers by parts of their names. The second forward moves no running statistics.
+    Deviations: without S₂ the authors' code takes a step by the momentum alone; here weights stay. The rate
+    does not follow the batch size: set it. After a reset the authors' code keeps m, and resets at every batch
+    until m has climbed. Their threshold is .2 nats for any number of classes. They leave out layers by parts
+    of their names. The second forward moves no running statistics.
     """
 
     name = "sar"
