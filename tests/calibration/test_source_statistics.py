@@ -172,6 +172,19 @@ def test_fingerprint_follows_the_weights_and_nothing_else() -> None:
     assert fingerprint(model) != first
 
 
+def test_the_fisher_diagonal_of_group_norm_is_measured_with_the_channels_last() -> None:
+    # A backward of torch's group norm with the channels last ends the process on a CPU.
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 32, 3), nn.GroupNorm(4, 32), nn.ReLU(), nn.Flatten(), nn.Linear(512, 5)
+    model, x = nn.Sequential(*layers).eval(), images(8)
+    plain = eq.SourceStatistics.measure(model, [x], fisher=True, progress=False).fisher
+    for weight in (layers[0].weight, x):
+        weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        found = eq.SourceStatistics.measure(model, [x], fisher=True, progress=False).fisher
+        for name, values in plain.items():
+            assert torch.allclose(values, found[name], rtol=1e-4, atol=1e-8)
+
+
 def test_statistics_of_another_model() -> None:
     _, source = make(seed=0)
     other, _ = make(seed=1)

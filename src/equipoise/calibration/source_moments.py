@@ -14,9 +14,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from equipoise.errors import ModelError, SourceError, callers_level
 from equipoise.functional import at_least_single, nats
 from equipoise.network.batch import Batch
-from equipoise.network.forward import OutputsFunction, check_no_probabilities, checked_logits
+from equipoise.network.forward import (
+    Layout,
+    OutputsFunction,
+    check_no_probabilities,
+    checked_logits,
+    needs_contiguous,
+)
 from equipoise.network.head import HeadFinder
-from equipoise.network.modules import frozen_copy
+from equipoise.network.modules import device_of, frozen_copy
 from equipoise.network.normalisation import batch_norm_layers, batch_statistics, input_of
 from equipoise.network.parameters import Parameters, gradients_of, select_parameters
 from equipoise.network.running_statistics import SIZES, divergence
@@ -173,6 +179,9 @@ class Fisher:
         self._parameters = select_parameters(self._model, which)
         for parameter in self._parameters.values():
             parameter.requires_grad_()
+        device = device_of(self._model)
+        self._plain_inputs = bool(self._parameters) and needs_contiguous(self._model, device)
+        Layout(as_given=True).apply(self._model, device, self._parameters.values())
         self._sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in self._parameters.items()}
         self._batches = 0
 
@@ -180,6 +189,8 @@ class Fisher:
         """Take in a batch of samples with finite logits."""
         with torch.inference_mode(False), torch.enable_grad():
             inputs = batch.learnable()
+            if self._plain_inputs:
+                inputs = inputs.map(Tensor.contiguous)
             with batch_statistics(self._model, 0.0, inputs.rows):
                 output = self._model(*inputs.args, **inputs.kwargs)
                 logits = checked_logits(output, inputs.rows, None, self._outputs)
