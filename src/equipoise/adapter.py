@@ -98,9 +98,9 @@ class Adapter(LearningModule):
         engine: "eager", "graph", "compile" or "auto" (`core.assembly.EngineName`); `execution` describes the
             choice. It changes no decision and is not part of the state.
         precision: "fp32", or "bf16" for the convolutions and matrix products where the device supports it.
-        memory_format: of convolution weights, "contiguous" or "channels_last"; None: the fastest by measurement
-            (`network.forward.Layout`), and that of the model for `detach`, and for `predict` while nothing has
-            been learned.
+        memory_format: of convolution weights, "contiguous" or "channels_last"; None: that which was
+            measured to be fast on such a device (`network.forward.Layout`), and the model's own for `detach`
+            and, while nothing has been learned, for `predict`.
         distributed: where torch.distributed is initialised with several processes, adapt as one with them:
             all call at once, each with its part of a batch.
         inputs: turns a batch (without labels) into the model's arguments, where they are not the same: a
