@@ -106,10 +106,15 @@ def set_up(stage: Stage, *, share: bool) -> None:
 def install(extras: str) -> None:
     """Install the clone with its extras in the versions of constraints.txt: by uv, or else by pip."""
     wanted = ["install", "-c", str(CONSTRAINTS), "-e", f".[{extras}]"]
+    of_uv = [
+        "--python",
+        PYTHON,
+        "--compile-bytecode",
+    ]  # once, as pip does: PyTorch costs each process seconds
     uv = shutil.which("uv") or own_uv()
     if uv is None:
         say("No uv is on the PATH, and none could be installed: pip does it all, some minutes longer.")
-    elif succeeds(uv, "pip", *wanted, "--python", PYTHON, variables=uv_variables()):
+    elif succeeds(uv, "pip", *wanted, *of_uv, variables=uv_variables()):
         return
     else:
         say("uv failed, see above: pip goes on with the same versions, some minutes longer.")

@@ -47,7 +47,7 @@ open(".venv/bin/pip", "w").close()
 with open("notes", "a") as notes:
     print("venv", *sys.argv[1:], file=notes)
 """
-BY_UV = "uv pip install -c constraints.txt -e .[demo] --python .venv/bin/python"
+BY_UV = "uv pip install -c constraints.txt -e .[demo] --python .venv/bin/python --compile-bytecode"
 BY_PIP = "pip install -c constraints.txt -e .[demo]"
 OF_UV = "pip install --quiet -c constraints.txt uv"
 
