@@ -41,6 +41,8 @@ def readme() -> Iterator[str]:
     yield f"ECE over the stream is {told(told_of['poise']['ece'])}, TENT's {told(told_of['tent']['ece'])}"
     held = told_of["poise"]["estimated"]["held"]
     yield f"the true accuracy was in its 90 % band {percent(held)} of the time"
+    more = watched_more(speed.Lines(speed.HERE / speed.GPU))
+    yield f"Guard and monitor add {ends(more[True] + more[False], 0)} ms a step there"
     fall, count = worst_fall()
     yield f"it fell by {fall} on the worst of {count}"
     machine = run["machine"]
@@ -331,10 +333,7 @@ def performance() -> Iterator[str]:
         reach = [ends_of(lines, batch) for batch in (speed.MAIN, 1)]
         if all(reach):
             yield f"{words} … takes {reach[0]} times … for batches of 50, and {reach[1]} times for single"
-    more: dict[bool, list[float]] = {True: [], False: []}
-    for line in gpu.of("deployed"):
-        watched, default = (line["variants"][form]["ms"][0] for form in (WATCHED, DEFAULT))
-        more[BACKBONES[line["cell"]["backbone"]].pooled].append(watched - default)
+    more = watched_more(gpu)
     yield f"{ends(more[True], 0)} ms more for networks with batch norm, {ends(more[False], 0)} ms without"
     vit = gpu.one("deployed", backbone="vit_base_patch16_224", batch=speed.MAIN)
     default, watched = (told(speed.over(vit, form, PLAIN), 1) for form in (DEFAULT, WATCHED))
@@ -345,6 +344,15 @@ def performance() -> Iterator[str]:
     goals = speed.bars(gpu, cpu)
     missed, met = goals.count("**missed**"), goals.count("| met |")
     yield f"{missed} goals are missed, of {missed + met} that were measured:"
+
+
+def watched_more(lines: speed.Lines) -> dict[bool, list[float]]:
+    """Milliseconds that guard and monitor add to a step, of networks with batch norm and without."""
+    more: dict[bool, list[float]] = {True: [], False: []}
+    for line in lines.of("deployed"):
+        watched, default = (line["variants"][form]["ms"][0] for form in (WATCHED, DEFAULT))
+        more[BACKBONES[line["cell"]["backbone"]].pooled].append(watched - default)
+    return more
 
 
 def ends_of(lines: speed.Lines, batch: int) -> str:
