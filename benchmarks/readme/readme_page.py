@@ -6,7 +6,7 @@ python -m benchmarks.readme.readme_page
 import pandas as pd
 
 from benchmarks.estimators import estimates_page
-from benchmarks.estimators.measure_estimates import read
+from benchmarks.estimators.measure_estimates import REHEARSED, read
 from benchmarks.pages import DOCS, filled, table, told, write
 from benchmarks.rehearsal import rehearsal_page
 from benchmarks.speed import performance
@@ -16,49 +16,73 @@ from benchmarks.speed.performance import Lines, over
 
 README = DOCS.parent / "README.md"
 STREAMS = (
-    ("batch norm: digits of another origin", "places", "Digits, random order"),
-    ("batch norm: EfficientNet-B0, TinyImageNet-C", "groups", "tin efficientnet_b0"),
-    ("batch norm, under-confident: ResNet, SVHN-C", "groups", "svhn bn doubtful"),
-    ("layer norm: small ViT, SVHN-C", "groups", "svhn vit"),
-    ("a table in the order of time: Elec", "places", "Elec"),
-    ("no drift: digits like those trained on", "places", "Digits, source images"),
-    ("a table, honest before: car loans", "places", "car loan"),
-    ("sorted by class: PACS, MobileNet", "places", "PACS, sorted by class"),
+    ("SmallCNN, batch norm: digits of another data set", "places", "Digits, random order"),
+    ("EfficientNet-B0, batch norm: TinyImageNet-C", "groups", "tin efficientnet_b0"),
+    ("ResNet, batch norm, under-confident: SVHN-C", "groups", "svhn bn doubtful"),
+    ("small ViT, layer norm: SVHN-C", "groups", "svhn vit"),
+    ("MLPs, a table in the order of time: Elec", "places", "Elec"),
+    ("MLPs, a table: car loans (calibrated before)", "places", "car loan"),
+    ("SmallCNN: digits like those trained on", "places", "Digits, source images"),
+    ("MobileNet: PACS, sorted by class", "places", "PACS, sorted by class"),
 )
 """What README.md calls a stream, and its name among the places of docs/estimates.md or the groups of
 models of docs/rehearsal.md.
 """
-COLUMNS = {
-    "places": ["accuracy_none", "accuracy_poise", "ece_none", "ece_poise"],
-    "groups": ["source.accuracy", "poise.accuracy", "source.ece", "poise.ece"],
-}
-"""Accuracy and ECE without and with equipoise, in the files of the two."""
+
+COSTS = ("smallcnn", "efficientnet_b0", "resnet50", "vit_base_patch16_224")
+"""The networks of the table of costs, small to large."""
 
 
 def measured() -> str:
-    """Accuracy and ECE without and with equipoise, one number in a cell."""
-    places = estimates_page.named(read(estimates_page.HERE / "streams.csv"))
-    groups = pd.read_csv(rehearsal_page.HERE / "streams.csv")
-    body = []
-    for title, kind, name in STREAMS:
-        in_place = kind == "places"
-        rows = places[places["place"] == name] if in_place else rehearsal_page.picked(groups, name, "target")
-        body.append([title, *(told(float(rows[column].mean())) for column in COLUMNS[kind])])
-    return table(["model: stream", "accuracy, plain", "equipoise", "ECE, plain", "equipoise"], body)
+    """Accuracy and ECE without and with equipoise, and the error of the estimate, one number in a cell."""
+    scores = {"places": of_places(), "groups": of_groups()}
+    body = [[title, *map(told, scores[kind][name])] for title, kind, name in STREAMS]
+    head = ["mean over streams of", "accuracy, plain", "equipoise", "ECE, plain", "equipoise"]
+    return table([*head, "estimate off by"], body, narrow=True)
+
+
+def of_places() -> dict[str, list[float]]:
+    """The scores on the data of docs/estimates.md."""
+    streams, estimates = (
+        estimates_page.named(read(estimates_page.HERE / f"{name}.csv")) for name in ("streams", "estimates")
+    )
+    own = estimates[(estimates["answers"] == "poise") & (estimates["estimator"] == REHEARSED)]
+    columns = ["accuracy_none", "accuracy_poise", "ece_none", "ece_poise"]
+    scores, errors = streams.groupby("place")[columns].mean(), own.groupby("place")["error_chunks"].mean()
+    return {str(place): [*map(float, row), float(errors[place])] for place, *row in scores.itertuples()}
+
+
+def of_groups() -> dict[str, list[float]]:
+    """The scores of the groups of models of docs/rehearsal.md."""
+    rows = pd.read_csv(rehearsal_page.HERE / "streams.csv", keep_default_na=False, na_values=[""])
+    found = {}
+    for group in rehearsal_page.GROUPS:
+        own = rehearsal_page.picked(rows, group, "target")
+        columns = ("source.accuracy", "poise.accuracy", "source.ece", "poise.ece")
+        error = (own["estimate"] - own["poise.accuracy"]).abs().mean()
+        found[group] = [*(float(own[column].mean()) for column in columns), float(error)]
+    return found
 
 
 def costs(gpu: Lines, cpu: Lines) -> str:
     """The time of a step of poise, as it is deployed, over that of the model's own forward."""
     body = []
-    for backbone in BACKBONES.values():
+    for name in COSTS:
+        backbone = BACKBONES[name]
         cells = [
-            over(lines.one("deployed", backbone=backbone.name, batch=batch), DEFAULT, "plain")
+            over(lines.one("deployed", backbone=name, batch=batch), DEFAULT, "plain")
             for lines in (gpu, cpu)
             for batch in (50, 1)
         ]
         body.append([backbone.title, *(told(each, 1) for each in cells)])
-    head = ["step over forward", "H200, 50 images", "H200, 1 image", "2 CPU cores, 50", "2 CPU cores, 1"]
-    return table(head, body)
+    head = [
+        "step ÷ `model(x)`",
+        "H200, 50 images",
+        "H200, 1 image",
+        "2 CPU cores, 50 images",
+        "2 CPU cores, 1 image",
+    ]
+    return table(head, body, narrow=True)
 
 
 def parts() -> dict[str, str]:

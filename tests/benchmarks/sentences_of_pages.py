@@ -42,7 +42,7 @@ def readme() -> Iterator[str]:
     held = told_of["poise"]["estimated"]["held"]
     yield f"the true accuracy was in its 90 % band {percent(held)} of the time"
     more = watched_more(speed.Lines(speed.HERE / speed.GPU))
-    yield f"Guard and monitor add {ends(more[True] + more[False], 0)} ms a step there"
+    yield f"guard and monitor add {ends(more[True] + more[False], 0)} ms"
     fall, count = worst_fall()
     yield f"it fell by {fall} on the worst of {count}"
     machine = run["machine"]
