@@ -17,6 +17,7 @@ from benchmarks.results.figures import WIDTH, standalone
 from benchmarks.speed.cases import BACKBONES, METHODS, PLAIN
 from benchmarks.speed.deployed import DEFAULT, ONE_FORWARD, PREDICT, WATCHED
 from benchmarks.speed.flat_csv import read_lines
+from benchmarks.speed.layouts import layouts_table
 from equipoise.research.report.style import ACCENT, INK, MUTED, SERIES, panels, themed
 
 HERE = Path(__file__).parent
@@ -498,7 +499,10 @@ PAGES: Mapping[str, Callable[[Lines, Lines], dict[str, str]]] = {
     "performance.md": _answer,
     "tables/performance-goals.md": lambda gpu, cpu: {"bars": bars(gpu, cpu)},
     "tables/performance-h200.md": lambda gpu, _: {"gpu": "\n\n".join(sections(gpu))},
-    "tables/performance-cpu.md": lambda _, cpu: {"cpu": "\n\n".join(sections(cpu))},
+    "tables/performance-cpu.md": lambda _, cpu: {
+        "cpu": "\n\n".join(sections(cpu)),
+        "layouts": layouts_table(),
+    },
 }
 """What each page has in its regions."""
 

@@ -41,6 +41,20 @@ def test_answers_as_on_the_cpu(case: str, kind: str, tmp_path: Path) -> None:
     )
 
 
+def test_predict_is_the_model_before_the_first_batch_and_after_a_reset() -> None:
+    model, source = make()
+    model = model.cuda()
+    adapter, x = eq.create("poise", model, source, tempering="none"), drifted(8).cuda()
+    with torch.no_grad():
+        expected = model(x)
+    assert torch.equal(adapter.predict(x), expected)
+    for seed in range(3):
+        adapter(drifted(8, seed).cuda())
+    assert not torch.equal(adapter.predict(x), expected)
+    adapter.reset()
+    assert torch.equal(adapter.predict(x), expected)
+
+
 @pytest.mark.parametrize("source_copy", ["resident", "swapped"])
 def test_moves_to_the_gpu_and_back(source_copy: str) -> None:
     model, source = make()

@@ -1,5 +1,6 @@
 """Running a network: torch.compile, precision and memory format, and the logits in its output."""
 
+import platform
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -89,6 +90,7 @@ class Compiler:
 Precision: TypeAlias = Literal["fp32", "bf16"]
 MemoryFormat: TypeAlias = Literal["contiguous", "channels_last"]
 
+_X86 = ("x86_64", "AMD64")
 _FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -100,8 +102,9 @@ class Layout:
         precision: "bf16" runs convolutions and matrix products in bfloat16 where the device supports it (any
             recent GPU; a CPU with instructions for it, others would take ten times as long and stay with
             fp32). Weights, statistics, losses, temperatures and answers are float32 all the same.
-        memory_format: of the weights of 2-d convolutions; None: the fastest by measurement
-            (docs/performance.md). Group norm learns on a CPU with contiguous tensors only.
+        memory_format: of the weights of 2-d convolutions; None: by a rule for each kind of device, from
+            measurements (docs/tables/performance-cpu.md), so that two runs have the same bits. Group norm
+            learns on a CPU with contiguous tensors only.
         as_given: whether None leaves the weights in the format of the model that was passed.
     """
 
@@ -154,10 +157,10 @@ class Layout:
             return "contiguous"
         if self.memory_format is not None or self.as_given:
             return self.memory_format
-        if device.type != "cpu" or not learned:
+        if device.type != "cpu" or not learned or platform.machine() in _X86:
             return "channels_last"
-        # On a CPU forwards take two thirds of the time with the channels last. Backwards take twice that of
-        # depthwise convolutions, and a third more where only the gradient of their input is wanted.
+        # On a CPU forwards take two thirds of the time with the channels last. On ARM backwards take twice
+        # that of depthwise convolutions, and a third more where only the gradient of their input is wanted.
         convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
         chosen = {id(tensor) for tensor in learned}
         fast = all(module.groups == 1 and id(module.weight) in chosen for module in convolutions)
