@@ -29,7 +29,7 @@ STREAMS = (
 models of docs/rehearsal.md.
 """
 
-COSTS = ("smallcnn", "efficientnet_b0", "resnet50", "vit_base_patch16_224")
+COSTS = ("smallcnn", "efficientnet_b0", "vit_base_patch16_224")
 """The networks of the table of costs, small to large."""
 
 

@@ -201,6 +201,7 @@ def test_a_window_of_one_model_is_estimated_without_the_other() -> None:
 
 def test_an_estimate_tells_itself() -> None:
     assert str(eq.Estimate(0.5, 0.25, 0.75, True)) == "0.500 (0.250 to 0.750)"
+    assert float(eq.Estimate(0.5, 0.25, 0.75, True)) == 0.5
     assert str(eq.Estimate(0.5, 0.25, 0.75, False)).endswith("0.750, outside of what was rehearsed)")
 
 
@@ -317,6 +318,9 @@ def test_the_table_has_a_row_for_each_stream() -> None:
         error = sum(abs(run.estimate - run.accuracy) for run in made.runs) / len(made.runs)
         assert made.error == pytest.approx(error)
         assert f"{error:.3f}" in lines[-2]
+        worst = max(made.runs, key=lambda run: abs(run.estimate - run.accuracy))
+        off = abs(worst.estimate - worst.accuracy)
+        assert lines[-1].startswith(f"at worst within {off:.3f} ({worst.shift}, {worst.order}); ")
 
 
 def test_the_summary_says_whether_the_calibration_error_falls_or_rises() -> None:

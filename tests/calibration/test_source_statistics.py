@@ -19,6 +19,7 @@ from equipoise.network.modules import fingerprint
 from equipoise.network.running_statistics import SIZES
 from tests.support.divergence import plain_divergence
 from tests.support.models import WithLogits, drifted, images, make, same
+from tests.support.rehearsals import rehearsed
 
 
 def test_measures_mean_entropy_and_lower_middle_norm() -> None:
@@ -188,8 +189,10 @@ def test_the_fisher_diagonal_of_group_norm_is_measured_with_the_channels_last() 
 def test_statistics_of_another_model() -> None:
     _, source = make(seed=0)
     other, _ = make(seed=1)
-    with pytest.raises(eq.errors.SourceError, match="measured on another model"):
+    with pytest.raises(eq.errors.SourceError, match=r"another model.*measure again with SourceStatistics"):
         eq.DEC(other, source)
+    with pytest.raises(eq.errors.SourceError, match=r"another model.*rehearse again: equipoise\.rehearse\("):
+        eq.Poise(other, rehearsed())
     not_statistics: Any = [images(4)]
     with pytest.raises(eq.errors.SourceError, match="expected source as SourceStatistics"):
         eq.create("dec", other, not_statistics)

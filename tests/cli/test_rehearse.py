@@ -167,6 +167,7 @@ NO_FACTORY = "expected a torch.nn.Module"
         ({"returned": "None"}, ":load", (NO_FACTORY, "got NoneType")),
         ({"returned": "(model, 3)"}, ":load", (NO_FACTORY, "got (Sequential, int)")),
         ({"returned": "[model]"}, ":load", (NO_FACTORY, "got list")),
+        ({"returned": "nn.Sequential(nn.Conv2d(1, 4, 3), model)"}, ":load", ("return model, transform",)),
         ({"classes": 5}, ":load", ("each of the model's 5 classes, got 2 (cat, dog)",)),
     ],
 )

@@ -65,7 +65,7 @@ def countable(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An accuracy estimated without labels.
+    """An accuracy estimated without labels; `float` gives the value alone.
 
     Attributes:
         value: the estimate.
@@ -81,6 +81,10 @@ class Estimate:
     low: float
     high: float
     inside: bool
+
+    def __float__(self) -> float:
+        """The value."""
+        return self.value
 
     def __str__(self) -> str:
         """The value with its interval."""
@@ -226,12 +230,14 @@ class Rehearsal:
             f"{run.estimate - run.accuracy:+7.3f} {run.confidence:10.3f}"
             for run in sorted(self.runs, key=lambda run: -run.accuracy)
         ]
+        worst = max(self.runs, key=lambda run: abs(run.estimate - run.accuracy))
         before, after = (calibration_error(bins) for bins in self.bins)
         moves = "rises" if after > before else "falls"
         ends = [
             f"{self.method}, {self.samples} samples, {len(self.runs)} streams: accuracy is known within "
             f"{self.error:.3f} on average for a shift that was left out,",
-            f"and the calibration error over all of them {moves} from {before:.3f} to {after:.3f}",
+            f"at worst within {abs(worst.estimate - worst.accuracy):.3f} ({worst.shift}, {worst.order}); "
+            f"the calibration error over all of them {moves} from {before:.3f} to {after:.3f}",
         ]
         return "\n".join([head, *rows, *ends])
 

@@ -204,10 +204,14 @@ class SourceStatistics:
     def check_fits(self, model_fingerprint: str) -> None:
         """Raise SourceError if these statistics were measured on a model with another fingerprint."""
         if self.model_fingerprint and self.model_fingerprint != model_fingerprint:
+            cure = (
+                "rehearse again: equipoise.rehearse(model, held_out)"
+                if self.rehearsals
+                else "measure again with SourceStatistics.measure(model, source_loader)"
+            )
             raise SourceError(
                 "these source statistics were measured on another model (other weights or layers): expected "
-                f"fingerprint {self.model_fingerprint[:12]}, got {model_fingerprint[:12]}; "
-                "measure again with SourceStatistics.measure(model, source_loader)"
+                f"fingerprint {self.model_fingerprint[:12]}, got {model_fingerprint[:12]}; {cure}"
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:

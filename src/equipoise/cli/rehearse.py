@@ -138,7 +138,8 @@ def _check_classes(model: nn.Module, images: ImageFolder) -> None:
     except Exception as error:  # the model is the user's: it may raise anything
         raise ModelError(
             f"the model cannot take images of shape {tuple(inputs.shape[1:])}: {type(error).__name__}: "
-            f"{error}"
+            f"{error}; where it takes others, such as grey ones, let the factory return a transform of PIL "
+            "images as well: return model, transform"
         ) from error
     classes = checked_logits(output, len(inputs)).shape[1]
     if classes != len(images.classes):

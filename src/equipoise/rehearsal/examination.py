@@ -124,8 +124,8 @@ class Examination:
         lines += [
             (name, str(facts)) for name, facts in (("answers", self.answers), ("cost", self.cost)) if facts
         ]
-        lines += [("expect", self._expected())]
-        lines += [] if self.to_mend else [("take", f"{self.method}, rehearsed")]
+        if not self.to_mend:
+            lines += [("expect", self._expected()), ("take", f"{self.method}, rehearsed")]
         lines += [("doubt", text) for text in self.doubts]
         lines += [("mend first", text) for text in self.to_mend]
         return "\n".join(f"{name:<10}  {text}" for name, text in lines)
