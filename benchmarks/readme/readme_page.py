@@ -21,7 +21,7 @@ STREAMS = (
     ("ResNet, batch norm, under-confident: SVHN-C", "groups", "svhn bn doubtful"),
     ("small ViT, layer norm: SVHN-C", "groups", "svhn vit"),
     ("MLPs, a table in the order of time: Elec", "places", "Elec"),
-    ("MLPs, a table: car loans (calibrated before)", "places", "car loan"),
+    ("MLPs, a table: car loans (pre-calibrated)", "places", "car loan"),
     ("SmallCNN: digits like those trained on", "places", "Digits, source images"),
     ("MobileNet: PACS, sorted by class", "places", "PACS, sorted by class"),
 )

@@ -40,7 +40,7 @@ def readme() -> Iterator[str]:
     yield f"equipoise says {says['poise']} and is right {right['poise']}"
     yield f"ECE over the stream is {told(told_of['poise']['ece'])}, TENT's {told(told_of['tent']['ece'])}"
     held = told_of["poise"]["estimated"]["held"]
-    yield f"the true accuracy was in its 90 % band {percent(held)} of the time"
+    yield f"the 90 % band of the estimate held the true accuracy {percent(held)} of the time"
     more = watched_more(speed.Lines(speed.HERE / speed.GPU))
     yield f"guard and monitor add {ends(more[True] + more[False], 0)} ms"
     fall, count = worst_fall()
