@@ -69,6 +69,8 @@ class TakesAnything(nn.Module):
         self.inner = make()[0]
 
     def forward(self, pixel_values: Tensor | None = None, **kwargs: Any) -> Any:
+        if "size" in kwargs:
+            raise ValueError("no such size")
         return self.inner(pixel_values)
 
 
@@ -85,6 +87,9 @@ def test_a_misspelt_keyword_that_the_model_takes_is_named() -> None:
     assert adapter(pixel_values=images(4), also=1).shape == (4, 5)
     with pytest.raises(RuntimeError, match="channels"):  # an error of the model itself passes through
         adapter(pixel_values=images(4)[:, :1], also=1)
+    with pytest.raises(ValueError, match="no such size") as passed:
+        adapter(pixel_values=images(4), size=torch.ones(4))
+    assert type(passed.value) is ValueError
 
 
 def test_labels_by_keyword_are_left_out() -> None:

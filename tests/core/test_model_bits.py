@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.core.method import Memory
+from equipoise.core.student import Student
+from equipoise.methods.norm import Norm
 from tests.support.models import MODELS, drifted, make, measured, rehearsed
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
@@ -123,3 +127,20 @@ def test_an_adapted_detached_module_is_predict(name: str) -> None:
         weight.stride() for weight in model.parameters() if weight.ndim == 4
     ]
     assert torch.allclose(detached(drifted(8)), adapter.predict(drifted(8)), atol=1e-6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapping(Norm):
+    """A method of one's own whose export has other names."""
+
+    name = "wrapping"
+
+    def export(self, student: Student, memory: Memory) -> nn.Module:
+        return nn.Sequential(super().export(student, memory))
+
+
+def test_a_method_may_export_a_module_with_other_names() -> None:
+    model = laid_out(network("batch_norm"), torch.channels_last)
+    adapter = eq.Adapter(Wrapping(), model)
+    adapter(drifted(8))
+    assert torch.allclose(adapter.detach()(drifted(8)), adapter.predict(drifted(8)), atol=1e-5)

@@ -48,9 +48,28 @@ def test_the_logarithm_makes_logits_of_probabilities(method: str) -> None:
 
 
 def test_source_statistics_are_not_measured_on_probabilities() -> None:
-    model = nn.Sequential(make()[0], nn.Softmax(1))
+    model, spoilt = nn.Sequential(make()[0], nn.Softmax(1)), torch.full_like(images(8), torch.nan)
+    for loader in ([images(8)], [spoilt, images(8)]):
+        with pytest.raises(eq.errors.ModelError, match=REFUSED):
+            eq.SourceStatistics.measure(model, loader, progress=False)
+
+
+def test_a_batch_without_a_finite_row_tells_nothing() -> None:
+    class Dark(nn.Module):
+        """Answers NaN to dark images."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = make()[0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            answer: Tensor = self.inner(x).softmax(1)
+            return answer.where(x.any(), torch.nan)
+
+    adapter = eq.create("source", Dark())
+    assert adapter(torch.zeros_like(drifted(8))).isnan().all()
     with pytest.raises(eq.errors.ModelError, match=REFUSED):
-        eq.SourceStatistics.measure(model, [images(8)], progress=False)
+        adapter(drifted(8))
 
 
 def test_only_the_first_outputs_are_looked_at() -> None:
@@ -83,7 +102,7 @@ def test_logits_of_adapters_and_adapted_models_are_never_taken_for_probabilities
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_rows_of_probabilities(dtype: torch.dtype) -> None:
     logits = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-    assert are_probabilities(logits.softmax(1).to(dtype)) or dtype is torch.bfloat16
+    assert are_probabilities(logits.softmax(1).to(dtype))
     assert not are_probabilities(logits.to(dtype))
     assert not are_probabilities(torch.cat([logits.softmax(1), logits[:1]]).to(dtype))
     assert not are_probabilities(torch.full((2, 3), torch.nan, dtype=dtype))

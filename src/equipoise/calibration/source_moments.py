@@ -44,7 +44,7 @@ class MeasuredAnswers:
     """Three numbers of each source sample, from its logits z: ‖z‖₂, entropy in nats, and confidence.
 
     Confidence is the largest of softmax(z). Samples with non-finite logits are counted and left out. A first
-    batch of probabilities is refused.
+    batch of probabilities, among those with finite rows, is refused.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class MeasuredAnswers:
 
     def observe(self, logits: Tensor) -> None:
         """Take in the logits of a batch."""
-        if not self._norms:
+        if not any(map(len, self._norms)):
             check_no_probabilities(logits)
         good = at_least_single(logits[logits.isfinite().all(1)])
         self._norms.append(torch.linalg.vector_norm(good, dim=1).cpu())

@@ -252,8 +252,9 @@ class Student:
 
     def to_given_format(self, copy: nn.Module) -> nn.Module:
         """Change a copy of the network to the memory format of the model that was passed, and return it."""
-        named = dict(copy.named_parameters())
-        for name, laid_out in with_strides(named, self._given_strides).items():
+        named = dict(copy.named_parameters())  # a method's own export may have other names
+        strides = {name: each for name, each in self._given_strides.items() if name in named}
+        for name, laid_out in with_strides(named, strides).items():
             named[name].data = laid_out
         return copy
 
@@ -296,9 +297,8 @@ class Student:
 
     def _logits(self, output: Any, batch: Batch) -> Tensor:
         logits = checked_logits(output, batch.rows, self.classes, self.outputs)
-        if self._first_outputs and (reads_are_free(logits.device) or logits.is_cuda):
-            check_no_probabilities(logits)
-            self._first_outputs = False
+        if self._first_outputs and _may_be_read(logits):
+            self._first_outputs = not check_no_probabilities(logits)
         self.form = self.form or form_of(output)
         return logits
 
@@ -417,3 +417,10 @@ class Student:
     def _rows(self, batch: Batch) -> list[int]:
         alone = self._rows_per_process is None or self.ranks.alone
         return [batch.rows] if alone or self._rows_per_process is None else self._rows_per_process
+
+
+def _may_be_read(logits: Tensor) -> bool:
+    """Whether the host may look at logits: on a GPU it waits for them, but not while a graph is captured."""
+    if logits.is_cuda:
+        return not torch.cuda.is_current_stream_capturing()
+    return reads_are_free(logits.device)

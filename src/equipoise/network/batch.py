@@ -270,27 +270,28 @@ def called_batch(
 
 @contextmanager
 def unnamed_keywords_told(model: nn.Module, batch: Batch) -> Iterator[None]:
-    """Name the keywords of a batch that a forward has no parameter for, if it takes them and then fails.
+    """Name the keywords of a batch where a forward has a parameter for none of them, takes them and fails.
 
     A forward with `**kwargs` takes any keyword, a misspelt one as well, and misses the input that it reads.
+    One without named parameters may fail for other reasons: there a failed look-up alone is told.
     """
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, EquipoiseError) or batch.args or not (surplus := _surplus(model, batch.kwargs)):
+        parameters = inspect.signature(model.forward).parameters
+        named = {name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD}
+        if (
+            isinstance(error, EquipoiseError)
+            or batch.args
+            or named & batch.kwargs.keys()
+            or not (named or isinstance(error, LookupError))
+        ):
             raise
-        takes = ", ".join(inspect.signature(model.forward).parameters)
+        got = ", ".join(batch.kwargs)
         raise BatchTypeError(
-            f"expected inputs that the model takes, ({takes}), got the keywords {', '.join(batch.kwargs)}; "
-            f"it has no parameter {', '.join(surplus)} and failed with {type(error).__name__}: {error}"
+            f"expected inputs that the model takes, ({', '.join(parameters)}), got the keywords {got}; "
+            f"it has no parameter {got} and failed with {type(error).__name__}: {error}"
         ) from error
-
-
-def _surplus(model: nn.Module, kwargs: Mapping[str, Any]) -> list[str]:
-    """The keywords that a forward takes into its `**kwargs`."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    named = {each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD}
-    return [name for name in kwargs if name not in named]
 
 
 def loaded_batch(model: nn.Module, item: Any, inputs: InputsFunction | None) -> Batch:

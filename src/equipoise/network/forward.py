@@ -319,7 +319,7 @@ def _cure(output: Any) -> str:
 def are_probabilities(logits: Tensor) -> bool:
     """Whether every row has no negative value and sums to one, as behind a softmax."""
     wide = at_least_single(logits)
-    rounding = 1e-4 if wide is logits else 1e-3
+    rounding = {torch.bfloat16: 1e-2, torch.float16: 1e-3}.get(logits.dtype, 1e-4)
     return bool((wide >= 0).all() and ((wide.sum(1) - 1).abs() < rounding).all())
 
 
@@ -331,9 +331,13 @@ PROBABILITIES = (
 """The refusal of a model that ends in a softmax, with the cures."""
 
 
-def check_no_probabilities(logits: Tensor) -> None:
-    """Raise ModelError where every row of a batch with finite logits is one of probabilities."""
+def check_no_probabilities(logits: Tensor) -> bool:
+    """Raise ModelError where every row of a batch with finite logits is one of probabilities.
+
+    Returns whether there was a finite row to tell it by.
+    """
     found = logits.detach()
     finite = found[found.isfinite().all(1)]
     if len(finite) and are_probabilities(finite):
         raise ModelError(PROBABILITIES)
+    return len(finite) > 0
