@@ -149,13 +149,13 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def headline(story: Story) -> str:
-    """One sentence in numbers: the plain model and ours where the plain model is right least often."""
-    plain, hero = (told.at(story.worst) for told in (story.plain, story.hero))
-    return (
-        f"Where drift is worst, {story.plain.name} says {percent(plain['says'])} and is right "
-        f"{percent(plain['right'])} of the time; {story.hero.name} says {percent(hero['says'])} and is right "
-        f"{percent(hero['right'])}."
-    )
+    """One sentence in numbers: each method where the plain model is right least often."""
+    told = [
+        f"{each.name} says {percent(scores['says'])} and is right {percent(scores['right'])}"
+        for each in story.methods
+        for scores in [each.at(story.worst)]
+    ]
+    return f"Where drift is worst, {'; '.join(told)} of the time."
 
 
 def findings(story: Story) -> list[str]:
