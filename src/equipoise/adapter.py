@@ -237,7 +237,7 @@ class Adapter(LearningModule):
 
     @one_at_a_time
     def source_logits(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Logits of the source model, untempered."""
+        """Logits (N, C) of the source model, untempered; a tensor also where the model returns an object."""
         return self._respond.student.source_logits(self._batch(args, kwargs))
 
     def _laid_out(self, batch: Batch, answer: Callable[[], _Answer]) -> _Answer:
@@ -467,6 +467,8 @@ class Adapter(LearningModule):
         """A plain module with the adapted weights and temperature, free of the adapter, for export.
 
         It is of the model's own class and memory format, takes its arguments and answers as `predict` does.
+        torch.export and ONNX cannot flatten an object of a class that is not registered with them: where the
+        model returns one, give the adapter `outputs=lambda out: out.logits`, and a tensor is the answer.
         tempering="sample" has no single temperature and is refused.
         """
         respond = self._respond

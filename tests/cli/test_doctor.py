@@ -62,13 +62,21 @@ def test_a_fit_model_is_told_what_to_expect_and_the_next_command(here: Path) -> 
     assert "1 BatchNorm2d" in lines[1]
     assert "120 held out, right in 1.000" in lines[3]
     assert "a forward of 20 samples" in lines[4]
-    assert lines[-1] == "next        equipoise rehearse red_model:load held_out"
+    assert lines[-1] == "next        equipoise rehearse red_model:load held_out --batch-size 20 --device cpu"
+
+
+def test_the_next_command_has_the_options_given_and_can_be_copied(here: Path) -> None:
+    (here / "held_out").rename(here / "held out")
+    status, lines = doctor("red_model:load", "held out", "--size", "8", "--seed", "3")
+    assert status == 0, lines
+    command = "equipoise rehearse red_model:load 'held out' --size 8 --seed 3 --device cpu"
+    assert lines[-1] == f"next        {command}"
 
 
 def test_a_model_alone_is_examined_without_images(here: Path) -> None:
     status, lines = doctor("red_model:load")
     assert status == 0
-    assert lines[-1] == "next        equipoise rehearse red_model:load HELD_OUT"
+    assert lines[-1] == "next        equipoise rehearse red_model:load HELD_OUT --device cpu"
 
 
 def test_what_must_be_mended_gives_status_1(here: Path) -> None:

@@ -1,7 +1,7 @@
 """Answers have the form of the model's: a tensor, or an object with `.logits`; probabilities are a tensor."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -34,6 +34,48 @@ class Named(NamedTuple):
     logits: Tensor
 
 
+@dataclass
+class Property:
+    scores: Tensor
+
+    @property
+    def logits(self) -> Tensor:
+        return self.scores
+
+
+@dataclass(init=False)
+class OwnInit:
+    logits: Tensor
+    features: Tensor
+
+    def __init__(self, z: Tensor) -> None:
+        self.logits, self.features = z, z.exp()
+
+
+@dataclass
+class OnceGiven:
+    logits: Tensor
+    factor: InitVar[float]
+
+    def __post_init__(self, factor: float) -> None:
+        self.features = factor * self.logits
+
+
+@dataclass
+class Reading:
+    logits: Tensor
+    features: Tensor
+
+    def __post_init__(self) -> None:
+        self.size = self.features.numel()
+
+
+class Row(tuple[Tensor, ...]):
+    @property
+    def logits(self) -> Tensor:
+        return self[0]
+
+
 class Plain:
     def __init__(self, logits: Tensor) -> None:
         self.logits, self.features = logits, logits.exp()
@@ -45,6 +87,11 @@ FORMS: dict[str, tuple[Any, type[Any]]] = {
     "named tuple": (lambda z: Named(z.sum(), z), Named),
     "namespace": (lambda z: SimpleNamespace(logits=z, features=z.exp()), SimpleNamespace),
     "class": (Plain, SimpleNamespace),
+    "property": (Property, SimpleNamespace),
+    "own __init__": (OwnInit, SimpleNamespace),
+    "InitVar": (lambda z: OnceGiven(z, 2.0), SimpleNamespace),
+    "reads a field": (lambda z: Reading(z, z.exp()), SimpleNamespace),
+    "tuple": (lambda z: Row([z]), SimpleNamespace),
 }
 
 

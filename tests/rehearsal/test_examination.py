@@ -1,6 +1,8 @@
 """An examination says what can adapt in a model, whether held-out samples fit it, and what a step costs."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +79,8 @@ def test_a_model_with_nothing_to_adapt_is_told_to_stay_as_it_is() -> None:
 
     found = examine(Fixed(), held_out())
     assert found.method == "source"
+    assert found.cost is not None
+    assert "a step of source" in str(found.cost)
     assert "prototypes  none: the logits are not the output of an nn.Linear" in str(found)
     assert "take        source, rehearsed" in str(found)
 
@@ -151,9 +155,21 @@ def test_a_difference_within_the_noise_of_few_samples_is_none() -> None:
 
 
 def test_a_step_is_told_in_milliseconds_and_forwards() -> None:
-    assert "a forward of 50 samples 10.0 ms here, a step of poise 25.0 ms (2.5 forwards)" in str(
-        Cost(50, 0.010, 0.025)
-    )
+    said = "a forward of 50 samples 10.0 ms here, a step of {} 25.0 ms (2.5 forwards)"
+    assert str(Cost(50, 0.010, 0.025, "source")) == said.format("source")
+    assert str(Cost(50, 0.010, 0.025, "poise")) == f"{said.format('poise')}; rehearsed, a forward more"
+
+
+@pytest.mark.parametrize("outputs", [None, lambda out: 2 * out.logits])
+def test_a_model_may_return_an_object_with_logits(outputs: Callable[[Any], Tensor] | None) -> None:
+    class Wrapped(Model):
+        def forward(self, x: Tensor) -> Any:
+            return SimpleNamespace(logits=super().forward(x))
+
+    found = examine(Wrapped(nn.BatchNorm1d(CLASSES)), held_out(), outputs=outputs)
+    assert (found.method, found.to_mend) == ("poise", ())
+    assert found.cost is not None
+    assert 0 < found.cost.forward < found.cost.step
 
 
 def test_without_samples_the_model_alone_is_examined() -> None:

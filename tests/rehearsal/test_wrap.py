@@ -54,6 +54,10 @@ def test_inputs_and_outputs_go_to_both() -> None:
         ({"tempering": "none"}, OptionError, "tempering is not an option of a rehearsal"),
         ({"engine": "fast"}, OptionError, "expected engine as one of"),
         ({"samples": 3}, OptionError, "samples"),
+        ({"t_min": 4.0, "t_max": 2.0}, OptionError, "t_min <= t_max"),
+        ({"t_min": 4.0, "t_max": 2.0, "method": "dec"}, OptionError, "t_min <= t_max"),
+        ({"t_max": 1000.0}, OptionError, "t_min <= t_max"),
+        ({"t_max": "high"}, OptionError, "t_max"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(

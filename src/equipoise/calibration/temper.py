@@ -425,7 +425,7 @@ class Temper:
         if rehearsal is None:
             check_range(self.t_min, self.t_max)
         else:
-            _check_searched(least, most)
+            check_searched(least, most)
             # tau plays no part: an end of its range that is not given gives way to one that is.
             self.t_min, self.t_max = sorted((self.t_min, self.t_max))
             self.rehearsed = RehearsedTemperature(rehearsal, compares, least, most)
@@ -497,9 +497,10 @@ def _optional(name: str, value: float | None) -> float | None:
     return None if value is None else number(name, value)
 
 
-def _check_searched(t_min: float | None, t_max: float | None) -> None:
+def check_searched(t_min: float | None, t_max: float | None) -> None:
     """Refuse a range of rehearsed temperatures that is empty, or wider than the range that is searched."""
-    low, high = GRID[0] if t_min is None else t_min, GRID[-1] if t_max is None else t_max
+    low = GRID[0] if t_min is None else number("t_min", t_min)
+    high = GRID[-1] if t_max is None else number("t_max", t_max)
     if not GRID[0] <= low <= high <= GRID[-1]:
         raise OptionError(
             f"expected {GRID[0]:g} <= t_min <= t_max <= {GRID[-1]:g} for rehearsed temperatures, got "

@@ -115,6 +115,7 @@ _Size = Annotated[
 ]
 _Samples = Annotated[int, typer.Option(min=1, help="The most images to use.")]
 _BatchSize = Annotated[int, typer.Option(min=1, help="Batch size of the streams that you will adapt to.")]
+_USUAL_BATCH = 50
 _Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same numbers.")]
 _Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1, …; a GPU if there is one.", show_default=False)
@@ -478,7 +479,7 @@ def doctor_command(
     ] = None,
     size: _Size = None,
     samples: Annotated[int, typer.Option(min=100, help="The most images to use.")] = 1000,
-    batch_size: _BatchSize = 50,
+    batch_size: _BatchSize = _USUAL_BATCH,
     seed: _Seed = 0,
     device: _Device = None,
 ) -> None:
@@ -497,7 +498,7 @@ def doctor_command(
     estimates doubtful, as few images, is told and leaves it 0.
     """
     with plain_errors("Stopped."):
-        from equipoise.cli.rehearse import class_lines, model_alone, model_and_images
+        from equipoise.cli.rehearse import class_lines, command_line, model_alone, model_and_images
         from equipoise.rehearsal.examination import examine
 
         if data is None:
@@ -508,9 +509,18 @@ def doctor_command(
             if found.to_mend:
                 typer.echo("\n".join(class_lines(images.classes)))
         typer.echo(str(found))
-        method = "" if found.method == "poise" else f" --method {found.method}"
         if not found.to_mend:
-            typer.echo(f"next        equipoise rehearse {factory} {data or 'HELD_OUT'}{method}")
+            rehearse = command_line(
+                "rehearse",
+                factory,
+                data or "HELD_OUT",
+                method=None if found.method == "poise" else found.method,
+                size=size,
+                batch_size=None if batch_size == _USUAL_BATCH else batch_size,
+                seed=seed or None,
+                device=device,
+            )
+            typer.echo(f"next        {rehearse}")
     if found.to_mend:
         raise typer.Exit(1)
 
@@ -523,7 +533,7 @@ def rehearse_command(
     method: Annotated[str, typer.Option(help="The method that you will adapt with.")] = "poise",
     size: _Size = None,
     samples: _Samples = 2000,
-    batch_size: _BatchSize = 50,
+    batch_size: _BatchSize = _USUAL_BATCH,
     shifts: Annotated[
         int | None, typer.Option(min=8, help="Number of made-up shifts; all by default.", show_default=False)
     ] = None,
@@ -593,7 +603,7 @@ def recommend_command(
     ),
     size: _Size = None,
     samples: _Samples = 1000,
-    batch_size: _BatchSize = 50,
+    batch_size: _BatchSize = _USUAL_BATCH,
     seed: _Seed = 0,
     device: _Device = None,
     check_held_out: _CheckHeldOut = True,

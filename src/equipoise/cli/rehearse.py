@@ -1,6 +1,8 @@
 """The model and the images of `equipoise doctor`, `equipoise rehearse` and `equipoise recommend`."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,12 @@ def model_alone(factory: str, device: str | None) -> tuple[nn.Module, Transform 
     """The model of a factory on its device, in eval mode, and the transform that came with it."""
     model, transform = load_factory(factory)
     return model.to(_device(device)).eval(), transform
+
+
+def command_line(command: str, *words: object, **options: object) -> str:
+    """A command of equipoise to copy into a shell, with the options that are not None, quoted."""
+    given = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value is not None}
+    return shlex.join(map(str, ["equipoise", command, *words, *chain.from_iterable(given.items())]))
 
 
 def class_lines(classes: Sequence[str]) -> list[str]:

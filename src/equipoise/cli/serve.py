@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from equipoise.cli.rehearse import unit_floats
+from equipoise.cli.rehearse import command_line, unit_floats
 from equipoise.errors import OptionError
 from equipoise.production.server.interface import ServiceLike
 from equipoise.production.server.limits import Limits
@@ -52,10 +52,12 @@ def make_service(
         raise OptionError(f"--source {source}: there is no such file; `equipoise rehearse` writes one")
     if source is None and method_class(method).needs_source:
         file = "model.source.safetensors"
+        rehearse = command_line("rehearse", factory, "HELD_OUT", method=method, size=size, out=file)
+        serve = command_line("serve", factory, method=method, size=size, source=file, state=state)
         raise OptionError(
             f"{method} needs source statistics: expected --source FILE, made once of labelled images:\n"
-            f"    equipoise rehearse {factory} HELD_OUT --method {method} --out {file}\n"
-            f"    equipoise serve {factory} --method {method} --source {file} --state {state}\n"
+            f"    {rehearse}\n"
+            f"    {serve}\n"
             f'Of other inputs: equipoise.rehearse(model, loader, method="{method}").save("{file}")'
         )
     model, transform = load_factory(factory)

@@ -19,8 +19,9 @@ def with_temperature(
     """The model itself, changed to answer with its logits divided by a constant temperature.
 
     It keeps its class and the signature of its forward, and answers with a tensor or an object with `.logits`
-    as before (`form_of`), or with the tensor that `outputs` picks out of its output. The temperature is one
-    of its buffers, part of its state, and a hook divides by it.
+    as before (`form_of`), or with the tensor that `outputs` picks out of its output; torch.export wants that
+    of a model whose object it cannot flatten. The temperature is one of its buffers, part of its state, and a
+    hook divides by it.
     """
     like = next(model.parameters(), torch.zeros(()))
     wide = torch.float64 if like.dtype == torch.float64 else torch.float32

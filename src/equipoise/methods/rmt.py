@@ -78,8 +78,7 @@ class Rmt(TeacherMethod):
 
     def initial(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
         """The optimiser's state, the teacher, and a random projection with its optimiser's state."""
-        width = 0 if source is None else source.features["class_means"].shape[1]
-        drawn = first_projection(width, torch.Generator().manual_seed(self.seed))
+        drawn = first_projection(known_means(source).shape[1], torch.Generator().manual_seed(self.seed))
         projection = {name: on_student(weight, student) for name, weight in drawn.items()}
         state = self.descent.start(projection)
         return {
@@ -89,9 +88,8 @@ class Rmt(TeacherMethod):
         }
 
     def constants(self, student: Student, source: SourceStatistics | None) -> dict[str, Tensor]:
-        """The class means of source features, of the classes that the source has."""
-        features = {} if source is None else source.features
-        return {_MEANS: on_student(features["class_means"][features["class_counts"] > 0], student)}
+        """The class means of source features."""
+        return {_MEANS: on_student(known_means(source), student)}
 
     def step(self, context: Context) -> Update:
         """Learn from the teacher's logits, and let the teacher follow."""
@@ -140,6 +138,12 @@ class Rmt(TeacherMethod):
         gradients, state = dict(zip(projection, found, strict=True)), part(context.memory, _PROJECTION_STATE)
         state, checks = self.descent.step(projection, gradients, state, checks, context.allowed)
         return loss._replace(memory={**loss.memory, **prefixed(_PROJECTION_STATE, state)}), checks
+
+
+def known_means(source: SourceStatistics | None) -> Tensor:
+    """The class means of source features, of the classes that the source has."""
+    features = {} if source is None else source.features
+    return features["class_means"][features["class_counts"] > 0]
 
 
 def first_projection(width: int, random: torch.Generator) -> dict[str, Tensor]:

@@ -247,16 +247,24 @@ def form_of(output: Any) -> AnswerForm:
 
     The object is of the output's class where that is a dataclass, as those of Hugging Face are, or a named
     tuple; all its other fields are None, as they were computed by other weights, or for other rows. Of any
-    other class only `.logits` is known, and a SimpleNamespace has it.
+    other class, and of one that cannot be made so, only `.logits` is known, and a SimpleNamespace has it.
     """
-    kind: Any = type(output)
     if isinstance(output, Tensor):
         return logits_alone
+    kind: Any = type(output)
+    names = getattr(kind, "_fields", ()) if isinstance(output, tuple) else ()
     if is_dataclass(output):
-        return partial(kind, **dict.fromkeys(each.name for each in fields(output) if each.init))
-    if isinstance(output, tuple):
-        return partial(kind, **dict.fromkeys(kind._fields))
-    return SimpleNamespace
+        names = [each.name for each in fields(output) if each.init]
+    form = partial(kind, **dict.fromkeys(names))
+    return form if names and _makes(form, output.logits) else SimpleNamespace
+
+
+def _makes(form: AnswerForm, logits: Tensor) -> bool:
+    """Whether a form makes an object that has the logits as they are."""
+    try:
+        return form(logits=logits).logits is logits
+    except Exception:  # of a class of the user's, whose __init__ or __post_init__ may want other fields
+        return False
 
 
 def logits_alone(logits: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from equipoise.errors import EquipoiseError
 from equipoise.factory import create, make_method
 from equipoise.network.batch import Batch, InputsFunction, batches, check_functions
-from equipoise.network.forward import OutputsFunction, checked_logits, uncompiled
+from equipoise.network.forward import OutputsFunction, checked_logits, logits_of, uncompiled
 from equipoise.network.head import FoundHead, linear_layers, watch_head
 from equipoise.network.modules import checked_module, device_of
 from equipoise.network.normalisation import NORMALISATION, evaluation_mode, running_statistics
@@ -36,19 +36,22 @@ class Cost:
     Attributes:
         samples: in the batch.
         forward: seconds of a forward of the model.
-        step: seconds in which "poise" answers the batch and learns from it. A rehearsed one also asks the
-            source model, a forward more, unless `falls_back=False`.
+        step: seconds in which the method answers the batch and learns from it. A rehearsed "poise" also asks
+            the source model, a forward more, unless `falls_back=False`.
+        method: the one to rehearse, "poise" or "source".
     """
 
     samples: int
     forward: float
     step: float
+    method: Literal["poise", "source"]
 
     def __str__(self) -> str:
         """Both as text, the step in forwards too."""
+        more = "; rehearsed, a forward more" if self.method == "poise" else ""
         return (
-            f"a forward of {self.samples} samples {1e3 * self.forward:,.1f} ms here, a step of poise "
-            f"{1e3 * self.step:,.1f} ms ({self.step / self.forward:.1f} forwards); rehearsed, a forward more"
+            f"a forward of {self.samples} samples {1e3 * self.forward:,.1f} ms here, a step of {self.method} "
+            f"{1e3 * self.step:,.1f} ms ({self.step / self.forward:.1f} forwards){more}"
         )
 
 
@@ -197,19 +200,18 @@ def examine(
     labelled = take(held_out, samples, seed, progress, model, inputs)
     given = clean_answers(model, labelled, batch_size, outputs)
     head = _head_in_words(_found_head(model, labelled, outputs))
-    to_mend, cost = mistakes(given, labelled.labels), None
-    if not given.normalised:
-        try:
-            cost = _measured_cost(model, labelled, batch_size, outputs)
-        except EquipoiseError as error:
-            to_mend = [*to_mend, str(error)]
-    return Examination(
+    found = Examination(
         **facts,
         answers=_summed_up(given, labelled.labels, head),
-        cost=cost,
-        to_mend=tuple(to_mend),
+        to_mend=tuple(mistakes(given, labelled.labels)),
         doubts=tuple(doubts(labelled.labels, given.classes)),
     )
+    if given.normalised:
+        return found
+    try:
+        return replace(found, cost=_measured_cost(model, labelled, found.method, batch_size, outputs))
+    except EquipoiseError as error:
+        return replace(found, to_mend=(*found.to_mend, str(error)))
 
 
 def _summed_up(given: CleanAnswers, labels: Tensor, head: str) -> HeldOutAnswers:
@@ -242,12 +244,16 @@ def _head_in_words(head: FoundHead) -> str:
 
 
 def _measured_cost(
-    model: nn.Module, labelled: Labelled, batch_size: int, outputs: OutputsFunction | None
+    model: nn.Module,
+    labelled: Labelled,
+    method: Literal["poise", "source"],
+    batch_size: int,
+    outputs: OutputsFunction | None,
 ) -> Cost:
-    """Time a forward and a step of "poise" on the same batch."""
-    source = measured_on(model, labelled, [make_method("poise", {})[0]], batch_size, outputs)
+    """Time a forward and a step of the method on the same batch."""
+    source = measured_on(model, labelled, [make_method(method, {})[0]], batch_size, outputs)
     own = {"tempering": "none", "distributed": False, "inputs": as_it_is, "outputs": outputs}
-    adapter = create("poise", model, source, **own)
+    adapter = create(method, model, source, **own)
     batch = _first_batch(model, labelled, batch_size)
 
     def forward() -> Tensor:
@@ -255,14 +261,14 @@ def _measured_cost(
 
     with evaluation_mode(model):
         alone = _seconds(forward)
-    return Cost(batch.rows, alone, _seconds(partial(adapter, *batch.args, **batch.kwargs)))
+    return Cost(batch.rows, alone, _seconds(partial(adapter, *batch.args, **batch.kwargs)), method)
 
 
-def _seconds(call: Callable[[], Tensor]) -> float:
-    """The median time of a call whose result is waited for."""
+def _seconds(call: Callable[[], Any]) -> float:
+    """The median time of a call whose answer, logits or an object with `.logits`, is waited for."""
     times = []
     for _ in range(_WARM_UP + _TIMED):
         start = time.perf_counter()
-        call().sum().item()  # waits for any device
+        logits_of(call()).sum().item()  # waits for any device
         times.append(time.perf_counter() - start)
     return median(times[_WARM_UP:])

@@ -17,7 +17,7 @@ from equipoise.calibration.novelty import LEAST_LIMIT, Novelty
 from equipoise.calibration.regression import SCATTER, Process, fit_process, fit_ridge
 from equipoise.calibration.rehearsal import Rehearsal, Run, logit
 from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
-from equipoise.calibration.temper import LEAD
+from equipoise.calibration.temper import LEAD, check_searched
 from equipoise.core.assembly import check_engine
 from equipoise.core.method import Method
 from equipoise.errors import OptionError, UnknownOptionError
@@ -142,7 +142,8 @@ def wrap(
             pair (x, y) or a data set; 1,000 to 2,000 samples.
         method: one of `list_methods()`.
         options: those of `rehearse` (`samples`, `shifts`, `progress`, …), of the method and of every adapter
-            (`engine`, `outputs`, …); but for `tempering`, which is by the rehearsal.
+            (`engine`, `outputs`, …); but for `tempering`, which is by the rehearsal. `seed` is that of the
+            rehearsal: a method with a seed of its own keeps its default.
 
     >>> import equipoise as eq
     >>> model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
@@ -157,6 +158,7 @@ def wrap(
     if not make_method(method, of_adapter)[0].asks_source:
         later |= {"t_min", "t_max"}
     check_engine(of_adapter.get("engine", "auto"), device_of(checked_module(model)))
+    check_searched(of_adapter.get("t_min"), of_adapter.get("t_max"))
     rehearsed = {name: value for name, value in options.items() if name not in later}
     source = rehearse(model, held_out, method=method, **rehearsed)
     return create(method, model, source, tempering="rehearsed", **of_adapter)

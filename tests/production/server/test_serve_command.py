@@ -187,15 +187,17 @@ def test_without_statistics_a_start_says_which_commands_make_them(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    state = tmp_path / "state"
+    state = tmp_path / "kept state"
     arguments = ["serve", "served_model:load", "--port", "0", "--state", str(state), "--method", "dec"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1
     file = "model.source.safetensors"
-    assert f"    equipoise rehearse served_model:load HELD_OUT --method dec --out {file}\n" in result.output
-    again = f"    equipoise serve served_model:load --method dec --source {file} --state {state}\n"
-    assert again in result.output
-    assert not state.exists()
+    for size in ([], ["--size", "8"]):
+        result = CliRunner().invoke(app, [*arguments, *size])
+        assert result.exit_code == 1
+        given = " ".join(["--method", "dec", *size])
+        assert f"    equipoise rehearse served_model:load HELD_OUT {given} --out {file}\n" in result.output
+        again = f"    equipoise serve served_model:load {given} --source {file} --state '{state}'\n"
+        assert again in result.output
+        assert not state.exists()
 
 
 def test_a_port_in_use_is_named_before_the_model_is_made(
