@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL: # `make -j demo test`: one set-up at a time in .venv
 .PHONY: help setup demo test test-slow test-browser bench docs wheel lint format clean
 
 help: ## list the targets

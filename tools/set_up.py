@@ -4,8 +4,8 @@
     python3 tools/set_up.py ready                  # what every target needs
     TORCH=installed python3 tools/set_up.py demo   # with the torch that this python3 has already
 
-uv installs, from the package index that pip is configured for. Where uv cannot be had, or fails, pip installs
-the same versions.
+uv installs, from the package index that pip is configured for. Where uv cannot be had, fails, or is not told
+what pip is configured with, pip installs the same versions.
 """
 
 import os
@@ -34,6 +34,12 @@ UV_VARIABLES = {
     "proxy": "ALL_PROXY",
 }
 """Options of pip, each with the variable by which uv, which does not read pip's files, is told it."""
+OLDER_UV_VARIABLES = {"UV_DEFAULT_INDEX": "UV_INDEX_URL", "UV_INDEX": "UV_EXTRA_INDEX_URL"}
+"""Variables of uv, each with an older one that says the same, and that uv reads only without the first."""
+PIP_ALONE = ("no-index", "client-cert", "keyring-provider")
+"""Options of pip that decide where packages come from, or who may have them, and that uv is not told."""
+UNSET = ("", "0", "f", "false", "n", "no", "off", "disabled")
+"""The values that turn one of these off."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ def set_up(stage: Stage, *, share: bool) -> None:
     """
     started = time.monotonic()
     say(f"Setting up .venv with {stage.told}.")
-    if not (VENV / "bin" / "pip").exists():  # what venv makes last
+    if not (VENV / "bin" / "pip").exists():  # or where venv was stopped before pip was in it
         run(sys.executable, "-m", "venv", str(VENV))
     if not PACKAGES.is_dir():
         sys.exit(
@@ -106,15 +112,17 @@ def set_up(stage: Stage, *, share: bool) -> None:
 def install(extras: str) -> None:
     """Install the clone with its extras in the versions of constraints.txt: by uv, or else by pip."""
     wanted = ["install", "-c", str(CONSTRAINTS), "-e", f".[{extras}]"]
-    of_uv = [
-        "--python",
-        PYTHON,
-        "--compile-bytecode",
-    ]  # once, as pip does: PyTorch costs each process seconds
-    uv = shutil.which("uv") or own_uv()
-    if uv is None:
+    # Bytecode once, as pip does: PyTorch costs each process seconds without it.
+    of_uv = ["--python", PYTHON, "--compile-bytecode"]
+    configured = pip_options()
+    alone = [option for option in PIP_ALONE if configured.get(option, "").lower() not in UNSET]
+    uv = None if alone else shutil.which("uv") or own_uv()
+    if alone:
+        options = ", ".join(alone)
+        say(f"pip is configured with {options}, which uv is not told: pip does it all, some minutes longer.")
+    elif uv is None:
         say("No uv is on the PATH, and none could be installed: pip does it all, some minutes longer.")
-    elif succeeds(uv, "pip", *wanted, *of_uv, variables=uv_variables()):
+    elif succeeds(uv, "pip", *wanted, *of_uv, variables=uv_variables(configured)):
         return
     else:
         say("uv failed, see above: pip goes on with the same versions, some minutes longer.")
@@ -129,16 +137,28 @@ def own_uv() -> str | None:
     return None
 
 
-def uv_variables() -> dict[str, str]:
-    """The environment of uv, with what it has to know of pip's configuration; variables of its own count."""
+def pip_options() -> dict[str, str]:
+    """The options that `pip install` is configured with, by name."""
     lines = output(PYTHON, "-m", "pip", "config", "list").splitlines()
     configured = {key: value for key, _, value in (line.partition("=") for line in lines)}
     found = {}
     for section in ("global", "install", ":env:"):  # pip's order: a later one counts
-        for option, variable in UV_VARIABLES.items():
-            if f"{section}.{option}" in configured:
-                values = literal_eval(configured[f"{section}.{option}"]).split()
-                found[variable] = ("," if variable == "UV_FIND_LINKS" else " ").join(values)
+        for key, value in configured.items():
+            if key.startswith(f"{section}."):
+                found[key.removeprefix(f"{section}.")] = str(literal_eval(value))
+    return found
+
+
+def uv_variables(configured: dict[str, str]) -> dict[str, str]:
+    """The environment of uv, with what it has to know of pip's options; variables of its own count."""
+    found = {}
+    for option, variable in UV_VARIABLES.items():
+        if option in configured:
+            joint = "," if variable == "UV_FIND_LINKS" else " "
+            found[variable] = joint.join(configured[option].split())
+    for variable, older in OLDER_UV_VARIABLES.items():
+        if older in os.environ:
+            found.pop(variable, None)
     if "UV_INDEX" in found:
         found["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: the best version of all indexes
     return {**found, **os.environ}
@@ -186,8 +206,8 @@ def succeeds(*command: str, variables: dict[str, str] | None = None) -> bool:
 
 
 def output(*command: str) -> str:
-    """What a command prints; CalledProcessError if it fails."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    """What a command prints; CalledProcessError if it fails, and its errors are shown."""
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def say(line: str) -> None:

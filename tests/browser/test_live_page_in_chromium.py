@@ -283,6 +283,19 @@ def test_the_history_of_a_stream_on_disk_is_asked_for_once(browser: Browser, liv
         assert made.errors == []
 
 
+def test_the_history_of_a_stream_on_disk_that_starts_again_is_asked_for_again(
+    browser: Browser, live: Live
+) -> None:
+    stream = running()
+    stream.forgotten = True
+    live.streams = [stream]
+    with visited(browser, live) as made:
+        expect(field(row(made.page), "temperature-readout")).to_have_text(re.compile(r"\d"))
+        with made.page.expect_request("**/history?since=0"):
+            stream.rows = stream.rows[:5]
+        assert made.errors == []
+
+
 def test_without_a_stream_the_page_says_how_to_make_one(browser: Browser, live: Live) -> None:
     with visited(browser, live) as made:
         expect(made.page.locator("#curl")).to_contain_text(f"{live.address}v1/predict?stream=")

@@ -188,6 +188,14 @@ def test_inputs_without_numbers_or_of_another_width_have_no_novelty(samples: dic
     assert Novelty(seen(table()))(samples) is None
 
 
+@pytest.mark.parametrize("columns", [(4, 4), (4, 5)])
+def test_the_shape_of_a_sample_is_kept_where_all_tensors_have_it(columns: tuple[int, int]) -> None:
+    known, (first, second) = SourceInputs(), columns
+    known.observe({"a": drawn(600, first), "b": drawn(600, second, seed=1)}, drawn(600, 3))
+    shape = known.result().get("shape")
+    assert (None if shape is None else shape.tolist()) == ([4] if first == second else None)
+
+
 def test_codes_beside_floats_are_left_out_and_set_no_limit() -> None:
     samples: dict[str, Any] = {"numbers": drawn(60, 4), "codes": torch.randint(3, (60, 2))}
     found = numbers_of(samples)

@@ -22,7 +22,9 @@ with open("notes", "a") as notes:
     print("uv", *sys.argv[1:], file=notes)
 with open("variables", "w") as file:
     json.dump(dict(os.environ), file)
+os.mkdir("one-at-a-time")
 time.sleep(float(os.environ.get("UV_SECONDS", "0")))
+os.rmdir("one-at-a-time")
 sys.exit(int(os.environ.get("UV_STATUS", "0")))
 """
 # `python -m pip` and `python -m venv` find these in PYTHONPATH, before the real ones.
@@ -30,7 +32,7 @@ PIP = """
 import os, shutil, sys
 if sys.argv[1] == "config":
     print(os.environ.get("PIP_LISTS", ""))
-    sys.exit()
+    sys.exit(os.environ.get("PIP_CONFIG_ERROR"))
 with open("notes", "a") as notes:
     print("pip", *sys.argv[1:], file=notes)
 if sys.argv[-1] == "uv" and "PIP_HAS" in os.environ:
@@ -183,6 +185,44 @@ def test_uv_gets_the_index_of_pip(clone: Clone) -> None:
         "SSL_CERT_FILE": "/install.pem",
         "ALL_PROXY": "http://proxy.example:80",
     }
+
+
+@pytest.mark.parametrize(
+    "lists",
+    ["global.no-index='true'", ":env:.no-index='1'", "global.no-index='no'\ninstall.client-cert='/own.pem'"],
+)
+def test_pip_installs_where_uv_is_not_told_what_decides(clone: Clone, lists: str) -> None:
+    done = clone.make(".venv/.demo", PIP_LISTS=lists)
+    assert done.returncode == 0
+    option = "client-cert" if "client" in lists else "no-index"
+    assert f"pip is configured with {option}, which uv is not told: pip does it all" in done.stdout
+    assert clone.notes() == ["venv .venv", BY_PIP]
+
+
+def test_uv_installs_where_an_index_is_allowed_again(clone: Clone) -> None:
+    assert clone.make(".venv/.demo", PIP_LISTS="global.no-index='true'\n:env:.no-index='0'").returncode == 0
+    assert clone.notes() == ["venv .venv", BY_UV]
+
+
+def test_the_older_variables_of_uv_count(clone: Clone) -> None:
+    lists = "global.index-url='https://one.example/'\nglobal.extra-index-url='https://two.example/'"
+    own = {"UV_INDEX_URL": "https://own.example/", "UV_EXTRA_INDEX_URL": "https://more.example/"}
+    assert clone.make(".venv/.demo", PIP_LISTS=lists, **own).returncode == 0
+    told = json.loads((clone.folder / "variables").read_text())
+    assert {name: told[name] for name in told if name.startswith("UV_")} == own
+
+
+def test_an_error_of_pip_is_shown(clone: Clone) -> None:
+    done = clone.make(".venv/.demo", PIP_CONFIG_ERROR="pip.conf cannot be read")
+    assert done.returncode != 0
+    assert "pip.conf cannot be read" in done.stderr
+    assert "config list failed, see above" in done.stderr
+
+
+def test_one_set_up_runs_at_a_time(clone: Clone) -> None:
+    done = clone.make("-j", ".venv/.demo", ".venv/.ready", UV_SECONDS="1")
+    assert done.returncode == 0, done.stderr
+    assert clone.notes() == ["venv .venv", BY_UV, BY_UV.replace("demo", "bench,serve,ray,docs,dev")]
 
 
 def test_a_torch_that_is_there_is_used_and_stays_when_the_rest_is_added(clone: Clone) -> None:

@@ -81,7 +81,7 @@ class SourceInputs:
 
     def __init__(self) -> None:
         self._parts: list[tuple[Tensor, Tensor]] = []
-        self._shapes: list[torch.Size] = []
+        self._shapes: set[torch.Size] = set()
         self._whole, self._seen = True, 0
 
     def observe(self, samples: Mapping[str, Tensor], logits: Tensor) -> None:
@@ -94,7 +94,7 @@ class SourceInputs:
         good = (values.isfinite().all(1) & logits.isfinite().all(1)).nonzero().flatten()
         good = good[: _MOST_SEEN - self._seen]
         self._parts.append((values[good].cpu(), logits[good].argmax(1).cpu()))
-        self._shapes += [x.shape[1:] for x in samples.values() if x.shape[1:] not in self._shapes]
+        self._shapes |= {x.shape[1:] for x in samples.values()}
         self._whole &= found.whole
         self._seen += len(good)
 
@@ -127,7 +127,7 @@ class SourceInputs:
         far = _log_distance(z[others], _Kept.of(z[rows], z.device))
         found = {"mean": mean, "scale": scale, "kept": z[rows], "usual": far.mean()}
         if len(self._shapes) == 1:
-            found["shape"] = torch.tensor(self._shapes[0])
+            found["shape"] = torch.tensor(next(iter(self._shapes)), dtype=torch.long)
         if self._whole:
             found["limit"] = _limit(far - far.mean(), values[others], classes[others])
         return found

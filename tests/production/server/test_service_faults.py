@@ -16,6 +16,7 @@ import torch
 import equipoise as eq
 from equipoise.errors import StateError
 from equipoise.production.server.errors import ClosedError, InputError, StorageError
+from equipoise.production.server.served_stream import Live
 from equipoise.production.server.service import Service
 from tests.production.server.support import adapter, ask, batch, labels, same, service, states
 from tests.support.rehearsals import trained
@@ -281,6 +282,25 @@ def test_the_learner_goes_on_after_an_error_of_an_eviction(
         assert "out of memory" in own.status("a").events[-1].reason
 
 
+def test_an_error_of_what_is_shown_leaves_a_stream_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with service(tmp_path / "one") as own, service(tmp_path / "two") as other:
+        for each in (own, other):
+            ask(each, "a", batch(0))
+        cache = own._cache
+        stream = cache.streams["a"]
+        own._do(lambda: cache.save(stream))
+        with monkeypatch.context() as patch:
+            patch.setattr(Live, "shown", fail)
+            with pytest.raises(RuntimeError, match="out of memory"):
+                own._do(lambda: cache.evict(stream))
+        assert same(ask(own, "a", batch(1)), ask(other, "a", batch(1)))
+
+
 def test_the_learner_goes_on_after_an_error_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -342,6 +362,17 @@ def test_inputs_of_a_wrong_shape_are_told_what_the_model_takes(
             ask(own, "a", np.zeros(came))
         with pytest.raises(InputError, match="one sample needs brackets"):
             ask(own, "a", np.zeros(3))
+
+
+def test_out_of_memory_is_not_told_as_a_wrong_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        monkeypatch.setattr(own._learner._source, "_source", fail)
+        with pytest.raises(InputError, match="cannot answer these inputs: OutOfMemoryError: out of memory"):
+            ask(own, "b", np.zeros((2, 3, 9, 9), np.float32))
 
 
 def test_before_a_shape_is_known_the_one_that_came_is_told(tmp_path: Path) -> None:

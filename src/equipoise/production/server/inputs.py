@@ -14,8 +14,7 @@ from equipoise.production.server.errors import InputError
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """The names of streams: fit for files, URLs and the labels of metrics."""
 
-
-_SHOWN = 200
+_MOST_CHARACTERS = 200
 _BRACKETS = "; one sample needs brackets around it, as a batch of one"
 
 
@@ -79,6 +78,8 @@ class CheckedSource:
         """The logits of inputs; InputError where the model fails on them."""
         try:
             logits = self._source(inputs)
+        except torch.OutOfMemoryError:  # a RuntimeError, and none of the shape
+            raise
         except (EquipoiseError, RuntimeError, ValueError, TypeError, LookupError) as error:
             raise InputError(_unfit(tuple(inputs.shape), self._shape, error)) from error
         self._shape = self._shape or tuple(inputs.shape[1:])
@@ -87,7 +88,7 @@ class CheckedSource:
 
 def _unfit(came: tuple[int, ...], shape: tuple[int, ...] | None, error: Exception) -> str:
     """Why inputs of a shape cannot be answered, and what can be."""
-    why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:_SHOWN]}"
+    why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:_MOST_CHARACTERS]}"
     if shape == came[1:]:
         return f"the model cannot answer these inputs: {why}"
     known = f"of shape {shape}, as the model took before" if shape else "of the shape that the model takes"

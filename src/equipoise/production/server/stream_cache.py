@@ -135,10 +135,10 @@ class StreamCache:
         """Write a stream to disk and free its memory; it stays, and False is returned, if that fails."""
         if stream.unsaved and not self.try_save(stream):
             return False
+        left = stream.live.shown() if stream.live is not None else None  # an error here leaves all as it was
         if stream is self._current:
             self._current = None
-        if stream.live is not None:
-            self._show(stream, stream.live.shown())
+        self._show(stream, left)
         stream.live = None
         self._live.pop(stream.name, None)
         return True

@@ -96,6 +96,7 @@ export class Stream {
   // A stream that starts again from nothing under the same name.
   #forget() {
     this.#rows = [];
+    this.#whole = false;
     this.#events.clear();
   }
 
