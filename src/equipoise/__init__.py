@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from equipoise import errors, estimators, functional, methods, metrics
     from equipoise.adapter import Adapter, Tempered
     from equipoise.calibration.rehearsal import Estimate, Rehearsal
+    from equipoise.calibration.sets import sets
     from equipoise.calibration.source_statistics import SourceStatistics
     from equipoise.core.describe import Footprint
     from equipoise.core.method import Method
@@ -59,6 +60,7 @@ __all__ = [
     "register",
     "rehearse",
     "replay",
+    "sets",
     "wrap",
 ]
 
@@ -87,6 +89,7 @@ _MODULES = {
     "register": "equipoise.registry",
     "rehearse": "equipoise.rehearsal.rehearse",
     "replay": "equipoise.production.guard.log",
+    "sets": "equipoise.calibration.sets",
     "wrap": "equipoise.rehearsal.rehearse",
 }
 
