@@ -67,6 +67,18 @@ def adaptive_error(probs: Probs, target: Labels, bins: int = 15, cells: int | No
     return total / len(target)
 
 
+def area_under_risk_coverage(probs: Probs, target: Labels, *, cells: bool = False) -> float:
+    """The mean over samples of the share of errors among those that are at least as confident.
+
+    With cells, confidences whose log-odds are in the same cell of 1/128 count as equal.
+    """
+    confidence = probs.max(axis=1)
+    wrong = probs.argmax(axis=1) != target
+    with np.errstate(divide="ignore"):
+        level = np.floor(128 * np.log(confidence / (1 - confidence))) if cells else confidence
+    return sum(float(wrong[level >= mine].mean()) for mine in level) / len(target)
+
+
 def classwise_error(probs: Probs, target: Labels, bins: int = 15) -> float:
     classes = int(probs.shape[1])
     total = 0.0

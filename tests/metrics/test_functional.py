@@ -15,6 +15,7 @@ WITH_TARGET: dict[str, Callable[..., Tensor]] = {
     "expected_error": metrics.expected_calibration_error,
     "maximum_error": metrics.maximum_calibration_error,
     "adaptive_error": metrics.adaptive_calibration_error,
+    "area_under_risk_coverage": metrics.area_under_risk_coverage,
     "classwise_error": metrics.classwise_calibration_error,
     "negative_log_likelihood": metrics.negative_log_likelihood,
     "brier_score": metrics.brier_score,

@@ -17,6 +17,8 @@ FUNCTIONS: list[Callable[..., object]] = [
     metrics.expected_calibration_error,
     metrics.maximum_calibration_error,
     metrics.adaptive_calibration_error,
+    metrics.area_under_risk_coverage,
+    metrics.risk_coverage,
     metrics.classwise_calibration_error,
     metrics.negative_log_likelihood,
     metrics.brier_score,

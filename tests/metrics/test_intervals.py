@@ -233,6 +233,11 @@ def test_interval_is_of_all_processes() -> None:
 
 
 def test_no_interval_where_none_is_meaningful() -> None:
-    for name in ("MaximumCalibrationError", "AdaptiveCalibrationError", "ClasswiseCalibrationError"):
+    for name in (
+        "MaximumCalibrationError",
+        "AdaptiveCalibrationError",
+        "AreaUnderRiskCoverage",
+        "ClasswiseCalibrationError",
+    ):
         made = getattr(metrics, name)
         assert not hasattr(made, "interval") and "no interval" in made.__doc__

@@ -11,7 +11,7 @@ import pytest
 from equipoise import metrics
 
 
-@pytest.mark.parametrize("module", ["bins", "functional", "stream_metrics"])
+@pytest.mark.parametrize("module", ["bins", "functional", "risk_coverage", "stream_metrics"])
 def test_examples_run(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"equipoise.metrics.{module}"))
     assert results.attempted and not results.failed

@@ -3,6 +3,7 @@
 import copy
 import io
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ MAKERS: dict[str, Callable[..., Metric]] = {
     "ExpectedCalibrationError": metrics.ExpectedCalibrationError,
     "MaximumCalibrationError": metrics.MaximumCalibrationError,
     "AdaptiveCalibrationError": metrics.AdaptiveCalibrationError,
+    "AreaUnderRiskCoverage": metrics.AreaUnderRiskCoverage,
     "ClasswiseCalibrationError": lambda **more: metrics.ClasswiseCalibrationError(
         num_classes=CLASSES, **more
     ),
@@ -45,11 +47,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ExpectedCalibrationError": metrics.expected_calibration_error,
     "MaximumCalibrationError": metrics.maximum_calibration_error,
     "AdaptiveCalibrationError": metrics.adaptive_calibration_error,
+    "AreaUnderRiskCoverage": metrics.area_under_risk_coverage,
     "ClasswiseCalibrationError": metrics.classwise_calibration_error,
     "NegativeLogLikelihood": metrics.negative_log_likelihood,
     "BrierScore": metrics.brier_score,
     "Entropy": metrics.entropy,
     "Reliability": metrics.reliability_bins,
+}
+ON_CELLS: dict[str, Callable[..., float]] = {
+    "AdaptiveCalibrationError": partial(reference.adaptive_error, cells=4096),
+    "AreaUnderRiskCoverage": partial(reference.area_under_risk_coverage, cells=True),
 }
 every_metric = pytest.mark.parametrize("name", MAKERS)
 quick = settings(deadline=None, derandomize=True, max_examples=25)
@@ -60,10 +67,10 @@ def arguments(name: str, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
 
 
 def one_shot(name: str, logits: Tensor, target: Tensor) -> Any:
-    if name == "AdaptiveCalibrationError" and len(target):
-        # The class ranks on a grid, so its own loop is what it must agree with.
+    if name in ON_CELLS and len(target):
+        # The class ranks on cells, so its own loop is what it must agree with.
         probs, labels = reference.as_numpy(logits.softmax(dim=1)), reference.labels_of(target)
-        return torch.tensor(reference.adaptive_error(probs, labels, cells=4096), dtype=torch.float64)
+        return torch.tensor(ON_CELLS[name](probs, labels), dtype=torch.float64)
     return FUNCTIONS[name](**arguments(name, logits, target))
 
 

@@ -11,6 +11,7 @@ from equipoise.metrics.bins import ReliabilityBins
 from equipoise.metrics.functional import (
     accuracy,
     adaptive_calibration_error,
+    area_under_risk_coverage,
     brier_score,
     classwise_calibration_error,
     entropy,
@@ -18,12 +19,17 @@ from equipoise.metrics.functional import (
     maximum_calibration_error,
     negative_log_likelihood,
     reliability_bins,
+    risk_coverage,
+    set_coverage,
+    set_size,
 )
+from equipoise.metrics.risk_coverage import RiskCoverage, RiskCoveragePoint
 
 if TYPE_CHECKING:
     from equipoise.metrics.stream_metrics import (
         Accuracy,
         AdaptiveCalibrationError,
+        AreaUnderRiskCoverage,
         BrierScore,
         ClasswiseCalibrationError,
         Entropy,
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accuracy",
     "AdaptiveCalibrationError",
+    "AreaUnderRiskCoverage",
     "BrierScore",
     "ClasswiseCalibrationError",
     "Entropy",
@@ -46,10 +53,13 @@ __all__ = [
     "NegativeLogLikelihood",
     "Reliability",
     "ReliabilityBins",
+    "RiskCoverage",
+    "RiskCoveragePoint",
     "Summary",
     "Window",
     "accuracy",
     "adaptive_calibration_error",
+    "area_under_risk_coverage",
     "brier_score",
     "classwise_calibration_error",
     "entropy",
@@ -57,6 +67,9 @@ __all__ = [
     "maximum_calibration_error",
     "negative_log_likelihood",
     "reliability_bins",
+    "risk_coverage",
+    "set_coverage",
+    "set_size",
 ]
 
 

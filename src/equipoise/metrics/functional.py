@@ -28,7 +28,15 @@ from equipoise.metrics.bins import (
     sum_table,
     widest_dtype,
 )
-from equipoise.metrics.inputs import Scores, by_name, check_scores, check_target
+from equipoise.metrics.inputs import (
+    Scores,
+    by_name,
+    check_classes,
+    check_scores,
+    check_sets,
+    check_target,
+)
+from equipoise.metrics.risk_coverage import RiskCoverage, risk_coverage_of
 from equipoise.options import integer
 
 
@@ -182,6 +190,65 @@ def reliability_bins(
     return reliability(_equal_width_sums(scores, target, bins), scores.values.dtype)
 
 
+@by_name
+def risk_coverage(
+    *, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor
+) -> RiskCoverage:
+    """The share of errors among the answered samples, at each confidence from which on they are answered.
+
+    Confidence is the largest probability; equally confident samples are answered together. El-Yaniv and
+    Wiener, "On the Foundations of Noise-free Selective Classification", JMLR 2010.
+
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    >>> risk_coverage(probs=probs, target=torch.tensor([0, 1, 0])).risk
+    tensor([0.0000, 0.5000, 0.3333])
+    """
+    scores = check_scores(probs=probs, logits=logits)
+    return _risk_coverage(scores, target, scores.values.dtype)
+
+
+@by_name
+def area_under_risk_coverage(
+    *, probs: Tensor | None = None, logits: Tensor | None = None, target: Tensor
+) -> Tensor:
+    """The area under the risk-coverage curve (AURC): the mean over samples of the risk at their confidence.
+
+    With n(t) samples of confidence >= t and e(t) errors among them: mean of e(c_i) / n(c_i). The share of
+    errors is what confidence gives that tells nothing. Geifman et al., "Bias-Reduced Uncertainty Estimation
+    for Deep Neural Classifiers", ICLR 2019, who order equally confident samples as they come.
+
+    >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]])
+    >>> area_under_risk_coverage(probs=probs, target=torch.tensor([0, 1]))
+    tensor(0.2500)
+    """
+    scores = check_scores(probs=probs, logits=logits)
+    return _risk_coverage(scores, target).area.to(scores.values.dtype)
+
+
+def set_coverage(sets: Tensor, target: Tensor) -> Tensor:
+    """The share of samples whose label is in their set: mean of 1[y in S], for sets as booleans (N, C).
+
+    A sample that an adapter set aside has every class in its set and counts as covered.
+
+    >>> sets = torch.tensor([[True, False], [True, True]])
+    >>> set_coverage(sets, torch.tensor([1, 1]))
+    tensor(0.5000)
+    """
+    sets = check_sets(sets)
+    labels = check_classes(target, len(sets), sets.shape[1])
+    return sets.gather(1, labels[:, None]).to(widest_dtype(sets.device)).mean().float()
+
+
+def set_size(sets: Tensor) -> Tensor:
+    """The mean number of classes in a set: mean of |S|, for sets as booleans (N, C).
+
+    >>> set_size(torch.tensor([[True, False], [True, True]]))
+    tensor(1.5000)
+    """
+    sets = check_sets(sets)
+    return sets.sum(1).to(widest_dtype(sets.device)).mean().float()
+
+
 def sample_negative_log_likelihood(scores: Scores, target: Tensor) -> Tensor:
     """-ln p_y of each sample."""
     return scores.log_probs.gather(1, target[:, None]).squeeze(1).neg()
@@ -211,3 +278,11 @@ def _equal_width_sums(scores: Scores, target: Tensor, bins: int) -> BinSums:
     confidence = scores.confidence
     cell = equal_width_cell(confidence, bins, scores.rounding)
     return columns(sum_table(confidence, correct, cell, bins))
+
+
+def _risk_coverage(scores: Scores, target: Tensor, dtype: torch.dtype | None = None) -> RiskCoverage:
+    correct = scores.correct(check_target(target, scores))
+    confidence = scores.confidence
+    levels, group = torch.unique(confidence, return_inverse=True)
+    groups = columns(sum_table(confidence, correct, group, len(levels)))
+    return risk_coverage_of(levels, groups.size, groups.correct, dtype)

@@ -84,11 +84,16 @@ def check_scores(*, probs: Tensor | None, logits: Tensor | None) -> Scores:
 
 def check_target(target: Tensor, scores: Scores) -> Tensor:
     """Check that the labels are N integers in 0..C-1, and return those of the rows that are left as int64."""
+    labels = check_classes(target, len(scores.values) + scores.skipped, scores.values.shape[1])
+    return labels if scores.kept is None else labels[scores.kept.to(labels.device)]
+
+
+def check_classes(target: Tensor, samples: int, classes: int) -> Tensor:
+    """Check that the labels are as many integers in 0..classes-1 as samples, and return them as int64."""
     if not isinstance(target, Tensor):
         raise BatchTypeError(f"expected target to be a tensor, got {type(target).__name__}")
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise OptionError(f"expected target of an integer dtype, got {target.dtype}")
-    samples, classes = len(scores.values) + scores.skipped, scores.values.shape[1]
     if target.shape != (samples,):
         raise OptionError(f"expected target of shape ({samples},), got {tuple(target.shape)}")
     labels = target.long()
@@ -96,7 +101,18 @@ def check_target(target: Tensor, scores: Scores) -> Tensor:
         raise OptionError(
             f"expected target values in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}"
         )
-    return labels if scores.kept is None else labels[scores.kept.to(labels.device)]
+    return labels
+
+
+def check_sets(sets: Tensor) -> Tensor:
+    """Check that the sets are a boolean tensor of shape (N, C)."""
+    if not isinstance(sets, Tensor):
+        raise BatchTypeError(f"expected sets to be a tensor, got {type(sets).__name__}")
+    if sets.dtype != torch.bool:
+        raise OptionError(f"expected sets of booleans, as adapter.sets gives them, got {sets.dtype}")
+    if sets.ndim != 2 or sets.shape[1] == 0:
+        raise OptionError(f"expected sets of shape (N, C) with at least one class, got {tuple(sets.shape)}")
+    return sets
 
 
 def _widened(values: Tensor) -> Tensor:
