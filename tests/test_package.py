@@ -26,7 +26,7 @@ ORDER = [
     {"network"},
     {"calibration", "metrics", "streams"},
     {"core", "estimators"},
-    {"adapter", "registry"},
+    {"adapter", "registry", "probabilities"},
     {"evaluation", "methods", "factory"},
     {"rehearsal"},
     {"recommendation"},

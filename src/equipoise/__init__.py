@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from equipoise.core.record import Step
     from equipoise.errors import EquipoiseError
     from equipoise.factory import DEC, Poise, create, load
+    from equipoise.probabilities.estimator import Estimator
+    from equipoise.probabilities.report import Report
     from equipoise.production.guard.decider import Event
     from equipoise.production.guard.guarded import Guarded
     from equipoise.production.guard.log import replay
@@ -35,6 +37,7 @@ __all__ = [
     "Adapter",
     "EquipoiseError",
     "Estimate",
+    "Estimator",
     "Event",
     "Footprint",
     "Guarded",
@@ -43,6 +46,7 @@ __all__ = [
     "Poise",
     "Recommendation",
     "Rehearsal",
+    "Report",
     "SourceStatistics",
     "Step",
     "Tempered",
@@ -70,6 +74,7 @@ _MODULES = {
     "Adapter": "equipoise.adapter",
     "EquipoiseError": "equipoise.errors",
     "Estimate": "equipoise.calibration.rehearsal",
+    "Estimator": "equipoise.probabilities.estimator",
     "Event": "equipoise.production.guard.decider",
     "Footprint": "equipoise.core.describe",
     "Guarded": "equipoise.production.guard.guarded",
@@ -78,6 +83,7 @@ _MODULES = {
     "Poise": "equipoise.factory",
     "Recommendation": "equipoise.recommendation.recommendation",
     "Rehearsal": "equipoise.calibration.rehearsal",
+    "Report": "equipoise.probabilities.report",
     "SourceStatistics": "equipoise.calibration.source_statistics",
     "Step": "equipoise.core.record",
     "Tempered": "equipoise.adapter",

@@ -1,0 +1,201 @@
+"""The accuracy of a classifier of which only the probabilities are known."""
+
+import json
+import math
+import os
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.sets import SCORES, class_scores, set_threshold
+from equipoise.errors import OptionError, StateError
+from equipoise.files import read_tensors, write_tensors
+from equipoise.options import integer, number, one_of
+from equipoise.probabilities.accuracy import HeldOut
+from equipoise.probabilities.report import Report, report_of
+from equipoise.probabilities.rows import Given, answers_of, in_kind, labels_of
+from equipoise.probabilities.tally import (
+    CELLS,
+    Calibration,
+    Tally,
+    calibrate,
+    moved_odds,
+    named,
+    offset_for,
+    tally,
+)
+
+KEPT_NUMBERS = 2**21
+"""The probabilities of held-out rows that are kept, for the thresholds of sets; drawn evenly from more."""
+
+_KIND, _VERSION = "equipoise estimator", 1
+
+
+class Estimator:
+    """Accuracy, errors by class, calibrated probabilities and sets, from probabilities alone.
+
+    Made by `fit` from held-out probabilities with labels, or by `load`. Each `update` is a chunk of a stream.
+    Labels of a chunk are not needed; those that come late count (`label`).
+
+        estimator = eq.Estimator.fit(held_out, labels)
+        for chunk in stream:
+            report = estimator.update(chunk)
+            report.accuracy  # 0.912 (0.894 to 0.927)
+
+    The estimate is calibrated confidence, believed less the further the probabilities are from held-out ones
+    (`equipoise.probabilities.accuracy`). What probabilities do not show, no such estimate can see: where the
+    right answers change while the probabilities stay as they were (concept drift), it stays too, and only
+    labels help.
+    """
+
+    def __init__(
+        self, held_out: HeldOut, rows: Tensor, labels: Tensor, names: tuple[Hashable, ...] | None
+    ) -> None:
+        self._held_out, self._rows, self._labels, self._names = held_out, rows, labels, names
+        self._seen, self._offset = 0, 0.0
+
+    @classmethod
+    def fit(cls, probabilities: Any, labels: Any, *, seed: int = 0) -> "Estimator":
+        """Measure held-out rows that the model was not trained on.
+
+        Args:
+            probabilities: (N, C) of all classes, or (N) of the second of two: an array, a tensor, a table or
+                a list.
+            labels: the right classes (N): whole numbers from 0, or names of the columns of a table.
+            seed: of the held-out rows that are kept for the thresholds of sets, where they are many.
+        """
+        seed = integer("seed", seed, low=0)
+        answers = answers_of(probabilities)
+        classes = answers.values.shape[1]
+        right = labels_of(labels, classes, answers.names, len(answers.values))
+        values, right = answers.usable, right if answers.known is None else right[answers.known]
+        calibration, counts = calibrate(values, right)
+        hits = int((named(values).classes == right).sum())
+        most = max(1000, KEPT_NUMBERS // classes)
+        if len(values) > most:
+            drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[:most]
+            values, right = values[drawn], right[drawn]
+        return cls(HeldOut(calibration, counts, hits), values.float(), right, answers.names)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return self._rows.shape[1]
+
+    def update(self, probabilities: Any) -> Report:
+        """The report of a chunk: the next rows of the stream."""
+        answers = self._answers(probabilities)
+        counts, _ = tally(answers.usable, self._held_out.calibration)
+        distance = self._held_out.distance(counts)
+        accuracy = self._held_out.accuracy(counts, distance)
+        ids = range(self._seen, self._seen + len(answers.values))
+        self._seen = ids.stop
+        self._offset = offset_for(counts, self._held_out.calibration, accuracy.value)
+        return report_of(counts, self._held_out.calibration, accuracy, distance.drift, ids)
+
+    def probabilities(self, probabilities: Any) -> Any:
+        """Calibrated probabilities, in the kind of those given; nothing is learned.
+
+        The probability of the class named is that of held-out rows of the same confidence. Its odds are
+        multiplied so that the mean over the last chunk is the accuracy estimated there. The other classes
+        share the rest as they did. Rows of NaN stay NaN.
+        """
+        answers = self._answers(probabilities)
+        found = torch.full_like(answers.values, math.nan)
+        rows = slice(None) if answers.known is None else answers.known
+        found[rows] = self._calibrated(answers.usable, self._offset)
+        return in_kind(found[:, 1] if answers.single else found, probabilities)
+
+    def sets(self, probabilities: Any, coverage: float = 0.9, score: str = "lac") -> Any:
+        """The classes that are still possible, bool (N, C) in the kind of the probabilities given.
+
+        The calibrated probabilities of the last chunk, with the threshold of held-out rows
+        (`equipoise.calibration.sets`): rows like those have the right class in at least that share of
+        the sets. Where the accuracy is estimated lower, probabilities are evener, and sets have more classes.
+        A row of NaN has all classes.
+        """
+        coverage = number("coverage", coverage, low=0, high=1)
+        one_of("score", score, SCORES)
+        held_out = class_scores(self._calibrated(self._rows, 0.0), score)
+        threshold = set_threshold(held_out.gather(1, self._labels[:, None]).squeeze(1), coverage)
+        answers = self._answers(probabilities)
+        found = torch.ones(answers.values.shape, dtype=torch.bool)
+        rows = slice(None) if answers.known is None else answers.known
+        scores = class_scores(self._calibrated(answers.usable, self._offset), score)
+        found[rows] = ~(scores > threshold.to(scores))
+        return in_kind(found, probabilities)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a safetensors file, atomically."""
+        own = self._held_out
+        tensors = {
+            "right": own.calibration.right,
+            "wrong": own.calibration.wrong,
+            "steps": own.counts.steps,
+            "others": own.counts.others,
+            "rows": self._rows,
+            "labels": self._labels,
+        }
+        text = {
+            "held_out": [own.counts.rows, own.right],
+            "seen": self._seen,
+            "offset": self._offset,
+            "names": self._names,
+        }
+        write_tensors(path, _KIND, _VERSION, tensors, {"estimator": json.dumps(text)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Estimator":
+        """Read what `save` wrote; StateError where the file is anything else."""
+        tensors, text = read_tensors(path, _KIND, _VERSION)
+        try:
+            own = json.loads(text["estimator"])
+            rows, right = own["held_out"]
+            calibration = Calibration(tensors["right"], tensors["wrong"])
+            counts = Tally(int(rows), tensors["steps"], tensors["others"])
+            names = None if own["names"] is None else tuple(own["names"])
+            made = cls(HeldOut(calibration, counts, int(right)), tensors["rows"], tensors["labels"], names)
+            made._seen, made._offset = int(own["seen"]), float(own["offset"])
+            classes = made.classes
+            shapes: dict[str, tuple[int, ...]] = {
+                "right": (classes, CELLS),
+                "wrong": (classes, classes),
+                "steps": (classes, CELLS),
+            }
+            shapes |= {"others": (classes, classes), "labels": (len(tensors["rows"]),)}
+            wrong = [name for name, shape in shapes.items() if tensors[name].shape != shape]
+            if wrong:
+                raise ValueError(f"{wrong[0]} has the shape {tuple(tensors[wrong[0]].shape)}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"{path}: not an estimator: {error!r}") from error
+        return made
+
+    def _answers(self, probabilities: Any) -> Given:
+        """Checked probabilities of the classes that the estimator was fitted on."""
+        answers = answers_of(probabilities)
+        if answers.values.shape[1] != self.classes:
+            raise OptionError(
+                f"expected probabilities of the {self.classes} classes that the estimator was fitted on, got "
+                f"{answers.values.shape[1]}"
+            )
+        if None not in (self._names, answers.names) and answers.names != self._names:
+            raise OptionError(
+                f"expected the columns that the estimator was fitted on, in their order: "
+                f"{', '.join(map(str, self._names or ()))}; got {', '.join(map(str, answers.names or ()))}: "
+                "select them by name, table[[...]]"
+            )
+        return answers
+
+    def _calibrated(self, values: Tensor, offset: float) -> Tensor:
+        """Calibrated probabilities (N, C)."""
+        own = named(values)
+        right = self._held_out.calibration.right[own.classes, own.steps]
+        right = moved_odds(right, offset).to(values)[:, None]
+        place = own.classes[:, None]
+        others = values.scatter(1, place, 0.0)
+        left = others.sum(1, keepdim=True)
+        even = (1 - right) / max(1, self.classes - 1)
+        shared = torch.where(left > 0, others / left.clamp(min=1e-30) * (1 - right), even)
+        return shared.scatter(1, place, right)

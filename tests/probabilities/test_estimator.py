@@ -1,0 +1,186 @@
+"""The estimator for probabilities alone: its answers, kinds of input, errors and files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+import equipoise as eq
+from equipoise.errors import BatchTypeError, OptionError, StateError
+
+NAMES = ["cat", "dog", "eel"]
+
+
+def drawn(rows: int, classes: int = 3, scale: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Calibrated probabilities with labels drawn from them."""
+    draw = torch.Generator().manual_seed(seed)
+    probs = (scale * torch.randn(rows, classes, generator=draw)).softmax(1)
+    return probs, torch.multinomial(probs, 1, generator=draw).squeeze(1)
+
+
+@pytest.fixture(scope="module")
+def estimator() -> eq.Estimator:
+    return eq.Estimator.fit(*drawn(5000))
+
+
+def true_accuracy(probs: Tensor, labels: Tensor) -> float:
+    return float((probs.argmax(1) == labels).double().mean())
+
+
+def test_without_a_change_the_accuracy_is_that_of_held_out_rows(estimator: eq.Estimator) -> None:
+    truth = true_accuracy(*drawn(5000))
+    reports = [estimator.update(drawn(2000, seed=seed)[0]) for seed in range(1, 41)]
+    assert sum(report.drift for report in reports) <= 1
+    for report in reports:
+        assert float(report.accuracy) == pytest.approx(truth, abs=0.03)
+        assert report.accuracy.inside
+    held = [
+        report.accuracy.low <= true_accuracy(*drawn(2000, seed=seed)) <= report.accuracy.high
+        for seed, report in enumerate(reports, start=1)
+    ]
+    assert sum(held) >= 36
+
+
+def test_less_confidence_is_less_accuracy(estimator: eq.Estimator) -> None:
+    probs, labels = drawn(5000, scale=0.7, seed=3)
+    report = estimator.update(probs)
+    assert report.drift
+    assert not report.accuracy.inside
+    assert report.accuracy.low <= true_accuracy(probs, labels) <= report.accuracy.high
+    assert float(report.accuracy) < true_accuracy(*drawn(5000)) - 0.1
+
+
+def test_confidence_that_rises_is_not_believed_far_from_held_out_rows(estimator: eq.Estimator) -> None:
+    held_out = true_accuracy(*drawn(5000))
+    report = estimator.update(drawn(5000, scale=20.0, seed=3)[0])  # .93 confident
+    assert float(report.accuracy) < held_out
+    assert report.drift
+
+
+def test_each_chunk_has_its_numbers_of_rows() -> None:
+    estimator = eq.Estimator.fit(*drawn(500))
+    ids = [estimator.update(drawn(rows, seed=rows)[0]).ids for rows in (100, 7, 30)]
+    assert ids == [range(100), range(100, 107), range(107, 137)]
+
+
+def test_any_kind_of_probabilities_gives_the_same_answers() -> None:
+    probs, labels = drawn(400)
+    later = drawn(50, seed=1)[0]
+    kinds: list[Any] = [later, later.numpy(), later.tolist(), pd.DataFrame(later.numpy(), columns=NAMES)]
+    fits: list[tuple[Any, Any]] = [
+        (probs, labels),
+        (probs.numpy(), labels.numpy()),
+        (probs.tolist(), labels.tolist()),
+        (pd.DataFrame(probs.numpy(), columns=NAMES), pd.Series(labels).map(lambda at: NAMES[at])),
+    ]
+    reports, shares, sets = [], [], []
+    for fit, kind in zip(fits, kinds, strict=True):
+        estimator = eq.Estimator.fit(*fit)
+        reports.append(estimator.update(kind))
+        shares.append(estimator.probabilities(kind))
+        sets.append(estimator.sets(kind))
+        assert type(shares[-1]) is type(kind)
+        assert type(sets[-1]) is type(kind)
+    for report, share, chosen in zip(reports, shares, sets, strict=True):
+        assert float(report.accuracy) == pytest.approx(float(reports[0].accuracy), abs=1e-6)
+        assert np.asarray(share) == pytest.approx(np.asarray(shares[0]), abs=1e-6)
+        assert (np.asarray(chosen) == np.asarray(sets[0])).all()
+    assert list(shares[3].columns) == NAMES
+
+
+def test_the_probability_of_the_second_class_alone_will_do() -> None:
+    probs, labels = drawn(400, classes=2)
+    both, one = eq.Estimator.fit(probs, labels), eq.Estimator.fit(probs[:, 1], labels)
+    later = drawn(100, classes=2, seed=1)[0]
+    expected = float(both.update(later).accuracy)
+    assert float(one.update(later[:, 1]).accuracy) == pytest.approx(expected, abs=1e-4)
+    assert one.probabilities(later[:, 1]) == pytest.approx(both.probabilities(later)[:, 1], abs=1e-3)
+    series = pd.Series(later[:, 1].numpy(), index=range(5, 105))
+    found = one.probabilities(series)
+    assert isinstance(found, pd.Series)
+    assert (found.index == series.index).all()
+
+
+def test_calibrated_probabilities_have_the_estimated_accuracy(estimator: eq.Estimator) -> None:
+    probs = drawn(3000, scale=0.8, seed=5)[0]
+    report = estimator.update(probs)
+    shares = estimator.probabilities(probs)
+    assert shares.sum(1) == pytest.approx(np.ones(3000), abs=1e-5)
+    named = shares.gather(1, probs.argmax(1, keepdim=True))
+    assert float(named.double().mean()) == pytest.approx(float(report.accuracy), abs=1e-4)
+
+
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
+def test_sets_cover_rows_like_held_out_ones(score: str) -> None:
+    estimator = eq.Estimator.fit(*drawn(4000))
+    probs, labels = drawn(4000, seed=8)
+    chosen = estimator.sets(probs, coverage=0.9, score=score)
+    assert chosen.dtype == torch.bool
+    covered = float(chosen.gather(1, labels[:, None]).double().mean())
+    assert 0.88 <= covered <= (0.92 if score == "lac" else 1.0)
+
+
+def test_rows_of_nan_are_left_out(estimator: eq.Estimator) -> None:
+    probs = drawn(200, seed=9)[0]
+    expected = estimator.update(probs)
+    spoiled = torch.cat([probs, torch.full((50, 3), torch.nan)])
+    report = estimator.update(spoiled)
+    assert report.samples == 200
+    assert len(report.ids) == 250
+    assert report.accuracy == expected.accuracy
+    assert estimator.probabilities(spoiled)[200:].isnan().all()
+    assert estimator.sets(spoiled)[200:].all()
+
+
+def test_a_saved_estimator_goes_on_as_it_was(tmp_path: Path) -> None:
+    probs, labels = drawn(600)
+    table = pd.DataFrame(probs.numpy(), columns=NAMES)
+    estimator = eq.Estimator.fit(table, labels)
+    estimator.update(drawn(300, scale=1.0, seed=1)[0])
+    estimator.save(tmp_path / "estimator.safetensors")
+    again = eq.Estimator.load(tmp_path / "estimator.safetensors")
+    later = drawn(300, seed=2)[0]
+    assert torch.equal(again.probabilities(later), estimator.probabilities(later))
+    assert again.update(later) == estimator.update(later)
+    with pytest.raises(OptionError, match="columns that the estimator was fitted on"):
+        again.update(table[["dog", "cat", "eel"]])
+
+
+def test_another_file_is_no_estimator(tmp_path: Path) -> None:
+    path = tmp_path / "estimator.safetensors"
+    path.write_bytes(b"nothing")
+    with pytest.raises(StateError, match="not a readable safetensors file"):
+        eq.Estimator.load(path)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "labels", "message"),
+    [
+        (torch.rand(5, 3) + 1, [0] * 5, "sum to 1"),
+        ([[0.5, 0.5]] * 4, [0, 1, 0], "expected 4 labels"),
+        ([[0.5, 0.5]] * 2, [0, 2], r"labels among 0, 1.*got 2 in row 1"),
+        ([[0.5, 0.5]] * 2, ["a", "b"], r"got 'a' in row 0"),
+        ([[0.5, 0.5]] * 2, [0.0, np.nan], "got nan in row 1"),
+        (pd.DataFrame({"a": [0.5], "b": [0.5]}), ["c"], "labels among 'a', 'b'; got 'c'"),
+        ([], [], "at least one row"),
+        ([[np.nan, np.nan]], [0], "NaN in all 1 rows"),
+        ([[0.5, np.nan]], [0], "NaN in some classes"),
+    ],
+)
+def test_what_cannot_be_fitted_says_why(probabilities: Any, labels: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        eq.Estimator.fit(probabilities, labels)
+
+
+def test_what_is_no_number_says_what_came() -> None:
+    with pytest.raises(BatchTypeError, match="expected probabilities as an array"):
+        eq.Estimator.fit([["a", "b"]], [0])
+
+
+def test_other_classes_than_those_fitted_are_refused(estimator: eq.Estimator) -> None:
+    with pytest.raises(OptionError, match="3 classes that the estimator was fitted on, got 2"):
+        estimator.update([0.5, 0.7])
