@@ -1,0 +1,100 @@
+"""The estimated accuracy and its interval against the formula written out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.probabilities.accuracy import GROUPS, HeldOut
+from equipoise.probabilities.tally import CELLS, calibrate, tally
+
+
+def drawn(rows: int, seed: int = 0, scale: float = 1.5) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    probs = (scale * torch.randn(rows, 3, generator=draw, dtype=torch.float64)).softmax(1)
+    return probs, torch.multinomial(probs, 1, generator=draw).squeeze(1)
+
+
+@pytest.fixture(scope="module")
+def held_out() -> HeldOut:
+    probs, labels = drawn(4000)
+    calibration, counts = calibrate(probs, labels)
+    return HeldOut(calibration, counts, int((probs.argmax(1) == labels).sum()))
+
+
+def logit(share: float) -> float:
+    return math.log(share / (1 - share))
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def divergence(counts: "list[float]", others: "list[float]") -> float:
+    """Σ p ln(p / q) over groups, with half a row more in each, less what chance makes of it."""
+    n, m = sum(counts), sum(others)
+    p = [(each + 0.5) / (n + 0.5 * len(counts)) for each in counts]
+    q = [(each + 0.5) / (m + 0.5 * len(others)) for each in others]
+    found = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+    return max(0.0, found - (len(counts) - 1) / 2 * (1 / n + 1 / m))
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.2, 1.5, 3.0, 10.0])
+def test_the_formula(held_out: HeldOut, scale: float) -> None:
+    probs, _ = drawn(800, seed=1, scale=scale)
+    counts, _ = tally(probs, held_out.calibration)
+    before = held_out.counts.steps.sum(0).numpy()
+    middle = (np.cumsum(before) - before / 2) / before.sum()
+    group = np.minimum((middle * GROUPS).astype(int), GROUPS - 1)
+    shares = [
+        np.bincount(group, weights=each.steps.sum(0).numpy(), minlength=GROUPS).tolist()
+        for each in (counts, held_out.counts)
+    ]
+    d = divergence(*shares)
+    classes = divergence(*(each.steps.sum(1).tolist() for each in (counts, held_out.counts)))
+
+    def confidence(steps: Tensor) -> float:
+        return float((steps * held_out.calibration.right).sum() / steps.sum())
+
+    rest = logit(held_out.right / 4000)
+    gain = logit(confidence(counts.steps)) - logit(confidence(held_out.counts.steps))
+    value = rest + (gain if gain < 0 else gain * math.exp(-2 * d)) - 0.25 * d
+    a, b = sigmoid(value), held_out.right / 4000
+    sampled = 1.645**2 * (1 / (800 * a * (1 - a) + 1) + 1 / (4000 * b * (1 - b) + 1))
+    half = math.sqrt(0.15**2 + 1.7**2 * (d + classes) + sampled)
+
+    distance = held_out.distance(counts)
+    assert distance.confidence == pytest.approx(d, abs=1e-12)
+    assert distance.classes == pytest.approx(classes, abs=1e-12)
+    found = held_out.accuracy(counts, distance)
+    assert found.value == pytest.approx(a, abs=1e-9)
+    assert found.low == pytest.approx(sigmoid(value - half), abs=1e-9)
+    assert found.high == pytest.approx(sigmoid(value + half), abs=1e-9)
+    assert found.inside == (d + classes <= 0.1)
+
+
+def test_held_out_rows_themselves_have_their_accuracy(held_out: HeldOut) -> None:
+    distance = held_out.distance(held_out.counts)
+    assert distance.both == 0
+    found = held_out.accuracy(held_out.counts, distance)
+    assert found.value == pytest.approx(held_out.right / 4000, abs=1e-12)
+
+
+def test_the_noise_is_that_of_equal_distributions(held_out: HeldOut) -> None:
+    distances = [
+        held_out.distance(tally(drawn(500, seed)[0], held_out.calibration)[0]) for seed in range(200)
+    ]
+    assert sum(each.drift for each in distances) <= 2
+    # A distance is 0 where chance made less of it than expected: half of all.
+    assert np.mean([each.both > each.noise for each in distances]) < 0.4
+    assert np.mean([each.both < 2.5 * each.noise for each in distances]) > 0.95
+
+
+def test_steps_without_held_out_rows_have_a_group(held_out: HeldOut) -> None:
+    groups = held_out.groups()
+    assert len(groups) == CELLS
+    assert int(groups[0]) == 0
+    assert int(groups[-1]) == GROUPS - 1
+    assert bool((groups.diff() >= 0).all())
