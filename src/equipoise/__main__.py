@@ -11,7 +11,9 @@ def main() -> None:
         if (missing.name or "").partition(".")[0] == "equipoise":
             raise
         command = sys.argv[1:2]
-        extra = {"": "demo", "demo": "demo", "serve": "serve"}.get("".join(command), "bench")
+        extra = {"": "demo", "demo": "demo", "estimate": "demo", "serve": "serve"}.get(
+            "".join(command), "bench"
+        )
         sys.exit(
             f"{' '.join(['equipoise', *command])} needs {missing.name}: pip install 'equipoise[{extra}]'"
         )

@@ -15,6 +15,7 @@ import equipoise as eq
 from equipoise.errors import DataError, EquipoiseError, OptionError
 
 if TYPE_CHECKING:
+    from equipoise.cli.estimate import By
     from equipoise.recommendation.candidates import StreamKind
 
 _Value = TypeVar("_Value")
@@ -57,6 +58,13 @@ def plain_errors(
         raise typer.Exit(1) from None
 
 
+def check_writable(*paths: Path | None) -> None:
+    """Refuse files in folders that do not exist, before the long work."""
+    for path in paths:
+        if path is not None and not path.resolve().parent.is_dir():
+            raise OptionError(f"{path}: there is no folder {path.resolve().parent} to write to")
+
+
 def comma_list(kind: Callable[[str], _Value], help: str) -> Any:  # noqa: A002
     """An option of several values with commas between them, which can be given again for more.
 
@@ -84,6 +92,17 @@ def comma_list(kind: Callable[[str], _Value], help: str) -> Any:  # noqa: A002
         help=help,
         show_default=False,
     )
+
+
+def chunk_size(text: str) -> str | int:
+    """A unit of time, or a number of rows."""
+    if text in ("hour", "day", "week", "month"):
+        return text
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise typer.BadParameter(
+            f"expected hour, day, week, month or a number of rows such as 1000, got {text}"
+        )
+    return int(text)
 
 
 class Engine(str, Enum):
@@ -559,7 +578,7 @@ def rehearse_command(
         equipoise rehearse mymodel:load held_out --out mymodel.source.safetensors --figure rehearsal.png
     """
     with plain_errors("Stopped; nothing was written."):
-        from equipoise.cli.rehearse import check_writable, class_lines, model_and_images
+        from equipoise.cli.rehearse import class_lines, model_and_images
         from equipoise.rehearsal.rehearse import rehearse
 
         check_writable(out, figure)
@@ -617,7 +636,7 @@ def recommend_command(
         equipoise recommend mymodel:load held_out --stream correlated --budget 600
     """
     with plain_errors("Stopped; nothing was written."):
-        from equipoise.cli.rehearse import check_writable, class_lines, model_and_images
+        from equipoise.cli.rehearse import class_lines, model_and_images
         from equipoise.recommendation.recommend import recommend
 
         check_writable(out)
@@ -636,6 +655,110 @@ def recommend_command(
         found.source.save(out)
         typer.echo(str(found))
         typer.echo(f'where source = eq.SourceStatistics.load("{out}")')
+
+
+@app.command("estimate")
+def estimate_command(
+    reference: Annotated[
+        Path,
+        typer.Argument(
+            help="Rows of your source domain that the model was NOT trained on, with labels: .csv, .csv.gz "
+            "or .parquet. 1,000 to 5,000 are enough."
+        ),
+    ],
+    stream: Annotated[
+        Path,
+        typer.Argument(
+            help="Later rows, without labels. Where rows have labels, the truth is shown beside the "
+            "estimates, which do not use them."
+        ),
+    ],
+    by: Annotated[
+        str,
+        typer.Option(
+            parser=chunk_size,
+            metavar="UNIT|ROWS",
+            help="Chunks: hour, day, week or month of the column of times (in UTC), or a number of rows.",
+        ),
+    ] = "1000",
+    probabilities: Annotated[
+        list[str] | None,
+        comma_list(
+            str,
+            "The columns of probabilities, one for each class; or one alone, of the second class. Without it "
+            "they are found: probability_*, proba_*, p_* or y_pred_proba_*, if they sum to 1.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="The column of labels; target, label, y_true, y or truth is found.", show_default=False
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="The column of times, such as 2026-05-01T12:30; time, timestamp, date or datetime is found.",
+            show_default=False,
+        ),
+    ] = None,
+    fail_below: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="End with status 3 if the estimated accuracy of any chunk is below.",
+            show_default=False,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page with pictures: one file, no network.", show_default=False),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write all numbers for other programs.", show_default=False)
+    ] = None,
+) -> None:
+    """Estimate how often a model is right, chunk by chunk, from the probabilities that it gave.
+
+    Any model, of any framework: a row has the probability of each class. Prints the estimated accuracy of
+    each chunk with a 90 % interval, and marks drift:
+
+        equipoise estimate reference.csv stream.csv --by week --html report.html
+
+        equipoise estimate reference.csv stream.csv --probabilities p_cat,p_dog --target animal
+
+        equipoise estimate reference.csv stream.csv --by day --fail-below .9 --json estimates.json
+
+    What no estimate can see without labels: inputs that look as before and now belong to other classes.
+
+    The exit status is 0; 3 if an estimate is below --fail-below; 1 if a file cannot be used; 2 for wrong
+    options; 130 after Ctrl-C.
+    """
+    with plain_errors("Stopped; nothing was written.", extra="demo"):
+        from equipoise.cli.estimate import estimate, lines_of, write_json
+
+        check_writable(html, json)
+        found = estimate(
+            reference,
+            stream,
+            by=cast("By", by),  # as its parser left it
+            probabilities=probabilities or (),
+            target=target,
+            time=time,
+        )
+        for line in lines_of(found, fail_below):
+            typer.echo(line)
+        if html is not None:
+            from equipoise.cli.estimate_page import write_page
+
+            write_page(found, fail_below, html)
+            typer.echo(f"see {html} in a browser")
+        if json is not None:
+            write_json(found, fail_below, json)
+            typer.echo(f"all numbers are in {json}")
+    if found.below(fail_below):
+        raise typer.Exit(3)
 
 
 @app.command("serve")

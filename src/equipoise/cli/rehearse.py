@@ -21,13 +21,6 @@ _READ_AT_ONCE = 64
 _MOST_SHOWN, _FIRST_SHOWN = 20, 12  # classes
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Refuse files in folders that do not exist, before the long work."""
-    for path in paths:
-        if path is not None and not path.resolve().parent.is_dir():
-            raise OptionError(f"{path}: there is no folder {path.resolve().parent} to write to")
-
-
 def model_and_images(
     factory: str, data: Path, size: int | None, device: str | None
 ) -> tuple[nn.Module, "ImageFolder"]:
