@@ -9,7 +9,7 @@ and weight decay, are models of another kind that are honest to begin with. "Dou
 under-confident: trained with smoothed labels and mixed images (benchmarks/estimators has what that is).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -134,11 +134,22 @@ class Family:
     streams: dict[str, Images]
 
 
-def load(name: str, data: Path, models: Path, workers: int) -> Family:
-    """Train the model of a name, or read it from `models`, where it is left in half precision."""
+def load(
+    name: str, data: Path, models: Path, workers: int, corruptions: Sequence[str] = CORRUPTIONS
+) -> Family:
+    """Train the model of a name, or read it from `models`, where it is left in half precision.
+
+    SVHN and TinyImageNet have a stream for each of the corruptions and tiers.
+    """
     family, *rest = name.split()
     torch.manual_seed(0)
-    makers = {"digits": _digits, "svhn": _svhn, "pacs": _pacs, "tin": _tiny}
+    tasks = [(corruption, tier) for tier in TIERS for corruption in corruptions]
+    makers: dict[str, Callable[..., Family]] = {
+        "digits": _digits,
+        "pacs": _pacs,
+        "svhn": partial(_svhn, tasks=tasks),
+        "tin": partial(_tiny, tasks=tasks),
+    }
     return makers[family](rest, data, models / f"{name.replace(' ', '-')}.pt", workers)
 
 
@@ -155,7 +166,7 @@ def _digits(rest: list[str], data: Path, path: Path, _: int) -> Family:
     return Family(model, images.select(held[:SAMPLES]), shuffled(tests, 1), {"target": target})
 
 
-def _svhn(rest: list[str], data: Path, path: Path, workers: int) -> Family:
+def _svhn(rest: list[str], data: Path, path: Path, workers: int, tasks: list[tuple[str, int]]) -> Family:
     digits, reader, (kind, *doubtful) = open_data_set("digits", data), Reader(workers=1), rest
     images, tests = (digits.read(f"svhn/{part}", None, reader) for part in ("train", "test"))
     seen, held = split(images.labels, 0.1)
@@ -163,7 +174,7 @@ def _svhn(rest: list[str], data: Path, path: Path, workers: int) -> Family:
     fit = partial(fit_augmented, model, epochs=16, smoothed=SMOOTHED if doubtful else 0.0)
     _train_once(model, fit, images.select(seen), path)
     clean = shuffled(tests, 2).select(torch.arange(STREAM))
-    made = corrupted(clean.pixels, [(name, tier) for tier in TIERS for name in CORRUPTIONS], workers)
+    made = corrupted(clean.pixels, tasks, workers)
     streams = {label: Images(pixels, clean.labels) for label, pixels in made.items()}
     return Family(model, images.select(held[:SAMPLES]), shuffled(tests, 1), streams)
 
@@ -181,7 +192,7 @@ def _pacs(rest: list[str], data: Path, path: Path, workers: int) -> Family:
     return Family(model, images.select(held[:cut]), images.select(held[cut:]), {"target": target})
 
 
-def _tiny(rest: list[str], data: Path, path: Path, workers: int) -> Family:
+def _tiny(rest: list[str], data: Path, path: Path, workers: int, tasks: list[tuple[str, int]]) -> Family:
     tiny, reader = open_data_set("tiny-imagenet-c", data), Reader(workers=workers)
     network, *doubtful = rest
     images = tiny.read("train", None, reader)
@@ -191,7 +202,7 @@ def _tiny(rest: list[str], data: Path, path: Path, workers: int) -> Family:
     plain = partial(fit_recipe, optimizer="rmsprop")
     fit = partial(fit_doubtful if doubtful else plain, model, rate=2e-4, epochs=6)
     _train_once(model, fit, images.select(seen), path)
-    labels = [f"{name}/{tier}" for tier in TIERS for name in CORRUPTIONS]
+    labels = [f"{name}/{tier}" for name, tier in tasks]
     streams = {label: shuffled(tiny.read(label, STREAM, reader), 2) for label in labels}
     return Family(model, images.select(held[:SAMPLES]), images.select(held[SAMPLES:]), streams)
 
