@@ -122,6 +122,7 @@ def test_the_estimate_and_its_picture_are_on_the_first_screen(
 def test_a_time_without_rows_is_a_gap_in_the_curve(browser: Browser, files: dict[str, Path]) -> None:
     # The curve is a path of one move for each piece: the one before the gap, and the one after it.
     with opened(browser, files["hours"], WINDOW, "light") as made:
+        assert made.page.locator("details").get_attribute("open") is None  # 144 chunks
         moves = made.page.locator(".wide svg").first.evaluate(
             "svg => [...svg.querySelectorAll('path')].filter(path => path.style.fill === 'none' &&"
             " path.style.strokeWidth === '2').map(path => path.getAttribute('d').match(/M/g).length)"

@@ -94,11 +94,13 @@ for arguments in sys.argv[2:]:
                 "--help": "equipoise --help needs typer: pip install 'equipoise[bench]'",
                 "demo --quick": "equipoise demo needs typer: pip install 'equipoise[demo]'",
                 "run demo": "equipoise run needs typer: pip install 'equipoise[bench]'",
+                "estimate a b": "equipoise estimate needs typer: pip install 'equipoise[demo]'",
                 "serve m:f": "equipoise serve needs typer: pip install 'equipoise[serve]'",
                 "methods tent": "equipoise methods needs typer: pip install 'equipoise[bench]'",
             },
         ),
         ("yaml", dict.fromkeys(("run demo", "recipes"), "This needs yaml: pip install 'equipoise[bench]'")),
+        ("pandas", {"estimate a b": "This needs pandas: pip install 'equipoise[demo]'"}),
         ("uvicorn", {"serve m:f --state s": "This needs uvicorn: pip install 'equipoise[serve]'"}),
     ],
 )

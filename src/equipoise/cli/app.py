@@ -721,8 +721,8 @@ def estimate_command(
 ) -> None:
     """Estimate how often a model is right, chunk by chunk, from the probabilities that it gave.
 
-    Any model, of any framework: a row has the probability of each class. Prints the estimated accuracy of
-    each chunk with a 90 % interval, and marks drift:
+    Any model, of any framework: a row has the probability of each class, and its answer is the most probable.
+    Prints the estimated accuracy of each chunk with a 90 % interval, and marks drift:
 
         equipoise estimate reference.csv stream.csv --by week --html report.html
 

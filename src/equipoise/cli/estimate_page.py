@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from equipoise.calibration.rehearsal import Estimate
@@ -42,6 +41,8 @@ SCREEN, PHONE = (10.8, 3.6), (4.0, 3.4)
 SMALL = (3.4, 2.2)
 MOST_CLASSES = 12
 """More classes than these have no pictures of their own."""
+MOST_UNFOLDED = 60
+"""A table of more chunks than these is folded at first."""
 _INCHES_A_SIGN = 0.085
 
 
@@ -72,6 +73,7 @@ def estimate_page(found: EstimatedFile, limit: float | None) -> str:
         limits=limits,
         unit=unit_of(found),
         use=found.use,
+        unfolded=len(found.chunks) <= MOST_UNFOLDED,
         pictures=[_picture(found, limit, *size) for size in (SCREEN, PHONE)],
         others=[_others(found, *size) for size in (SCREEN, PHONE)],
         roc_auc=any(each.report.roc_auc for each in found.chunks),
@@ -116,20 +118,26 @@ def _accuracy_figure(
         at = [truth.accuracy for _, truth in true]
         ends = [[t.accuracy - t.low for _, t in true], [t.high - t.accuracy for _, t in true]]
         shown["right, by labels"] = axes.errorbar(
-            middles, at, yerr=ends, fmt="o", color=INK.light, markersize=3.5, linewidth=0.9
+            middles, at, yerr=ends, fmt="o", color=INK.light, ecolor=MUTED.light, markersize=3, linewidth=0.8
         )
     heights = [found.held_out, *(end for _, each in true for end in (each.low, each.high))]
     heights += [end for each in curve.values if each is not None for end in (each.low, each.high)]
     heights += [] if limit is None else [limit]
     room = 0.08 * (max(heights) - min(heights)) + 0.005
     axes.set_ylim(min(heights) - room, max(heights) + room)
-    drift = [_edges(each) for each in found.chunks if each.report.drift]
-    for start, end in drift:
-        axes.axvspan(start, end, ymax=0.035, color=OVER.light, linewidth=0)
-    if drift:
-        shown["drift"] = Patch(color=OVER.light)
+    if any(each.report.drift for each in found.chunks):
+        shown["drift"] = _drift_stripe(axes, found)
     _legend(figure, shown, width)
     return figure
+
+
+def _drift_stripe(axes: Axes, found: EstimatedFile) -> Any:
+    """Draw a stripe at the foot of the picture below chunks with drift."""
+    edges, places = _steps(found)
+    heights = np.full(len(edges) - 1, np.nan)
+    heights[[place for place, each in zip(places, found.chunks, strict=True) if each.report.drift]] = 0.035
+    foot = axes.get_xaxis_transform()
+    return axes.stairs(heights, edges, fill=True, color=OVER.light, linewidth=0, transform=foot)
 
 
 def _others(found: EstimatedFile, width: float, height: float) -> str:
