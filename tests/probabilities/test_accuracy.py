@@ -1,6 +1,7 @@
 """The estimated accuracy and its interval against the formula written out."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,11 +22,19 @@ def drawn(rows: int, seed: int = 0, scale: float = 1.5) -> tuple[Tensor, Tensor]
 def held_out() -> HeldOut:
     probs, labels = drawn(4000)
     calibration, counts = calibrate(probs, labels)
-    return HeldOut(calibration, counts, int((probs.argmax(1) == labels).sum()))
+    hits = int((probs.argmax(1) == labels).sum())
+    return HeldOut(calibration, counts, hits, float(probs.amax(1).mean()))
 
 
 def logit(share: float) -> float:
     return math.log(share / (1 - share))
+
+
+def at_rest(held_out: HeldOut) -> float:
+    """The accuracy of held-out rows as a logit, drawn towards their confidence by what chance may be."""
+    n, a, c = held_out.counts.rows, held_out.right / held_out.counts.rows, held_out.confidence
+    s2, delta = 1 / (n * a * (1 - a)), logit(a) - logit(c)
+    return logit(a) - delta * s2 / (s2 + delta**2)
 
 
 def sigmoid(value: float) -> float:
@@ -58,10 +67,10 @@ def test_the_formula(held_out: HeldOut, scale: float) -> None:
     def confidence(steps: Tensor) -> float:
         return float((steps * held_out.calibration.right).sum() / steps.sum())
 
-    rest = logit(held_out.right / 4000)
+    rest = at_rest(held_out)
     gain = logit(confidence(counts.steps)) - logit(confidence(held_out.counts.steps))
     value = rest + (gain if gain < 0 else gain * math.exp(-2 * d)) - 0.25 * d
-    a, b = sigmoid(value), held_out.right / 4000
+    a, b = sigmoid(value), sigmoid(rest)
     sampled = 1.645**2 * (1 / (800 * a * (1 - a) + 1) + 1 / (4000 * b * (1 - b) + 1))
     half = math.sqrt(0.15**2 + 1.7**2 * (d + classes) + sampled)
 
@@ -79,7 +88,21 @@ def test_held_out_rows_themselves_have_their_accuracy(held_out: HeldOut) -> None
     distance = held_out.distance(held_out.counts)
     assert distance.both == 0
     found = held_out.accuracy(held_out.counts, distance)
-    assert found.value == pytest.approx(held_out.right / 4000, abs=1e-12)
+    assert found.value == pytest.approx(sigmoid(at_rest(held_out)), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "by"), [(0.9, 0.0), (0.891, 0.5), (0.91, 0.5), (0.5, 0.05), (0.99, 0.05)]
+)
+def test_an_accuracy_that_chance_explains_is_drawn_towards_the_confidence(
+    held_out: HeldOut, confidence: float, by: float
+) -> None:
+    counts = replace(held_out.counts, rows=1000)
+    found = HeldOut(held_out.calibration, counts, 900, confidence)
+    assert found.at_rest == pytest.approx(at_rest(found), abs=1e-12)
+    errors = (logit(0.9) - found.at_rest) * math.sqrt(90)  # in standard errors
+    assert errors * (0.9 - confidence) >= 0
+    assert abs(errors) == pytest.approx(by, abs=0.05)
 
 
 def test_the_noise_is_that_of_equal_distributions(held_out: HeldOut) -> None:

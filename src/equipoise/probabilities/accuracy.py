@@ -62,16 +62,30 @@ class HeldOut:
         calibration: of the classes that rows name.
         counts: of the rows.
         right: the rows that name the right class.
+        confidence: the mean of the largest probability.
     """
 
     calibration: Calibration
     counts: Tally
     right: int
+    confidence: float
 
     @property
     def at_rest(self) -> float:
-        """The logit of their accuracy."""
-        return _logit(self.right / self.counts.rows)
+        """The logit of the accuracy where nothing has changed.
+
+        That of the held-out rows, a, drawn towards their mean confidence c, which is the accuracy of a
+        calibrated model: with δ = logit a - logit c and s² = 1 / (n a (1 - a)), the variance of logit a,
+
+            logit a - δ · s² / (s² + δ²).
+
+        That is half of a standard error at most, at δ = s: a larger δ is no chance, and is kept (as James and
+        Stein, 1961, draw means together).
+        """
+        share = self.right / self.counts.rows
+        variance = 1 / (self.counts.rows * max(share * (1 - share), _EDGE))
+        apart = _logit(share) - _logit(self.confidence)
+        return _logit(share) - apart * variance / (variance + apart**2)
 
     def groups(self) -> Tensor:
         """The group of each step of confidence, (CELLS)."""
@@ -99,7 +113,7 @@ class HeldOut:
 
             a₀ + min(g, 0) + max(g, 0) · e^(−d / FADE) − DISCOUNT · d,
 
-        with a₀ the held-out accuracy, g what calibrated confidence gains on held-out rows (the mean of
+        with a₀ the accuracy `at_rest`, g what calibrated confidence gains on held-out rows (the mean of
         `Calibration.right`, as a logit, less the same of held-out rows), and d the distance of confidences.
         Less confidence is believed. More is not, the further the chunk is from held-out rows: easier rows
         make a model surer and better, but so does new data make it surer and worse. And where the answers

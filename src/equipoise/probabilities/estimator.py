@@ -3,17 +3,27 @@
 import json
 import math
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equipoise.calibration.rehearsal import Estimate
 from equipoise.calibration.sets import SCORES, class_scores, set_threshold
 from equipoise.errors import OptionError, StateError
 from equipoise.files import read_tensors, write_tensors
+from equipoise.json_form import from_json, to_json
 from equipoise.options import integer, number, one_of
 from equipoise.probabilities.accuracy import HeldOut
+from equipoise.probabilities.late import (
+    NO_CLASS,
+    Awaiting,
+    awaited,
+    label_rows,
+    row_numbers,
+    with_labels,
+)
 from equipoise.probabilities.report import Report, report_of
 from equipoise.probabilities.rows import Given, answers_of, in_kind, labels_of
 from equipoise.probabilities.tally import (
@@ -31,6 +41,7 @@ KEPT_NUMBERS = 2**21
 """The probabilities of held-out rows that are kept, for the thresholds of sets; drawn evenly from more."""
 
 _KIND, _VERSION = "equipoise estimator", 1
+_OF_CHUNK = ("right", "classes", "labels")
 
 
 class Estimator:
@@ -54,7 +65,8 @@ class Estimator:
         self, held_out: HeldOut, rows: Tensor, labels: Tensor, names: tuple[Hashable, ...] | None
     ) -> None:
         self._held_out, self._rows, self._labels, self._names = held_out, rows, labels, names
-        self._seen, self._offset = 0, 0.0
+        self._chunks: list[Awaiting] = []
+        self._counts, self._drift, self._offset = held_out.counts, False, 0.0
 
     @classmethod
     def fit(cls, probabilities: Any, labels: Any, *, seed: int = 0) -> "Estimator":
@@ -74,10 +86,11 @@ class Estimator:
         calibration, counts = calibrate(values, right)
         hits = int((named(values).classes == right).sum())
         most = max(1000, KEPT_NUMBERS // classes)
+        held_out = HeldOut(calibration, counts, hits, float(values.amax(1).double().mean()))
         if len(values) > most:
             drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[:most]
             values, right = values[drawn], right[drawn]
-        return cls(HeldOut(calibration, counts, hits), values.float(), right, answers.names)
+        return cls(held_out, values.float(), right, answers.names)
 
     @property
     def classes(self) -> int:
@@ -87,13 +100,51 @@ class Estimator:
     def update(self, probabilities: Any) -> Report:
         """The report of a chunk: the next rows of the stream."""
         answers = self._answers(probabilities)
-        counts, _ = tally(answers.usable, self._held_out.calibration)
-        distance = self._held_out.distance(counts)
-        accuracy = self._held_out.accuracy(counts, distance)
-        ids = range(self._seen, self._seen + len(answers.values))
-        self._seen = ids.stop
-        self._offset = offset_for(counts, self._held_out.calibration, accuracy.value)
-        return report_of(counts, self._held_out.calibration, accuracy, distance.drift, ids)
+        own = self._held_out
+        counts, found = tally(answers.usable, own.calibration)
+        distance = own.distance(counts)
+        rows = slice(None) if answers.known is None else answers.known
+        right = torch.zeros(len(answers.values))
+        right[rows] = own.calibration.right[found.classes, found.steps].float()
+        classes = torch.full((len(right),), NO_CLASS, dtype=torch.int32)
+        classes[rows] = found.classes.int()
+        first = self._chunks[-1].ids.stop if self._chunks else 0
+        free = own.accuracy(counts, distance)
+        chunk = Awaiting(first, free, right, classes, torch.full_like(classes, NO_CLASS))
+        self._chunks = awaited([*self._chunks, chunk])
+        self._counts, self._drift = counts, distance.drift
+        return self._reported()
+
+    def label(self, labels: Any, ids: Any = None) -> int:
+        """Take labels that have come, and return how many count: those of rows that are not forgotten.
+
+        They correct the estimates of their chunk and of the next ones (`last`, `update`), the more the fewer
+        chunks have come since; few of them change little (`equipoise.probabilities.late`). A label that
+        comes again replaces the first. ForgottenRequestError for rows that are forgotten; then nothing has
+        changed.
+
+        Args:
+            labels: the right classes, as in `fit`.
+            ids: the number of the row of each label, of `Report.ids`; None for all rows of the last chunk.
+        """
+        numbers = row_numbers(self.last.ids if ids is None else ids)
+        found = labels_of(labels, self.classes, self._names, len(numbers))
+        self._chunks = label_rows(self._chunks, numbers, found)
+        self._reported()
+        return sum(int(chunk.labelled.sum()) for chunk in self._chunks)
+
+    @property
+    def last(self) -> Report:
+        """The report of the last chunk, with the labels that have come since."""
+        if not self._chunks:
+            raise OptionError("expected a chunk first: estimator.update(probabilities)")
+        return self._reported()
+
+    def _reported(self) -> Report:
+        """The report of the last chunk; calibrated probabilities follow its accuracy."""
+        accuracy, calibration = with_labels(self._chunks), self._held_out.calibration
+        self._offset = offset_for(self._counts, calibration, accuracy.value)
+        return report_of(self._counts, calibration, accuracy, self._drift, self._chunks[-1].ids)
 
     def probabilities(self, probabilities: Any) -> Any:
         """Calibrated probabilities, in the kind of those given; nothing is learned.
@@ -128,20 +179,24 @@ class Estimator:
         return in_kind(found, probabilities)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a safetensors file, atomically."""
+        """Write a safetensors file, atomically, with all that `update` and `label` have changed."""
         own = self._held_out
         tensors = {
             "right": own.calibration.right,
             "wrong": own.calibration.wrong,
             "steps": own.counts.steps,
             "others": own.counts.others,
+            "last_steps": self._counts.steps,
+            "last_others": self._counts.others,
             "rows": self._rows,
             "labels": self._labels,
         }
+        for at, chunk in enumerate(self._chunks):
+            tensors |= {f"{at}.{name}": getattr(chunk, name) for name in _OF_CHUNK}
         text = {
-            "held_out": [own.counts.rows, own.right],
-            "seen": self._seen,
-            "offset": self._offset,
+            "held_out": [own.counts.rows, own.right, own.confidence],
+            "last": [self._counts.rows, self._drift, self._offset],
+            "chunks": [[chunk.first, to_json(chunk.free)] for chunk in self._chunks],
             "names": self._names,
         }
         write_tensors(path, _KIND, _VERSION, tensors, {"estimator": json.dumps(text)})
@@ -152,25 +207,35 @@ class Estimator:
         tensors, text = read_tensors(path, _KIND, _VERSION)
         try:
             own = json.loads(text["estimator"])
-            rows, right = own["held_out"]
+            (rows, right, confidence), (last_rows, drift, offset) = own["held_out"], own["last"]
             calibration = Calibration(tensors["right"], tensors["wrong"])
             counts = Tally(int(rows), tensors["steps"], tensors["others"])
             names = None if own["names"] is None else tuple(own["names"])
-            made = cls(HeldOut(calibration, counts, int(right)), tensors["rows"], tensors["labels"], names)
-            made._seen, made._offset = int(own["seen"]), float(own["offset"])
-            classes = made.classes
-            shapes: dict[str, tuple[int, ...]] = {
-                "right": (classes, CELLS),
-                "wrong": (classes, classes),
-                "steps": (classes, CELLS),
-            }
-            shapes |= {"others": (classes, classes), "labels": (len(tensors["rows"]),)}
-            wrong = [name for name, shape in shapes.items() if tensors[name].shape != shape]
-            if wrong:
-                raise ValueError(f"{wrong[0]} has the shape {tuple(tensors[wrong[0]].shape)}")
+            held_out = HeldOut(calibration, counts, int(right), float(confidence))
+            made = cls(held_out, tensors["rows"], tensors["labels"], names)
+            made._counts = Tally(int(last_rows), tensors["last_steps"], tensors["last_others"])
+            made._drift, made._offset = bool(drift), float(offset)
+            made._chunks = [
+                Awaiting(
+                    int(first), from_json(Estimate, free), *(tensors[f"{at}.{name}"] for name in _OF_CHUNK)
+                )
+                for at, (first, free) in enumerate(own["chunks"])
+            ]
+            made._check_shapes()
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"{path}: not an estimator: {error!r}") from error
         return made
+
+    def _check_shapes(self) -> None:
+        """ValueError where tensors do not fit each other."""
+        classes, calibration = self.classes, self._held_out.calibration
+        every = [(calibration.right, calibration.wrong)]
+        every += [(each.steps, each.others) for each in (self._held_out.counts, self._counts)]
+        fits = all(a.shape == (classes, CELLS) and b.shape == (classes, classes) for a, b in every)
+        fits = fits and self._labels.shape == self._rows.shape[:1]
+        of_chunks = [tuple(getattr(chunk, name).shape for name in _OF_CHUNK) for chunk in self._chunks]
+        if not fits or any(len(set(shapes)) > 1 or len(shapes[0]) != 1 for shapes in of_chunks):
+            raise ValueError("tensors of other shapes than an estimator has")
 
     def _answers(self, probabilities: Any) -> Given:
         """Checked probabilities of the classes that the estimator was fitted on."""
@@ -199,3 +264,9 @@ class Estimator:
         even = (1 - right) / max(1, self.classes - 1)
         shared = torch.where(left > 0, others / left.clamp(min=1e-30) * (1 - right), even)
         return shared.scatter(1, place, right)
+
+
+def _of_chunk(at: int, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The tensors of the chunk with a number in a file."""
+    right, classes, labels = (tensors[f"{at}.{name}"] for name in _OF_CHUNK)
+    return right, classes, labels
