@@ -29,7 +29,7 @@ def estimates(by: By, chunks: list[Chunk], classes: tuple[str, ...], *, labels: 
         told = report([0.5] * 100, accuracy, classes=len(classes))
         made.append(EstimatedChunk(chunk, told, 0.9, truth))
     reference = ("a folder/with the reference.csv", 2000)
-    use: Use = "some" if labels else "none"
+    use: Use = "late" if labels else "none"
     return EstimatedFile(
         reference, ("stream.csv", 100 * len(chunks)), by, classes, 0.93, use, tuple(made), ()
     )

@@ -119,23 +119,30 @@ def test_rows_are_put_in_the_order_of_time(write: Write, reference: Path, asked:
     times = ["2026-05-04", "2026-05-03", "2026-05-04", "2026-05-03"]
     stream = write("stream.csv", [1, 0.5, 0.25, 0.75], time=times, target=["a", "b", None, None])
     estimates = found(reference, stream, "day")
-    assert [each.report.accuracy.value for each in estimates.chunks] == [0.625, 0.625]
+    assert [each.report.accuracy.value for each in estimates.chunks] == [0.595, 0.595]
     assert [given[1][:, 0].tolist() for given in asked if given[0] == "update"] == [[0.5, 0.75], [1, 0.25]]
-    truths = [each.truth for each in estimates.chunks]
-    assert [each and (each.labels, each.accuracy) for each in truths] == [(1, 0.0), (1, 1.0)]
+    assert [given[1].tolist() for given in asked if given[0] == "label"] == [[1], [0]]
+    assert [given[2].tolist() for given in asked if given[0] == "label"] == [[0], [2]]
     assert "not in the order of time" in estimates.remarks[0]
 
 
-def test_labels_are_shown_beside_the_estimates(write: Write, reference: Path, asked: list[Any]) -> None:
+def test_late_labels_correct_the_estimate_of_their_chunk(
+    write: Write, reference: Path, asked: list[Any]
+) -> None:
     stream = write("stream.csv", [1, 0.6, 0.25, 0.75, 0.9], target=[None, "b", None, None, "a"])
     result = run(reference, stream, "--by", 2)
-    assert "labels of 2 rows" in result.output
+    assert "labels of 2 rows, which correct the estimates of their chunk and later" in result.output
     assert [line[4:6] for line in table(result)] == [
         ["labels", "right"],
         ["1", "0.000"],
         ["0"],
         ["1", "1.000"],
     ]
+    given = [(name, *(each.tolist() for each in rest)) for name, *rest in asked if name != "fit"]
+    assert [name for name, *_ in given] == ["update", "label", "update", "update", "label"]
+    assert [rest for name, *rest in given if name == "label"] == [[[1], [1]], [[0], [4]]]
+    values = [line[2] for line in table(result)[1:]]
+    assert values == ["0.770", "0.500", "0.870"]  # that without labels was .8 and .9
     estimates = found(reference, stream, 2)
     truths = [each.truth and (each.truth.labels, each.truth.accuracy) for each in estimates.chunks]
     assert truths == [(1, 0.0), None, (1, 1.0)]
@@ -150,7 +157,8 @@ def test_a_stream_with_all_labels_is_compared_with_them(
 ) -> None:
     stream = write("stream.csv", [1, 0.6, 0.25, 0.75], target=["a", "b", "b", "a"])
     result = run(reference, stream, "--by", 2)
-    assert "a label in every row, shown beside the estimates" in result.output
+    assert "a label in every row, shown beside the estimates, which do not use them" in result.output
+    assert "label" not in [name for name, *_ in asked]
     assert [each.truth.accuracy for each in found(reference, stream, 2).chunks if each.truth] == [0.5, 1.0]
     assert found(reference, stream, 2).held_out == 0.75
     # Estimated are .8 and .5, with .1 on both sides.
@@ -186,10 +194,10 @@ def test_json_has_every_number_and_null_where_none_is_known(
     told = json.loads(out.read_text())
     assert told["reference"] == {"file": str(reference), "rows": 4}
     assert told["stream"]["rows"] == 3
-    assert (told["by"], told["labels"], told["fail_below"], told["below"]) == (2, "some", 0.5, ["3 to 3"])
+    assert (told["by"], told["labels"], told["fail_below"], told["below"]) == (2, "late", 0.5, ["3 to 3"])
     assert told["held_out_accuracy"] == 0.75
     first, last = told["chunks"]
-    assert first["accuracy"] == {"value": 0.75, "low": 0.65, "high": 0.85, "inside": True}
+    assert first["accuracy"] == {"value": 0.72, "low": 0.62, "high": 0.82, "inside": True}
     assert first["truth"]["labels"] == 1
     assert first["confidence"] == 0.75
     assert list(first["classes"]) == ["a", "b"]

@@ -669,8 +669,8 @@ def estimate_command(
     stream: Annotated[
         Path,
         typer.Argument(
-            help="Later rows, without labels. Where rows have labels, the truth is shown beside the "
-            "estimates, which do not use them."
+            help="Later rows, without labels. Where some rows have labels, these correct the estimates; "
+            "where all have one, the estimates do not use them and are compared with them."
         ),
     ],
     by: Annotated[

@@ -25,21 +25,21 @@ from equipoise.version import __version__
 Unit: TypeAlias = Literal["hour", "day", "week", "month"]
 By: TypeAlias = Unit | int
 """A unit of time, or a number of rows."""
-Use: TypeAlias = Literal["none", "some", "all"]
-"""The labels that a stream has."""
+Use: TypeAlias = Literal["none", "late", "all"]
+"""The labels of a stream: none; some, which estimates use; or all, which they are compared with."""
 
 UNSEEN = (
-    "Made from probabilities alone, an estimate cannot see concept drift: inputs that look as before and now "
-    "belong to other classes. Only labels tell: write those of some rows of the stream into its column of "
-    "labels, drawn at random, and leave the others empty."
+    "Without labels, an estimate cannot see concept drift: inputs that look as before and now belong to "
+    "other classes. Labels of a few rows show it: draw rows at random, write their labels into the column of "
+    "labels of the stream, and leave the others empty."
 )
 DRIFT = (
     "Their probabilities are not spread as those of the reference. Drift alone makes no answer wrong; the "
     "estimate says what it costs."
 )
 OUTSIDE = (
-    "Outside: the probabilities are far from those of the reference. The interval is wide there, and holds "
-    "if the change is no larger than most are."
+    "Outside: the probabilities are far from those of the reference, and the interval holds if the change is "
+    "no larger than most are; or labels contradict what was estimated without them."
 )
 _NAMED = 8  # classes or chunks in a sentence
 
@@ -132,21 +132,20 @@ def estimate(
     probabilities: Sequence[str] = (),
     target: str | None = None,
     time: str | None = None,
-    console: Console | None = None,
 ) -> EstimatedFile:
     """Read both files, and estimate the chunks of the stream in their order."""
-    with _bar(console or Console(stderr=True)) as begin:
+    with _bar(Console(stderr=True)) as begin:
         columns = find_columns(reference, stream, probabilities, target, time, timed=isinstance(by, str))
         held_out, classes = read_reference(reference, columns, begin(f"reading {reference.name}"))
         rows = read_stream_rows(stream, columns, classes, begin(f"reading {stream.name}"))
         rows, remarks = sorted_by_time(rows)
         chunks = chunks_of(rows, by)
         known = rows.labels != NO_LABEL
-        use: Use = "all" if known.all() else "some" if known.any() else "none"
+        use: Use = "all" if known.all() else "late" if known.any() else "none"
         progress, found = begin("estimating"), []
         estimator = Estimator.fit(held_out.probabilities, held_out.labels)
         for chunk in chunks:
-            found.append(_estimated(estimator, rows, chunk))
+            found.append(_estimated(estimator, rows, chunk, learn=use == "late"))
             progress(len(found), len(chunks))
     right = float((held_out.probabilities.argmax(1) == held_out.labels).mean())
     names = (str(reference), len(held_out)), (str(stream), len(rows))
@@ -194,7 +193,7 @@ def files_of(found: EstimatedFile) -> list[str]:
     labels = sum(each.truth.labels for each in found.chunks if each.truth)
     use = {
         "none": "no labels",
-        "some": f"labels of {labels:,} rows, shown beside the estimates, which do not use them",
+        "late": f"labels of {labels:,} rows, which correct the estimates of their {unit_of(found)} and later",
         "all": "a label in every row, shown beside the estimates, which do not use them",
     }
     classes = ", ".join(found.classes[:_NAMED]) + ", …" * (len(found.classes) > _NAMED)
@@ -318,11 +317,14 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _estimated(estimator: Estimator, rows: AnswerRows, chunk: Chunk) -> EstimatedChunk:
-    """The estimates of a chunk, and the truth."""
+def _estimated(estimator: Estimator, rows: AnswerRows, chunk: Chunk, *, learn: bool) -> EstimatedChunk:
+    """The estimates of a chunk, with its labels and those before it where they are learned from."""
     probabilities, labels = rows.probabilities[chunk.rows], rows.labels[chunk.rows]
     report = estimator.update(probabilities)
     known = labels != NO_LABEL
+    if learn and known.any():
+        estimator.label(labels[known], ids=np.asarray(report.ids)[known])
+        report = estimator.last
     right = int((probabilities.argmax(1) == labels)[known].sum())
     confidence = float(probabilities.max(1).mean())
     return EstimatedChunk(chunk, report, confidence, _truth(right, int(known.sum()), len(labels)))
