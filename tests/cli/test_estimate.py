@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner, Result
 
 from equipoise.cli.app import app
-from equipoise.cli.estimate import EstimatedFile, estimate
+from equipoise.cli.estimate import EstimatedFile, estimate, reference_doubts
 from equipoise.cli.estimate_page import estimate_page, page_headline
 from tests.cli.estimated import StandIn, report
 
@@ -112,7 +112,7 @@ def test_chunks_by_time_begin_with_the_unit(
     assert [each.report.samples for each in estimates.chunks] == sizes
     assert estimates.chunks[-1].chunk.end == last
     gap = f"Gaps of a {by} or more without rows: 1."
-    assert estimates.remarks == (() if by == "month" else (gap,))
+    assert estimates.remarks[1:] == (() if by == "month" else (gap,))
 
 
 def test_rows_are_put_in_the_order_of_time(write: Write, reference: Path, asked: list[Any]) -> None:
@@ -123,7 +123,7 @@ def test_rows_are_put_in_the_order_of_time(write: Write, reference: Path, asked:
     assert [given[1][:, 0].tolist() for given in asked if given[0] == "update"] == [[0.5, 0.75], [1, 0.25]]
     assert [given[1].tolist() for given in asked if given[0] == "label"] == [[1], [0]]
     assert [given[2].tolist() for given in asked if given[0] == "label"] == [[0], [2]]
-    assert "not in the order of time" in estimates.remarks[0]
+    assert "not in the order of time" in estimates.remarks[1]
 
 
 def test_late_labels_correct_the_estimate_of_their_chunk(
@@ -224,6 +224,23 @@ def test_what_no_estimate_can_see_is_said_and_drift_and_outside_are_marked(
     assert "<script" not in html
     assert "http" not in html.replace("http://www.w3.org/", "")
     assert f"see {page} in a browser" in result.output
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "right", "said"),
+    [
+        (1000, 2, 0.5, []),
+        (999, 2, 0.9, ["few rows, 999:"]),
+        (1000, 4, 0.24, ["0.240 are right, less than by chance"]),
+        (4, 2, 0.0, ["few rows, 4:", "0.000 are right"]),
+    ],
+)
+def test_a_reference_that_makes_estimates_doubtful_is_told(
+    rows: int, classes: int, right: float, said: list[str]
+) -> None:
+    told = reference_doubts(rows, classes, right)
+    assert len(told) == len(said)
+    assert all(words in each for words, each in zip(said, told, strict=True))
 
 
 def test_one_chunk_is_enough(write: Write, reference: Path, asked: list[Any]) -> None:

@@ -41,6 +41,7 @@ OUTSIDE = (
     "Outside: the probabilities are far from those of the reference, and the interval holds if the change is "
     "no larger than most are; or labels contradict what was estimated without them."
 )
+_FEW = 1000  # rows of a reference
 _NAMED = 8  # classes or chunks in a sentence
 
 _FORMATS: dict[Unit, tuple[str, str]] = {
@@ -138,7 +139,7 @@ def estimate(
         columns = find_columns(reference, stream, probabilities, target, time, timed=isinstance(by, str))
         held_out, classes = read_reference(reference, columns, begin(f"reading {reference.name}"))
         rows = read_stream_rows(stream, columns, classes, begin(f"reading {stream.name}"))
-        rows, remarks = sorted_by_time(rows)
+        rows, sorting = sorted_by_time(rows)
         chunks = chunks_of(rows, by)
         known = rows.labels != NO_LABEL
         use: Use = "all" if known.all() else "late" if known.any() else "none"
@@ -149,7 +150,18 @@ def estimate(
             progress(len(found), len(chunks))
     right = float((held_out.probabilities.argmax(1) == held_out.labels).mean())
     names = (str(reference), len(held_out)), (str(stream), len(rows))
-    return EstimatedFile(*names, by, classes, right, use, tuple(found), (*remarks, *_gaps(chunks, by)))
+    remarks = (*reference_doubts(len(held_out), len(classes), right), *sorting, *_gaps(chunks, by))
+    return EstimatedFile(*names, by, classes, right, use, tuple(found), remarks)
+
+
+def reference_doubts(rows: int, classes: int, right: float) -> list[str]:
+    """Remarks on a reference that makes all estimates doubtful."""
+    few = f"The reference has few rows, {rows:,}: estimates and intervals can be relied on from {_FEW:,}."
+    unfit = (
+        f"Of the answers of the reference {right:.3f} are right, less than by chance: are its labels "
+        "those of the rows, and the columns of probabilities in the order of the classes?"
+    )
+    return [said for said, holds in ((few, rows < _FEW), (unfit, right < 1 / classes)) if holds]
 
 
 def sorted_by_time(rows: AnswerRows) -> tuple[AnswerRows, tuple[str, ...]]:
