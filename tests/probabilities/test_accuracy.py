@@ -84,6 +84,18 @@ def test_the_formula(held_out: HeldOut, scale: float) -> None:
     assert found.inside == (d + classes <= 0.1)
 
 
+def test_the_discount_ends_at_chance(held_out: HeldOut) -> None:
+    counts, _ = tally(torch.full((500, 3), 1 / 3, dtype=torch.float64), held_out.calibration)
+    distance = held_out.distance(counts)
+    assert distance.confidence > 2
+    right = sigmoid(
+        held_out.at_rest
+        + logit(counts.expected(held_out.calibration))
+        - logit(held_out.counts.expected(held_out.calibration))
+    )
+    assert held_out.accuracy(counts, distance).value == pytest.approx(min(right, 1 / 3), abs=1e-9)
+
+
 def test_held_out_rows_themselves_have_their_accuracy(held_out: HeldOut) -> None:
     distance = held_out.distance(held_out.counts)
     assert distance.both == 0

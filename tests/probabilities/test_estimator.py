@@ -1,5 +1,6 @@
 """The estimator for probabilities alone: its answers, kinds of input, errors and files."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.errors import BatchTypeError, OptionError, StateError
+from equipoise.probabilities.coverage import threshold_of
 
 NAMES = ["cat", "dog", "eel"]
 
@@ -124,6 +126,50 @@ def test_sets_cover_rows_like_held_out_ones(score: str) -> None:
     assert 0.88 <= covered <= (0.92 if score == "lac" else 1.0)
 
 
+def test_sets_grow_where_the_accuracy_is_estimated_lower() -> None:
+    estimator = eq.Estimator.fit(*drawn(4000))
+    probs, labels = drawn(4000, scale=0.8, seed=8)
+    before = estimator.sets(probs)
+    estimator.update(probs)
+    after = estimator.sets(probs)
+    rows = torch.arange(4000)
+    assert float(before[rows, labels].double().mean()) < 0.88
+    assert float(after[rows, labels].double().mean()) == pytest.approx(0.9, abs=0.03)
+    assert int(after.sum()) > int(before.sum())
+
+
+@pytest.mark.parametrize("score", ["lac", "aps"])
+def test_the_threshold_says_the_same_coverage_as_on_held_out_rows(score: str) -> None:
+    held_out, labels = drawn(300)
+    recent = drawn(200, scale=1.0, seed=1)[0]
+    found = float(threshold_of(held_out, labels, recent, 0.9, score))
+
+    def scores(row: list[float]) -> list[float]:
+        if score == "lac":
+            return [1 - p for p in row]
+        return [sum(q for q in row if q > p) for p in row]
+
+    own = sorted(scores(row)[label] for row, label in zip(held_out.tolist(), labels.tolist(), strict=True))
+    conformal = own[math.ceil(301 * 0.9) - 1]
+
+    def says(rows: Tensor, threshold: float) -> float:
+        """The coverage by the probabilities themselves."""
+        total = 0.0
+        for row in rows.tolist():
+            total += sum(p for p, s in zip(row, scores(row), strict=True) if s <= threshold + 1e-7)
+        return total / len(rows)
+
+    assert says(recent, found) >= says(held_out, conformal) - 1e-6
+    assert says(recent, found - 1e-5) < says(held_out, conformal)
+    same = float(threshold_of(held_out, labels, held_out, 0.9, score))
+    assert same == pytest.approx(conformal, abs=1e-6)
+
+
+def test_all_classes_are_possible_where_held_out_rows_are_too_few() -> None:
+    estimator = eq.Estimator.fit(*drawn(5))
+    assert estimator.sets(drawn(10, seed=1)[0], coverage=0.9).all()
+
+
 def test_rows_of_nan_are_left_out(estimator: eq.Estimator) -> None:
     probs = drawn(200, seed=9)[0]
     expected = estimator.update(probs)
@@ -150,6 +196,13 @@ def test_a_saved_estimator_goes_on_as_it_was(tmp_path: Path) -> None:
         again.update(table[["dog", "cat", "eel"]])
 
 
+def test_an_estimator_is_saved_before_its_first_chunk(tmp_path: Path) -> None:
+    estimator = eq.Estimator.fit(*drawn(600))
+    estimator.save(tmp_path / "estimator.safetensors")
+    later = drawn(300, seed=2)[0]
+    assert eq.Estimator.load(tmp_path / "estimator.safetensors").update(later) == estimator.update(later)
+
+
 def test_another_file_is_no_estimator(tmp_path: Path) -> None:
     path = tmp_path / "estimator.safetensors"
     path.write_bytes(b"nothing")
@@ -160,7 +213,9 @@ def test_another_file_is_no_estimator(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("probabilities", "labels", "message"),
     [
-        (torch.rand(5, 3) + 1, [0] * 5, "sum to 1"),
+        (torch.rand(5, 3) + 1, [0] * 5, "sum of 1"),
+        ([[1.5, -0.5]], [0], r"\[1.5, -0.5\] first; of logits give the softmax"),
+        (None, [0], "at least one row; got the shape"),
         ([[0.5, 0.5]] * 4, [0, 1, 0], "expected 4 labels"),
         ([[0.5, 0.5]] * 2, [0, 2], r"labels among 0, 1.*got 2 in row 1"),
         ([[0.5, 0.5]] * 2, ["a", "b"], r"got 'a' in row 0"),
@@ -168,7 +223,7 @@ def test_another_file_is_no_estimator(tmp_path: Path) -> None:
         (pd.DataFrame({"a": [0.5], "b": [0.5]}), ["c"], "labels among 'a', 'b'; got 'c'"),
         ([], [], "at least one row"),
         ([[np.nan, np.nan]], [0], "NaN in all 1 rows"),
-        ([[0.5, np.nan]], [0], "NaN in some classes"),
+        ([[0.5, np.nan]], [0], "NaN among others in 1"),
     ],
 )
 def test_what_cannot_be_fitted_says_why(probabilities: Any, labels: Any, message: str) -> None:

@@ -1,6 +1,7 @@
 """Counts and calibration against formulas written as loops over rows, and sklearn's isotonic regression."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,12 @@ def drawn(rows: int, classes: int, seed: int = 0, scale: float = 1.5) -> tuple[T
 def step_of(confidence: float) -> int:
     """The step of a confidence by its definition."""
     return min(CELLS - 1, int(-64 * math.log(max(1 - confidence, math.exp(-16)))))
+
+
+def isotonic_by_sklearn(steps: "np.ndarray[Any, Any]", hits: "np.ndarray[Any, Any]") -> IsotonicRegression:
+    """The curve, where the 20 rows at either end are alike."""
+    ordered = np.sort(steps)
+    return IsotonicRegression(out_of_bounds="clip").fit(steps.clip(ordered[19], ordered[-20]), hits)
 
 
 def even(classes: int) -> Calibration:
@@ -82,10 +89,10 @@ def test_calibration_is_isotonic_regression_of_the_class_and_of_all_rows() -> No
     hits = (classes == labels).double().numpy()
     steps = np.array([step_of(each) for each in top.tolist()], dtype=float)
     every = np.arange(CELLS, dtype=float)
-    shared = IsotonicRegression(out_of_bounds="clip").fit(steps, hits).predict(every)
+    shared = isotonic_by_sklearn(steps, hits).predict(every)
     for c in range(3):
         rows = (classes == c).numpy()
-        own = IsotonicRegression(out_of_bounds="clip").fit(steps[rows], hits[rows]).predict(every)
+        own = isotonic_by_sklearn(steps[rows], hits[rows]).predict(every)
         share = rows.sum() / (rows.sum() + SHARED)
         expected = np.clip(share * own + (1 - share) * shared, 1e-3, 1 - 1e-3)
         assert calibration.right[c].numpy() == pytest.approx(expected, abs=1e-9)
@@ -165,6 +172,21 @@ def test_without_a_change_the_metrics_are_those_of_held_out_labels() -> None:
         both = float(((named_by == c) & (labels == c)).sum())
         assert float(found.precision[c]) == pytest.approx(both / float((named_by == c).sum()), abs=0.01)
         assert float(found.recall[c]) == pytest.approx(both / float((labels == c).sum()), abs=0.01)
+
+
+def test_one_mistake_of_the_least_sure_row_is_not_a_curve() -> None:
+    confidence = torch.cat([torch.tensor([0.51]), torch.full((199,), 0.9)])
+    calibration, _ = calibrate(torch.stack([confidence, 1 - confidence], 1), torch.tensor([1] + [0] * 199))
+    assert float(calibration.right[0, step_of(0.505)]) > 0.9
+
+
+def test_a_class_that_few_rows_name_has_the_curve_of_all() -> None:
+    probs, labels = drawn(3000, 3)
+    rare = torch.cat([probs[probs.argmax(1) < 2], probs[probs.argmax(1) == 2][:40]])
+    calibration, _ = calibrate(rare, labels[: len(rare)])
+    few, _ = calibrate(rare[:-40], labels[: len(rare) - 40])
+    assert calibration.right[2].numpy() == pytest.approx(few.right[2].numpy(), abs=0.1)
+    assert not torch.equal(calibration.right[0], calibration.right[2])
 
 
 def test_a_class_that_no_row_names_has_no_precision() -> None:

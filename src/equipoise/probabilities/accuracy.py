@@ -117,7 +117,7 @@ class HeldOut:
         `Calibration.right`, as a logit, less the same of held-out rows), and d the distance of confidences.
         Less confidence is believed. More is not, the further the chunk is from held-out rows: easier rows
         make a model surer and better, but so does new data make it surer and worse. And where the answers
-        have changed, so, as a rule, has what the labels are.
+        have changed, so, as a rule, has what the labels are. The discount ends at chance, 1 / C.
 
         Half of the 90 % interval is √(LEAST_HALF² + SPREAD² · (d + classes) + z² / (n a (1 − a)) + that of
         held-out rows), z = 1.645.
@@ -125,7 +125,8 @@ class HeldOut:
         right, at_rest = self.calibration, self.at_rest
         gain = _logit(counts.expected(right)) - _logit(self.counts.expected(right))
         d = distance.confidence
-        value = at_rest + min(gain, 0.0) + max(gain, 0.0) * math.exp(-d / FADE) - DISCOUNT * d
+        believed = at_rest + min(gain, 0.0) + max(gain, 0.0) * math.exp(-d / FADE)
+        value = max(believed - DISCOUNT * d, min(believed, -math.log(len(counts.steps) - 1)))
         sampled = 0.0
         for logit, rows in ((value, counts.rows), (at_rest, self.counts.rows)):
             share = _sigmoid(logit)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.rehearsal import Estimate
-from equipoise.calibration.sets import SCORES, class_scores, set_threshold
+from equipoise.calibration.sets import SCORES, class_scores
 from equipoise.errors import OptionError, StateError
 from equipoise.files import read_tensors, write_tensors
 from equipoise.json_form import from_json, to_json
 from equipoise.options import integer, number, one_of
 from equipoise.probabilities.accuracy import HeldOut
+from equipoise.probabilities.coverage import threshold_of
 from equipoise.probabilities.late import (
     NO_CLASS,
     Awaiting,
@@ -37,8 +38,9 @@ from equipoise.probabilities.tally import (
     tally,
 )
 
-KEPT_NUMBERS = 2**21
-"""The probabilities of held-out rows that are kept, for the thresholds of sets; drawn evenly from more."""
+KEPT_NUMBERS, LEAST_KEPT = 2**18, 1000
+"""The probabilities that are kept of held-out rows and of the last chunk, for the thresholds of sets, and the
+least number of rows; drawn evenly from more."""
 
 _KIND, _VERSION = "equipoise estimator", 1
 _OF_CHUNK = ("right", "classes", "labels")
@@ -66,7 +68,8 @@ class Estimator:
     ) -> None:
         self._held_out, self._rows, self._labels, self._names = held_out, rows, labels, names
         self._chunks: list[Awaiting] = []
-        self._counts, self._drift, self._offset = held_out.counts, False, 0.0
+        self._last, self._recent, self._drift, self._offset = held_out.counts, rows, False, 0.0
+        self._thresholds: dict[tuple[float, str], Tensor] = {}
 
     @classmethod
     def fit(cls, probabilities: Any, labels: Any, *, seed: int = 0) -> "Estimator":
@@ -85,12 +88,9 @@ class Estimator:
         values, right = answers.usable, right if answers.known is None else right[answers.known]
         calibration, counts = calibrate(values, right)
         hits = int((named(values).classes == right).sum())
-        most = max(1000, KEPT_NUMBERS // classes)
         held_out = HeldOut(calibration, counts, hits, float(values.amax(1).double().mean()))
-        if len(values) > most:
-            drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[:most]
-            values, right = values[drawn], right[drawn]
-        return cls(held_out, values.float(), right, answers.names)
+        drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[: _kept(classes)]
+        return cls(held_out, values[drawn].float(), right[drawn], answers.names)
 
     @property
     def classes(self) -> int:
@@ -112,7 +112,9 @@ class Estimator:
         free = own.accuracy(counts, distance)
         chunk = Awaiting(first, free, right, classes, torch.full_like(classes, NO_CLASS))
         self._chunks = awaited([*self._chunks, chunk])
-        self._counts, self._drift = counts, distance.drift
+        self._last, self._drift = counts, distance.drift
+        step = math.ceil(counts.rows / _kept(self.classes))
+        self._recent = answers.usable[::step].float()
         return self._reported()
 
     def label(self, labels: Any, ids: Any = None) -> int:
@@ -143,8 +145,9 @@ class Estimator:
     def _reported(self) -> Report:
         """The report of the last chunk; calibrated probabilities follow its accuracy."""
         accuracy, calibration = with_labels(self._chunks), self._held_out.calibration
-        self._offset = offset_for(self._counts, calibration, accuracy.value)
-        return report_of(self._counts, calibration, accuracy, self._drift, self._chunks[-1].ids)
+        self._thresholds = {}
+        self._offset = offset_for(self._last, calibration, accuracy.value)
+        return report_of(self._last, calibration, accuracy, self._drift, self._chunks[-1].ids)
 
     def probabilities(self, probabilities: Any) -> Any:
         """Calibrated probabilities, in the kind of those given; nothing is learned.
@@ -162,20 +165,29 @@ class Estimator:
     def sets(self, probabilities: Any, coverage: float = 0.9, score: str = "lac") -> Any:
         """The classes that are still possible, bool (N, C) in the kind of the probabilities given.
 
-        The calibrated probabilities of the last chunk, with the threshold of held-out rows
-        (`equipoise.calibration.sets`): rows like those have the right class in at least that share of
-        the sets. Where the accuracy is estimated lower, probabilities are evener, and sets have more classes.
-        A row of NaN has all classes.
+        Rows like held-out ones have the right class in that share of the sets (split conformal prediction).
+        For rows like the last chunk the threshold is moved, so that their calibrated probabilities say the
+        same coverage (`equipoise.probabilities.coverage.threshold_of`): where the accuracy is estimated
+        lower, sets have more classes. A row of NaN has all classes.
+
+        Args:
+            probabilities: as in `update`; nothing is learned from them.
+            coverage: the share of sets that are to have the right class.
+            score: "lac", whose sets are the smallest and may be empty, "aps" or "raps" (`equipoise.sets`).
         """
         coverage = number("coverage", coverage, low=0, high=1)
         one_of("score", score, SCORES)
-        held_out = class_scores(self._calibrated(self._rows, 0.0), score)
-        threshold = set_threshold(held_out.gather(1, self._labels[:, None]).squeeze(1), coverage)
+        if (coverage, score) not in self._thresholds:
+            held_out, recent = self._calibrated(self._rows, 0.0), self._calibrated(self._recent, self._offset)
+            found_at = threshold_of(held_out, self._labels, recent, coverage, score)
+            self._thresholds[coverage, score] = found_at
+        threshold = self._thresholds[coverage, score]
         answers = self._answers(probabilities)
         found = torch.ones(answers.values.shape, dtype=torch.bool)
         rows = slice(None) if answers.known is None else answers.known
-        scores = class_scores(self._calibrated(answers.usable, self._offset), score)
-        found[rows] = ~(scores > threshold.to(scores))
+        # In the precision of the rows that the threshold is from.
+        scores = class_scores(self._calibrated(answers.usable.float(), self._offset), score)
+        found[rows] = ~(scores > threshold)
         return in_kind(found, probabilities)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -186,16 +198,17 @@ class Estimator:
             "wrong": own.calibration.wrong,
             "steps": own.counts.steps,
             "others": own.counts.others,
-            "last_steps": self._counts.steps,
-            "last_others": self._counts.others,
             "rows": self._rows,
             "labels": self._labels,
         }
+        if self._chunks:
+            tensors |= {"last_steps": self._last.steps, "last_others": self._last.others}
+            tensors["recent"] = self._recent
         for at, chunk in enumerate(self._chunks):
             tensors |= {f"{at}.{name}": getattr(chunk, name) for name in _OF_CHUNK}
         text = {
             "held_out": [own.counts.rows, own.right, own.confidence],
-            "last": [self._counts.rows, self._drift, self._offset],
+            "last": [self._last.rows, self._drift, self._offset],
             "chunks": [[chunk.first, to_json(chunk.free)] for chunk in self._chunks],
             "names": self._names,
         }
@@ -213,7 +226,9 @@ class Estimator:
             names = None if own["names"] is None else tuple(own["names"])
             held_out = HeldOut(calibration, counts, int(right), float(confidence))
             made = cls(held_out, tensors["rows"], tensors["labels"], names)
-            made._counts = Tally(int(last_rows), tensors["last_steps"], tensors["last_others"])
+            if own["chunks"]:
+                made._last = Tally(int(last_rows), tensors["last_steps"], tensors["last_others"])
+                made._recent = tensors["recent"]
             made._drift, made._offset = bool(drift), float(offset)
             made._chunks = [
                 Awaiting(
@@ -230,9 +245,9 @@ class Estimator:
         """ValueError where tensors do not fit each other."""
         classes, calibration = self.classes, self._held_out.calibration
         every = [(calibration.right, calibration.wrong)]
-        every += [(each.steps, each.others) for each in (self._held_out.counts, self._counts)]
+        every += [(each.steps, each.others) for each in (self._held_out.counts, self._last)]
         fits = all(a.shape == (classes, CELLS) and b.shape == (classes, classes) for a, b in every)
-        fits = fits and self._labels.shape == self._rows.shape[:1]
+        fits = fits and self._labels.shape == self._rows.shape[:1] and self._recent.shape[1:] == (classes,)
         of_chunks = [tuple(getattr(chunk, name).shape for name in _OF_CHUNK) for chunk in self._chunks]
         if not fits or any(len(set(shapes)) > 1 or len(shapes[0]) != 1 for shapes in of_chunks):
             raise ValueError("tensors of other shapes than an estimator has")
@@ -264,6 +279,11 @@ class Estimator:
         even = (1 - right) / max(1, self.classes - 1)
         shared = torch.where(left > 0, others / left.clamp(min=1e-30) * (1 - right), even)
         return shared.scatter(1, place, right)
+
+
+def _kept(classes: int) -> int:
+    """The rows that are kept of that many classes."""
+    return max(LEAST_KEPT, KEPT_NUMBERS // classes)
 
 
 def _of_chunk(at: int, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

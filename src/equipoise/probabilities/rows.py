@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import BatchTypeError, OptionError
-from equipoise.metrics.inputs import check_scores
+from equipoise.metrics.inputs import ROW_SUM_TOLERANCE
 
 
 class Given(NamedTuple):
@@ -50,10 +50,7 @@ def answers_of(probabilities: Any) -> Given:
             f"row; got the shape {tuple(np.shape(probabilities))}"
         )
     values = values if values.dtype == torch.float64 else values.float()
-    kept = check_scores(probs=values, logits=None).kept
-    if kept is not None and not bool(kept.any()):
-        raise OptionError(f"expected at least one row of numbers, got NaN in all {len(values)} rows")
-    return Given(values, kept, names, single)
+    return Given(values, _known(values), names, single)
 
 
 def labels_of(labels: Any, classes: int, names: Sequence[Hashable] | None, rows: int) -> Tensor:
@@ -93,6 +90,26 @@ def in_kind(values: Tensor, like: Any) -> Any:
     return array.tolist() if isinstance(like, list) else array
 
 
+def _known(values: Tensor) -> Tensor | None:
+    """Which rows have numbers, (N); None where all have. OptionError for rows that are no probabilities."""
+    sums = values.sum(1)
+    missing = sums.isnan()
+    some = bool(missing.any())
+    if some and (spoiled := int((~values[missing].isnan().all(1)).sum())):
+        raise OptionError(f"expected rows of numbers or of NaN alone, got NaN among others in {spoiled}")
+    if some and bool(missing.all()):
+        raise OptionError(f"expected at least one row of numbers, got NaN in all {len(values)} rows")
+    off = (sums - 1).abs() > ROW_SUM_TOLERANCE
+    if bool(off.any()) or bool((values < 0).any()):
+        wrong = off | (values < 0).any(1)
+        raise OptionError(
+            f"expected rows of numbers from 0 to 1 with a sum of 1 (within {ROW_SUM_TOLERANCE:g}), got "
+            f"{int(wrong.sum())} others among {len(values)}, {values[wrong][0].tolist()[:4]} first; of "
+            "logits give the softmax"
+        )
+    return ~missing if some else None
+
+
 def _tensor(name: str, values: Any) -> Tensor:
     """Numbers of any framework as a tensor on the CPU."""
     if isinstance(values, Tensor):
@@ -100,7 +117,7 @@ def _tensor(name: str, values: Any) -> Tensor:
     else:
         try:
             array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
-            array = np.ascontiguousarray(array, np.float32 if array.dtype == np.float32 else np.float64)
+            array = np.require(array, np.float32 if array.dtype == np.float32 else np.float64, ["C"])
             # Not the caller's memory where it is read-only, which PyTorch warns of.
             tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
         except (TypeError, ValueError) as error:

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor
 
 from equipoise.estimators.confidence import isotonic
+from equipoise.estimators.inputs import Doubles
 
 CELLS = 1024
 """Steps of confidence; step i has 64 · ln(1 / (1 - confidence)) from i to i + 1. So .999 and .9999 differ."""
 
 SHARED = 200
 """The rows that the curve of all classes counts for, beside those that a class of its own was named in."""
+
+ENDS = 20
+"""The least sure rows that count as equally sure, and the surest: one mistake among few is not a curve."""
 
 BLOCK = 2**18
 """The numbers that are worked on at a time, few enough for the cache of a core."""
@@ -42,8 +46,8 @@ class Calibration:
 
     Attributes:
         right: how often the class is right, (C, CELLS): the rising function of confidence with the least
-            squared error (`equipoise.estimators.confidence.isotonic`), of the rows that name the class and of
-            all rows, which count for `SHARED` rows.
+            squared error (`equipoise.estimators.confidence.isotonic`), of all rows, which count for `SHARED`,
+            and of the rows that name the class, where these are more than 2 · `ENDS`.
         wrong: how much more often class k is right where class c was named by mistake than the other
             probabilities say, (C, C).
     """
@@ -104,12 +108,13 @@ def calibrate(values: Tensor, labels: Tensor) -> tuple[Calibration, Tally]:
     classes = values.shape[1]
     own = named(values)
     hits = (own.classes == labels).double().numpy()
-    steps, every = own.steps.double().numpy(), np.arange(CELLS, dtype=np.float64)
-    shared = torch.from_numpy(isotonic(steps, hits)(every))
+    steps = own.steps.double().numpy()
+    shared = _curve(steps, hits)
     right = shared.repeat(classes, 1)
-    for each in own.classes.unique().tolist():
+    often = own.classes.bincount(minlength=classes) > 2 * ENDS
+    for each in often.nonzero().flatten().tolist():
         rows = (own.classes == each).numpy()
-        curve = torch.from_numpy(isotonic(steps[rows], hits[rows])(every))
+        curve = _curve(steps[rows], hits[rows])
         share = rows.sum() / (rows.sum() + SHARED)
         right[each] = share * curve + (1 - share) * shared
     right = right.clamp(_EDGE, 1 - _EDGE)
@@ -120,6 +125,14 @@ def calibrate(values: Tensor, labels: Tensor) -> tuple[Calibration, Tally]:
     seen = met.sum(1, keepdim=True)
     wrong = (met + _ASIDE * likely) / ((seen + _ASIDE) * likely).clamp(min=1e-12)
     return Calibration(right, wrong.where(likely > 0, 1.0)), counts
+
+
+def _curve(steps: Doubles, hits: Doubles) -> Tensor:
+    """The isotonic regression of hits at each step, (CELLS); the `ENDS` least sure rows are alike."""
+    if len(steps) > 2 * ENDS:
+        ordered = np.sort(steps)
+        steps = steps.clip(ordered[ENDS - 1], ordered[-ENDS])
+    return torch.from_numpy(isotonic(steps, hits)(np.arange(CELLS, dtype=np.float64)))
 
 
 def directions(others: Tensor) -> Tensor:
