@@ -4,9 +4,11 @@ The columns are named by the user or found: by the beginnings of their names, an
 errors name the file, what it has, and the option that helps.
 """
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from gzip import BadGzipFile
 from itertools import takewhile
 from pathlib import Path
 from string import ascii_letters, digits
@@ -297,7 +299,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingExtraError(f"{path}: reading parquet needs pyarrow: pip install pyarrow") from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, BadGzipFile, zlib.error) as error:
         what = str(error).strip().splitlines()[0]
         raise DataError(
             f"{path}: expected a table, .csv, .csv.gz or .parquet, that pandas can read: {what}"
