@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from equipoise.calibration.labels import aci, kept, label_sums, posterior, prediction_powered, rectified
+from equipoise.calibration.labels import (
+    aci,
+    believing,
+    correction,
+    kept,
+    label_sums,
+    labelled_error,
+    posterior,
+    prediction_powered,
+    rectified,
+)
 
 NONE = torch.zeros(6, dtype=torch.float64)
 
@@ -21,7 +31,7 @@ def corrected(hits: Tensor, scores: Tensor, accuracy: float, doubt: float) -> Te
     estimate = torch.full_like(hits, accuracy)
     sums = label_sums(hits, estimate, scores, estimate, torch.ones_like(hits))
     logit = double(accuracy)[0].logit()
-    return (logit + posterior(sums, logit, double(doubt)[0], double(1.0)[0]).offset).sigmoid()
+    return (logit + posterior(sums, logit, double(doubt)[0], double(1.0)[0])[1]).sigmoid()
 
 
 def test_prediction_powered_is_its_formula() -> None:
@@ -83,11 +93,26 @@ def test_a_label_counts_by_its_weight() -> None:
 
 def test_without_labels_nothing_is_corrected_bit_for_bit() -> None:
     for logit in (-3.0, 0.1, 7.0, 12.0):
-        found = posterior(NONE, double(logit)[0], double(0.3)[0], double(1.0)[0])
-        assert float(found.offset) == float(found.weight) == float(found.variance) == 0.0
-        assert float(found.deviation) == math.inf
-        single = posterior(NONE.float(), torch.tensor(logit), torch.tensor(0.3), torch.tensor(2.0))
-        assert float(single.offset) == float(single.weight) == float(single.variance) == 0.0
+        for kind in (torch.float32, torch.float64):
+            estimate, one = torch.tensor(logit, dtype=kind), torch.ones((), dtype=kind)
+            sums = torch.zeros(6, dtype=kind)
+            weight, offset = posterior(sums, estimate, 0.3 * one, one)
+            row = believing(sums, weight, offset)
+            assert row.tolist() == [0.0] * 8
+            assert [float(each) for each in correction(row)] == [0.0, 1.0]
+            assert float(labelled_error(sums, estimate.sigmoid()).precision) == 0.0
+
+
+def test_belief_fades_as_labels_forget() -> None:
+    """Odds of o · f are those of a Gaussian prior where the labels have the part f of their weight left."""
+    prior, variance, part = 0.03**2, 0.02**2, 0.25
+    weight = prior / (prior + variance)
+    row = believing(NONE + 1, double(weight)[0], double(-0.8 * weight)[0])
+    offset, left = correction(row)
+    assert float(offset) == pytest.approx(-0.8 * weight) and float(left) == pytest.approx(1 - weight)
+    offset, left = correction(part * row)
+    later = prior / (prior + variance / part)
+    assert float(offset) == pytest.approx(-0.8 * later) and float(left) == pytest.approx(1 - later)
 
 
 def test_the_posterior_is_its_formula() -> None:
@@ -97,6 +122,7 @@ def test_the_posterior_is_its_formula() -> None:
         hits, torch.full_like(hits, a), scores, torch.full_like(hits, 0.7), torch.ones_like(hits)
     )
     found = posterior(sums, double(a)[0].logit(), double(0.4)[0], double(1.5)[0])
+    error, precision = labelled_error(sums, double(a)[0])
     labelled = rectified(sums, double(a)[0])
     r, slope = float(labelled.value), float(labelled.slope)
     floor = a * (1 - a) - slope * (2 - slope) * float(labelled.scatter)
@@ -111,13 +137,11 @@ def test_the_posterior_is_its_formula() -> None:
     tail = 0.05 * density(wide) / (0.05 * density(wide) + 0.95 * density(sigma))
     near, far = (each**2 / (each**2 + variance) for each in (sigma, wide))
     weight = (1 - tail) * near + tail * far
-    assert float(found.weight) == pytest.approx(weight)
+    assert float(found[0]) == pytest.approx(weight)
     after = a + weight * r
-    assert float(found.offset) == pytest.approx(math.log(after / (1 - after)) - math.log(a / (1 - a)))
-    between = tail * (1 - tail) * ((far - near) * r) ** 2
-    assert float(found.variance) == pytest.approx(weight**2 * variance + between)
-    assert float(found.error) == pytest.approx(r)
-    assert float(found.deviation) == pytest.approx(variance**0.5)
+    assert float(found[1]) == pytest.approx(math.log(after / (1 - after)) - math.log(a / (1 - a)))
+    assert float(error) == pytest.approx(r)
+    assert float(precision) == pytest.approx(1 / variance)
 
 
 @pytest.mark.parametrize("accuracy", [0.7, 0.9, 0.97])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.calibration import window
+from equipoise.calibration.labels import label_sums
 from equipoise.calibration.regression import Process
 from equipoise.calibration.temper import (
     RehearsedTemperature,
@@ -701,3 +702,70 @@ def test_a_high_estimate_falls_to_the_middle_beyond_two_limits(value: float, tim
     found = made.judge(windows, torch.tensor(False)).temperatures
     expected = temperature_at(windows[0, 0], aimed(float(windows[0, 0, 1] / windows[0, 0, 0]), fallen, 0.0))
     assert found.tolist() == pytest.approx([expected], rel=2e-3)
+
+
+# ---------------------------------------------------------------------- labels
+
+
+def told(made: RehearsedTemperature, observed: dict[str, Tensor], hits: list[float]) -> dict[str, Tensor]:
+    """The observations after labels of answers that were as confident as they were estimated to be right."""
+    estimates = made.now(observed).estimates.sigmoid().unsqueeze(1)
+    right = torch.tensor(hits).expand(len(estimates), -1)
+    ones = torch.ones_like(right)
+    sums = label_sums(right, estimates * ones, estimates * ones, estimates * ones, ones)
+    return made.told(observed, sums, torch.tensor(float(len(hits))))
+
+
+def test_without_labels_everything_is_as_it_was_bit_for_bit() -> None:
+    made = RehearsedTemperature(two_models(), compares=True)
+    observed, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+    plain = made.judge(observed["windows"], torch.tensor(False))
+    assert all(torch.equal(one, other) for one, other in zip(plain, verdict, strict=True))
+    assert made.estimates(observed) == made.rehearsal.estimates(observed["windows"][:, 0])
+    assert not bool(observed["labels"].any())
+
+
+def test_labels_move_estimate_interval_and_temperature() -> None:
+    made = RehearsedTemperature(rehearsal(flat(1.5)), compares=False)
+    observed, before = made.after(made.initial(), drawn(scale=6.0), None, ALL)
+    free, _ = made.estimates(observed)
+    found = [free]
+    temperatures = [float(before.temperatures[0])]
+    for count in (10, 50, 400):
+        after = told(made, observed, [1.0, 0.0] * (count // 2))
+        found.append(made.estimates(after)[0])
+        temperatures.append(float(made.now(after).temperatures[0]))
+        assert float(after["labelled"]) == count
+    values = [each.value for each in found]
+    assert values == sorted(values, reverse=True) and values[3] == pytest.approx(0.5, abs=0.03)
+    assert temperatures == sorted(temperatures) and temperatures[3] > temperatures[0]
+    agreeing = made.estimates(told(made, observed, ([1.0] * 9 + [0.0] * 2) * 30))[0]
+    assert free.low < agreeing.low < agreeing.value < agreeing.high < free.high
+    assert agreeing.inside
+    assert found[0].inside and not found[3].inside  # .82 without labels, half of them wrong
+
+
+def test_labels_are_forgotten_as_the_stream_goes_on() -> None:
+    made = RehearsedTemperature(rehearsal(flat(1.5)), compares=False)
+    observed, _ = made.after(made.initial(), drawn(), None, ALL)
+    labelled = told(made, observed, [0.0] * 40)
+    free, by_labels = made.estimates(observed)[0].value, made.estimates(labelled)[0].value
+    after, _ = made.after(labelled, drawn(), None, ALL)
+    assert not bool(after["changed"])
+    torch.testing.assert_close(after["labels"], labelled["labels"] * 2 ** (-len(ALL) / 2000))
+    assert by_labels < made.estimates(after)[0].value < free
+    assert float(after["labelled"]) == 40
+
+
+def test_labels_decide_who_answers() -> None:
+    made = RehearsedTemperature(two_models(), compares=True)
+    observed, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+    assert bool(verdict.trusts)
+    estimates = made.now(observed).estimates.sigmoid().unsqueeze(1)
+    ones = torch.ones(2, 200)
+    hits = torch.stack([torch.ones(200), torch.arange(200) % 2])  # the source model is wrong in half of them
+    after = made.told(observed, label_sums(hits, estimates * ones, ones, ones, ones), torch.tensor(200.0))
+    assert not bool(made.now(after).trusts)
+    own, theirs = made.estimates(after)
+    assert theirs is not None
+    assert own.value > 0.9 and theirs.value == pytest.approx(0.5, abs=0.05)

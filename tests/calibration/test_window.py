@@ -101,7 +101,7 @@ def test_both_windows_forget_by_the_samples_that_came_later() -> None:
     batches = [drawn(size, 5, seed=seed) for seed, size in enumerate(sizes)]
     windows = torch.zeros(1, 2, 41)
     for logits in batches:
-        windows = window.after(windows, window.sums(logits[None], all_good(len(logits))))
+        windows = window.after(windows, window.sums(logits[None], all_good(len(logits))))[0]
     for place, half_life in enumerate((300, 50)):
         expected = torch.zeros(41, dtype=torch.float64)
         for at, logits in enumerate(batches):
@@ -118,7 +118,7 @@ def test_windows_forget_alike_whatever_the_default_type_is(kind: torch.dtype) ->
         torch.set_default_dtype(default)
         try:
             for _ in range(200):
-                windows = window.after(windows, fresh)
+                windows, _ = window.after(windows, fresh)
         finally:
             torch.set_default_dtype(before)
         found.append(windows)
@@ -138,7 +138,7 @@ def followed(stream: list[float], size: int) -> list[bool]:
         part = stream[start : start + size]
         fresh = [float(len(part)), sum(part), sum(c * c for c in part)]
         other = [float(len(part)), 0.5 * len(part), 0.3 * len(part)]  # the second model never changes
-        windows = window.after(windows, torch.tensor([fresh, other]))
+        windows, _ = window.after(windows, torch.tensor([fresh, other]))
         slow, fast = plain_after(slow, fast, fresh)
         assert windows[0, 0].tolist() == pytest.approx(slow, rel=1e-3)
         assert windows[0, 1].tolist() == pytest.approx(fast, rel=1e-3)

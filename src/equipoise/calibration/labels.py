@@ -7,9 +7,12 @@ time and w its weight, six sums are kept, with d = h − v and q = g − c:
     Σw,  Σw·d,  Σw·d²,  Σw·q,  Σw·q²,  Σw·q·d.
 
 d is the error of the estimate, q what chance in the choice of the labelled samples explains of it: sums of
-both give a prediction-powered estimate of the error (`rectified`), and `posterior` how much is believed.
+both give a prediction-powered estimate of the error (`rectified`), and `posterior` how much is believed. The
+state of an adapter has a row for each model: the sums, and two numbers that say what is believed of them
+(`believing`), so that a batch has little to do: a row forgets by a factor, and `correction` reads it.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -21,8 +24,8 @@ LABEL_HALF_LIFE = 2000.0
 KEPT_AT_CHANGE = 1 / 8
 """The weight that labels keep where the stream has changed (`window.after`): they are of another shift."""
 
-SUMS = 6
-"""The number of sums of each model."""
+SUMS, WIDTH = 6, 8
+"""The number of sums of a model, and of the numbers of its row: two more (`believing`)."""
 
 CAUTION = 10
 """The samples as which calibrated answers count beside the labelled ones, in a slope and in a variance."""
@@ -132,60 +135,77 @@ def rectified(sums: Tensor, around: Tensor, flattening: Tensor | float = 1.0) ->
     return Rectified(value, slope, scatter, spread, count)
 
 
-class Correction(NamedTuple):
-    """What labels change about an estimate without them.
+class LabelledError(NamedTuple):
+    """The error of an estimate by labels.
 
     Attributes:
-        offset: to be added to its logit; exactly 0 without labels.
-        weight: ω, the share of the labelled error that is believed, from 0 to 1.
-        error: the error that the labels say, as a share: accuracy less estimate.
-        variance: that ω · r has from the choice of labels, as a share squared.
-        deviation: the standard deviation of `error`; infinite without labels.
+        value: accuracy less estimate, as a share; 0 without labels.
+        precision: the inverse of its variance; 0 without labels.
     """
 
-    offset: Tensor
-    weight: Tensor
-    error: Tensor
-    variance: Tensor
-    deviation: Tensor
+    value: Tensor
+    precision: Tensor
 
 
-def posterior(sums: Tensor, estimate: Tensor, doubt: Tensor, distance: Tensor) -> Correction:
-    """Correct estimates of accuracy (…), in logits, by the labels in sums (…, 6).
+def labelled_error(sums: Tensor, accuracy: Tensor) -> LabelledError:
+    """The error of an estimate of accuracy (…), a share, by the labels in sums (…, 6).
 
-    With a the estimate as a share and r the error by the labels (`rectified`), of variance L = s² / n, the
-    prior of the error is that of the rehearsal with a tail, as no rehearsal knows every shift:
+    Its variance is s² / Σw, with s² that of d − λ · q (`rectified`), and at least the one that calibrated
+    answers of accuracy a would have, a · (1 − a) − λ · (2 − λ) · var(q): ten labels without a miss, common
+    where nine in ten answers are right, do not say that the variance is nought.
+    """
+    found = rectified(sums, accuracy)
+    calibrated = accuracy * (1 - accuracy) - found.slope * (2 - found.slope) * found.scatter
+    return LabelledError(found.value, found.weight / found.spread.maximum(calibrated))
+
+
+def posterior(sums: Tensor, estimate: Tensor, doubt: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+    """The share ω of the labelled error that is believed, and the offset to the logit of an estimate (…).
+
+    With a the estimate as a share, r its error by the labels in sums (…, 6) and L the variance of r
+    (`labelled_error`), the prior of the error is that of the rehearsal with a tail, as no rehearsal knows
+    every shift:
 
         r ~ .95 · N(0, σ²) + .05 · N(0, τ²),   σ = a · (1 − a) · max(.25, doubt) · max(1, distance),
                                              τ = max(.1, 3σ).
 
     The corrected accuracy is a + ω · r, the posterior mean: ω = (1 − ρ) · σ² / (σ² + L) + ρ · τ² / (τ² + L)
     with ρ the probability of the tail given r. So a few labels change little, many replace the estimate, and
-    labels that contradict it are believed soon.
+    labels that contradict it are believed soon. Ten labels do not make things worse than none: a posterior
+    mean has no larger mean squared error than the prior's where the prior is honest and L not too small.
 
-    Ten labels do not make things worse than none, for two reasons. A posterior mean has no larger mean
-    squared error than the prior's where the prior is honest. And s² is at least the variance that calibrated
-    answers of accuracy a would have, a · (1 − a) − λ · (2 − λ) · var(q): ten labels without a miss, common
-    where nine in ten answers are right, do not say that the variance is nought.
+    Args:
+        sums: of labels.
+        estimate: without labels, in logits.
+        doubt: of the estimate, in logits (`regression.Process.doubt`).
+        distance: of the window from the rehearsed ones (`regression.Process.distance`).
     """
     a = estimate.sigmoid()
-    found = rectified(sums, a)
-    calibrated = a * (1 - a) - found.slope * (2 - found.slope) * found.scatter
-    precision = found.weight / found.spread.maximum(calibrated)
+    error, precision = labelled_error(sums, a)
     sigma = a * (1 - a) * doubt.clamp(min=LEAST_DOUBT) * distance.clamp(min=1)
-    near, far = sigma.square(), (TAIL_WIDTH * sigma).clamp(min=TAIL_LEAST).square()
-    left_near, left_far = 1 / (1 + near * precision), 1 / (1 + far * precision)
-    evidence = (
-        found.value.square() * precision * (left_near - left_far) / 2 + (left_far / left_near).log() / 2
-    )
-    tail = (evidence + torch.logit(torch.full_like(evidence, TAIL))).sigmoid()
-    weight_near, weight_far = near * precision * left_near, far * precision * left_far
-    weight = torch.lerp(weight_near, weight_far, tail)
-    noise = weight * torch.lerp(near * left_near, far * left_far, tail)  # ω² · L, also where L is infinite
-    between = tail * (1 - tail) * ((weight_far - weight_near) * found.value).square()
-    after = (a + weight * found.value).clamp(_EDGE, 1 - _EDGE)
-    offset = after.logit() - a.clamp(_EDGE, 1 - _EDGE).logit()
-    return Correction(offset, weight, found.value, noise + between, precision.rsqrt())
+    near, far = sigma.square() * precision, (TAIL_WIDTH * sigma).clamp(min=TAIL_LEAST).square() * precision
+    # Log odds of the tail: both densities of r have the variance (1 + near or far) / precision.
+    evidence = error.square() * precision * (1 / (1 + near) - 1 / (1 + far)) / 2
+    tail = (evidence + ((1 + near) / (1 + far)).log() / 2 + math.log(TAIL / (1 - TAIL))).sigmoid()
+    weight = torch.lerp(near / (1 + near), far / (1 + far), tail)
+    after = (a + weight * error).clamp(_EDGE, 1 - _EDGE)
+    return weight, after.logit() - a.clamp(_EDGE, 1 - _EDGE).logit()
+
+
+def believing(sums: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
+    """The row of a model, (…, 8), from its sums and what is believed of them: the sums, o and o · offset / ω.
+
+    o = ω / (1 − ω) are the odds of belief: where all labels lose a part of their weight, so do the odds, as L
+    grows by what n loses.
+    """
+    odds = weight / (1 - weight).clamp(min=_EDGE)
+    return torch.cat([sums, odds.unsqueeze(-1), (offset * (1 + odds)).unsqueeze(-1)], -1)
+
+
+def correction(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The offset to the logits of estimates by rows (…, 8), and the share 1 − ω of their doubt that stays."""
+    left = (1 + rows[..., SUMS]).reciprocal()
+    return rows[..., SUMS + 1] * left, left
 
 
 def aci(level: Tensor, covered: Tensor, coverage: Tensor | float, rate: Tensor | float) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.calibration import window
+from equipoise.calibration import labels, window
 from equipoise.calibration.regression import ROOM, Process, Ridge
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
@@ -22,6 +22,7 @@ DISTANT = 2.0
 
 _VERSION = 2
 _LEAST = 1e-3
+_Z = 1.645  # of a 90 % interval
 _LARGEST = 1e16
 _INK, _ACCENT, _PALE = "#33415c", "#d1495b", "#b8c4d6"
 _TENSORS = ("prior", "coolest", "hottest", "bins")
@@ -65,7 +66,7 @@ def countable(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An accuracy estimated without labels; `float` gives the value alone.
+    """An accuracy estimated without labels, or with the few that came; `float` gives the value alone.
 
     Attributes:
         value: the estimate.
@@ -74,7 +75,8 @@ class Estimate:
         inside: whether the window is as near to rehearsed ones as they are to those of other shifts, and the
             answers do not look clearly more accurate than without shift where the inputs are new, and the
             weights are no further from the source model's than in rehearsal; if not, the interval is wider,
-            or the value no higher than without shift (`believed`), or nearer to chance (`faded`).
+            or the value no higher than without shift (`believed`), or nearer to chance (`faded`). False, too,
+            where the 90 % intervals without labels and of the labels that came do not meet.
     """
 
     value: float
@@ -183,38 +185,63 @@ class Rehearsal:
         """The mean distance of estimated and true accuracy, each estimated without its own shift."""
         return sum(abs(run.estimate - run.accuracy) for run in self.runs) / len(self.runs)
 
-    def estimates(self, windows: Tensor, weight_distance: float = 0.0) -> tuple[Estimate, Estimate | None]:
+    def estimates(
+        self, windows: Tensor, weight_distance: float = 0.0, labelled: Tensor | None = None
+    ) -> tuple[Estimate, Estimate | None]:
         """The accuracy of the answers in windows (models, width), and of the source model if it has one.
 
-        Where the weights that learn are further from the source model's than in rehearsal, nothing rehearsed
-        is like them: the interval of the adapted model is wider by the root of how much further.
+        `labelled` has the rows of labels that came, (models, 8); None for none. Where the weights that learn
+        are further from the source model's than in rehearsal, nothing rehearsed is like them: the interval of
+        the adapted model is wider by the root of how much further.
         """
         stretch = math.sqrt(max(1.0, weight_distance / self.reach)) if self.reach > 0 else 1.0
         seen = windows.detach().double().cpu()
         x, rows = window.features(seen), float(seen[0, window.COUNT])
         new = window.means(seen[0])[window.NOVEL]
+        none = seen.new_zeros(len(seen), labels.WIDTH)
+        given = none if labelled is None else labelled.detach().cpu().to(none)
         fitted = enumerate(self.processes(len(seen)))
-        found = [self._estimate(own, x[at], rows, new, 1.0 if at else stretch) for at, own in fitted]
+        found = [
+            self._estimate(own, x[at], rows, new, 1.0 if at else stretch, given[at]) for at, own in fitted
+        ]
         return found[0], found[1] if len(found) > 1 else None
 
     def _estimate(
-        self, process: Process, x: Tensor, rows: float, novelty: Tensor, stretch: float
+        self, process: Process, x: Tensor, rows: float, novelty: Tensor, stretch: float, labelled: Tensor
     ) -> Estimate:
         """An estimate in logits with its interval.
 
         The half width is s · √(h² + z² / (n · a · (1 − a) + 1)) with h that of the process, z = 1.645, n the
         samples in the window, a the estimate and s the stretch.
+
+        Labels that came correct a to b, with b in place of a from there on; h is multiplied by
+        (1 − ω) · a · (1 − a) / (b · (1 − b)), and z² · ω² · L / (b · (1 − b))² joins the squares: ω is the
+        share of the labelled error that is believed, and L its variance (`labels`). Without labels, ω is 0.
         """
         found = process(x)
         distance = process.distance(x)
         value = believed(found, process.at_rest, novelty, self.familiar)
         value = faded(value, middle_of(process.at_rest, self.classes), distance)
-        a = float(value.sigmoid())
-        half = stretch * math.sqrt(float(process.half_width(x)) ** 2 + 1.645**2 / (rows * a * (1 - a) + 1))
-        low, high = (float(torch.sigmoid(value + side * half)) for side in (-1, 1))
+        offset, left = (float(number) for number in labels.correction(labelled))
+        alone, after = float(value.sigmoid()), float((value + offset).sigmoid())
+        error, precision = (
+            float(each) for each in labels.labelled_error(labelled[: labels.SUMS], value.sigmoid())
+        )
+        h, steepness = float(process.half_width(x)), after * (1 - after)
+        own = left * (alone * (1 - alone)) / steepness * h
+        half = math.hypot(
+            stretch * math.sqrt(own**2 + _Z**2 / (rows * steepness + 1)),
+            _Z * (1 - left) / math.sqrt(precision) / steepness if precision else 0.0,
+        )
+        low, high = (float(torch.sigmoid(value + offset + side * half)) for side in (-1, 1))
         better = bool(found > process.at_rest + ROOM) and bool(novelty > self.familiar)
-        near = bool(distance <= 1) and stretch <= 1
-        return Estimate(a, low, high, near and not better)
+        near = bool(distance <= 1) and stretch <= 1 and not better
+        if precision:
+            wide = stretch * math.sqrt(h**2 + _Z**2 / (rows * alone * (1 - alone) + 1))
+            least, most = (float(torch.sigmoid(value + side * wide)) for side in (-1, 1))
+            margin = _Z / math.sqrt(precision)
+            near = near and alone + error + margin >= least and alone + error - margin <= most
+        return Estimate(after, low, high, near)
 
     def processes(self, models: int) -> tuple[Process, ...]:
         """The regressions for windows of the answers alone, or of the source model's as well."""

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from equipoise.calibration import window
+from equipoise.calibration import labels, window
 from equipoise.calibration.regression import Posteriors, Ridge
 from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, countable, faded, middle_of
 from equipoise.calibration.source_statistics import SourceStatistics
@@ -88,6 +88,9 @@ SHARE_OF_DOUBT = 0.5
 
 WINDOWS, TRUSTS = "windows", "trusts_source"
 
+STREAM_CHANGED, LABEL_ROWS, LABELLED = "changed", "labels", "labelled"
+"""Whether the stream changed with the last batch, the rows of labels (`calibration.labels`), their number."""
+
 
 class TrustedModel(NamedTuple):
     """The temperatures of windows, and the model that answers.
@@ -95,10 +98,12 @@ class TrustedModel(NamedTuple):
     Attributes:
         temperatures: of each model.
         trusts: whether the source model answers.
+        estimates: the logits of their accuracies, without labels.
     """
 
     temperatures: Tensor
     trusts: Tensor
+    estimates: Tensor
 
 
 class _Constants(NamedTuple):
@@ -109,6 +114,7 @@ class _Constants(NamedTuple):
         gap: of `Rehearsal`.
         at_rest: the logit of each model's accuracy without shift.
         middle: half way from it to chance (`middle_of`).
+        doubt: of each model's estimate.
         doubt_squared: the square of `SHARE_OF_DOUBT` of each model's doubt.
         coolest: the lowest temperature of each model.
         hottest: the highest.
@@ -118,6 +124,7 @@ class _Constants(NamedTuple):
     gap: Ridge | None
     at_rest: Tensor
     middle: Tensor
+    doubt: Tensor
     doubt_squared: Tensor
     coolest: Tensor
     hottest: Tensor
@@ -146,6 +153,9 @@ class RehearsedTemperature:
 
     Where a window is further than two limits, a high estimate is lower (`faded`).
 
+    Labels that come correct the estimates of both models (`labels.posterior`) and what follows of them: the
+    temperatures, for which the doubt is smaller by what labels leave of it, and the lead of the source model.
+
     Args:
         rehearsal: of the method on this model.
         compares: whether the source model's logits come with each batch, and it may answer.
@@ -165,7 +175,13 @@ class RehearsedTemperature:
         """The observations before the first batch: the rehearsed "no shift"."""
         models = 2 if self.compares else 1
         prior = self.rehearsal.prior[:models].float() * window.PRIOR_SAMPLES
-        return {WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1), TRUSTS: torch.zeros((), dtype=torch.bool)}
+        return {
+            WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1),
+            TRUSTS: torch.zeros((), dtype=torch.bool),
+            STREAM_CHANGED: torch.zeros((), dtype=torch.bool),
+            LABEL_ROWS: prior.new_zeros(models, labels.WIDTH),
+            LABELLED: prior.new_zeros(()),
+        }
 
     def after(
         self,
@@ -180,49 +196,77 @@ class RehearsedTemperature:
         answers = (
             torch.stack([logits, source.to(logits)]) if self.compares and source is not None else logits[None]
         )
-        windows = window.after(before[WINDOWS], window.sums(answers, good, novelty))
-        found = self.judge(windows, before[TRUSTS])
-        return {WINDOWS: windows, TRUSTS: found.trusts}, found
+        fresh = window.sums(answers, good, novelty)
+        windows, changed = window.after(before[WINDOWS], fresh)
+        labelled = before[LABEL_ROWS] * labels.kept(fresh[0, window.COUNT], changed)
+        found = self.judge(windows, before[TRUSTS], labelled)
+        observed = {WINDOWS: windows, TRUSTS: found.trusts, STREAM_CHANGED: changed, LABEL_ROWS: labelled}
+        return {**observed, LABELLED: before[LABELLED]}, found
 
-    def judge(self, windows: Tensor, trusted: Tensor) -> TrustedModel:
+    def judge(self, windows: Tensor, trusted: Tensor, labelled: Tensor | None = None) -> TrustedModel:
         """Temperatures of the models in windows (models, 2, width), and whether the source model answers now.
 
-        The slow windows count; models disagree where they do so in the fast window, too.
+        The slow windows count; models disagree where they do so in the fast window, too. `labelled` has the
+        rows of labels that came, (models, 8); None for none.
         """
         known, models = self._on(windows.device), len(windows)
         slow, seen = windows[:, 0], window.means(windows)
         x, novelty = window.features(slow), seen[:, 0, window.NOVEL]
         found, far = known.estimates(x.flatten())  # of the accuracy of each model, and of the lead
-        values = believed(found[:models], known.at_rest, novelty, self.rehearsal.familiar)
-        values = faded(values, known.middle, far[:models])
+        values = self._values(known, found, far, novelty)
+        offset, left = labels.correction(windows.new_zeros(1, labels.WIDTH) if labelled is None else labelled)
+        corrected = values + offset
         trusts = torch.zeros_like(trusted)
         if known.gap is not None:
             gap = known.gap(x.flatten())
-            mine, theirs = values.sigmoid().unbind()
+            shares = values.sigmoid()
+            mine, theirs = shares.unbind()
             linear = ((values[0] + gap).sigmoid() - mine + theirs - (values[1] - gap).sigmoid()) / 2
             ahead = (theirs - mine + LEAD * found[models] + linear) / 3
+            ahead = ahead + (corrected.sigmoid() - shares).diff()[0]  # by what labels say
             known_source = (far[1] <= 1) | (far[0] > 1) | (novelty[0] <= NEW * self.rehearsal.familiar)
             apart = seen[0, :, window.APART].amin() > (self.rehearsal.disagreement or 0.0) + TOLERATED
             new = novelty[0] > self.rehearsal.familiar
             better = (ahead > torch.where(trusted, LEAVE, ENTER)) | (apart & ((ahead > 0) | ~new))
             trusts = better & known_source
         confidence = x[:, 0]
-        off = values - confidence
-        moved = off.square()
-        aim = (confidence + off * moved / (moved + known.doubt_squared)).sigmoid()
+        off = corrected - confidence
+        moved, doubt_squared = off.square(), known.doubt_squared * left.square()
+        aim = (confidence + off * moved / (moved + doubt_squared)).sigmoid()
         right = window.temperature_for(slow, aim)
-        return TrustedModel(right.clamp(known.coolest, known.hottest), trusts)
+        return TrustedModel(right.clamp(known.coolest, known.hottest), trusts, values)
+
+    def _values(self, known: _Constants, found: Tensor, far: Tensor, novelty: Tensor) -> Tensor:
+        """The logits of the accuracy of each model, from what the regressions found."""
+        models = len(novelty)
+        values = believed(found[:models], known.at_rest, novelty, self.rehearsal.familiar)
+        return faded(values, known.middle, far[:models])
+
+    def told(self, observed: Mapping[str, Tensor], sums: Tensor, count: Tensor) -> dict[str, Tensor]:
+        """The observations after labels with the sums (models, 6) came, `count` of them for new samples."""
+        windows, rows = observed[WINDOWS], observed[LABEL_ROWS]
+        known, slow = self._on(windows.device), windows[:, 0]
+        found, far = known.estimates(window.features(slow).flatten())
+        values = self._values(known, found, far, window.means(slow)[:, window.NOVEL])
+        total = rows[:, : labels.SUMS] + sums.to(rows)
+        believed_now = labels.posterior(total, values, known.doubt, far[: len(rows)])
+        news = {LABEL_ROWS: labels.believing(total, *believed_now), LABELLED: observed[LABELLED] + count}
+        return {**observed, **news}
+
+    def now(self, observed: Mapping[str, Tensor]) -> TrustedModel:
+        """The temperatures by what was observed so far, and the model that answers."""
+        return self.judge(observed[WINDOWS], observed[TRUSTS], observed[LABEL_ROWS])
 
     def level(self, observed: Mapping[str, Tensor]) -> Tensor:
         """The temperature of the model that answers now."""
-        temperatures = self.judge(observed[WINDOWS], observed[TRUSTS]).temperatures
+        temperatures = self.now(observed).temperatures
         return torch.where(observed[TRUSTS], temperatures[-1], temperatures[0])
 
     def source_level(self, observed: Mapping[str, Tensor]) -> Tensor | None:
         """The temperature of the source model's answers now; None where it is not compared."""
         if not self.compares:
             return None
-        return self.judge(observed[WINDOWS], observed[TRUSTS]).temperatures[1]
+        return self.now(observed).temperatures[1]
 
     def estimates(
         self, observed: Mapping[str, Tensor], weight_distance: float = 0.0
@@ -231,7 +275,7 @@ class RehearsedTemperature:
 
         `weight_distance` is how far the weights that learn are from the source model's.
         """
-        return self.rehearsal.estimates(observed[WINDOWS][:, 0], weight_distance)
+        return self.rehearsal.estimates(observed[WINDOWS][:, 0], weight_distance, observed[LABEL_ROWS])
 
     def _on(self, device: torch.device) -> _Constants:
         """The regressions on a device; copied there once."""
@@ -247,10 +291,12 @@ class RehearsedTemperature:
             coolest = coolest if t_max is None else coolest.clamp(max=t_max)
             hottest = hottest if t_min is None else hottest.clamp(min=t_min)
             at_rest = torch.stack([part.at_rest for part in fitted])
+            doubt = torch.stack([part.doubt for part in fitted])
             numbers = (
                 at_rest,
                 middle_of(at_rest, own.classes),
-                (SHARE_OF_DOUBT * torch.stack([part.doubt for part in fitted])).square() + 1e-9,
+                doubt,
+                (SHARE_OF_DOUBT * doubt).square() + 1e-9,
                 coolest[:models],
                 hottest[:models],
             )
@@ -385,11 +431,13 @@ class TemperedAnswers(NamedTuple):
         logits: the answers.
         temperature: their divisor; None where nothing is tempered.
         observed: the observations of the temperature, this batch included.
+        judged: what a rehearsed temperature is from; None for another.
     """
 
     logits: Tensor
     temperature: Tensor | None
     observed: Mapping[str, Tensor]
+    judged: TrustedModel | None = None
 
 
 class Temper:
@@ -490,7 +538,7 @@ class Temper:
         temperature = torch.where(judged.trusts, judged.temperatures[-1], judged.temperatures[0])
         if view is not None:
             logits = torch.where(judged.trusts, view.logits.to(logits), logits)
-        return TemperedAnswers(divide(logits, temperature), temperature, after)
+        return TemperedAnswers(divide(logits, temperature), temperature, after, judged)
 
 
 def _optional(name: str, value: float | None) -> float | None:

@@ -92,8 +92,8 @@ def confidences(behind: Tensor) -> Tensor:
     return torch.stack([(behind * each).exp().sum(-1).reciprocal() for each in inverse], -1)
 
 
-def after(windows: Tensor, fresh: Tensor) -> Tensor:
-    """Windows (models, 2, width) after a batch with the sums `fresh` (models, width) has come.
+def after(windows: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:
+    """Windows (models, 2, width) after a batch with the sums `fresh` (models, width), and if it is a change.
 
     Both forget by 2^(−n / half-life) for n samples and add the batch. Where the confidence of the first model
     in the fast window is further from that in the slow one than 4 standard errors, the stream has changed,
@@ -106,8 +106,8 @@ def after(windows: Tensor, fresh: Tensor) -> Tensor:
     some = count.clamp(min=_TINY)
     mean, second = confidence / some, square / some
     variance = (second - mean.square())[0].clamp(min=1e-4)
-    changed = mean.diff().square() * count[1] > CHANGED**2 * variance
-    return torch.where(changed, joined[:, 1:], joined)
+    changed = (mean[1] - mean[0]).square() * count[1] > CHANGED**2 * variance
+    return torch.where(changed, joined[:, 1:], joined), changed
 
 
 def means(window: Tensor) -> Tensor:

@@ -238,7 +238,8 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
         hits = (logits.argmax(2) == setup.labelled.labels[rows]) & good
         sums = window.sums(logits, good, answers.novelty)
         fresh = torch.cat([sums, hits.sum(1, keepdim=True).float()], 1)
-        windows, whole = window.after(windows, fresh), whole + fresh
+        windows, _ = window.after(windows, fresh)
+        whole = whole + fresh
         behind = logits[0][good] - logits[0][good].amax(1, keepdim=True)
         confidences.append(window.confidences(behind))
         right.append(hits[0][good])
