@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -11,9 +11,10 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from equipoise.calibration.labels import checked_labels
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
 from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
-from equipoise.calibration.temper import Temper, Tempering
+from equipoise.calibration.temper import LABELLED, RehearsedTemperature, Temper, Tempering
 from equipoise.core.assembly import (
     EXECUTION_OPTIONS,
     MACHINE_OPTIONS,
@@ -37,6 +38,7 @@ from equipoise.core.export import SourceModel, with_temperature
 from equipoise.core.graph import CapturedSteps
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.method import Method, option_values
+from equipoise.core.recent import RecentAnswers, given_sums
 from equipoise.core.record import Record, Step
 from equipoise.core.state import Snapshot, check_snapshot
 from equipoise.core.step import Responder
@@ -56,6 +58,7 @@ from equipoise.network.forward import Layout, MemoryFormat, OutputsFunction, Pre
 from equipoise.network.modules import LearningModule, checked_module, device_of
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.source_copy import Residence
+from equipoise.options import integer
 
 UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "source_copy", "falls_back", "seed", "head")
 """Options that a rehearsal does not depend on."""
@@ -155,6 +158,7 @@ class Adapter(LearningModule):
 
     def _assemble(self, respond: Responder) -> None:
         self._respond, self._captured = respond, CapturedSteps()
+        self._recent = RecentAnswers()
         self._last = None
 
     # ------------------------------------------------------------------ answer
@@ -188,9 +192,11 @@ class Adapter(LearningModule):
             for parameter in respond.student.learned.values():
                 parameter.requires_grad_()
             captured = self._captured if self._captures else None
-            answer, self._last = self._laid_out(
+            answer, record = self._laid_out(
                 batch, lambda: captured.run(respond, batch) if captured else respond.eagerly(batch)
             )
+            with torch.no_grad():
+                self._last = self._recent.take(record)
         return answer
 
     @one_at_a_time
@@ -252,6 +258,89 @@ class Adapter(LearningModule):
                 raise
         student.lay_out(plainer)
         return answer()
+
+    # ------------------------------------------------------------------ labels
+
+    @one_at_a_time
+    def label(
+        self,
+        targets: Sequence[int] | Tensor,
+        ids: Iterable[int] | Tensor | None = None,
+        *,
+        logits: Tensor | None = None,
+        source_logits: Tensor | None = None,
+    ) -> int:
+        """Take labels of samples that were answered, at once or later; returns how many of them count.
+
+        They correct the estimated accuracies (`calibration.labels`), and with them the temperature, `inside`,
+        and the choice between adapted and source model. Few change little, as the rehearsal is the prior.
+        Labels of the last few thousand samples count, and those from before a change of the stream hardly.
+        They are in the state: saved, restored, and gone after a reset. An answer of NaN is neither right nor
+        wrong. A label that comes again by its id replaces the first. Waits for the device.
+
+        The last few thousand answers are remembered, on the device, until a reset, a restore, a load or a
+        move; ForgottenRequestError, before anything changes, for others. For later labels keep the answers,
+        and pass them as `logits`.
+
+        Args:
+            targets: the classes, (N).
+            ids: the numbers of the samples, as `adapter.last.ids` and `adapter.ask` have them; None: those of
+                the last batch.
+            logits: the answers as they were given, (N, C), in place of ids.
+            source_logits: the source model's, beside `logits`; None where it was not asked.
+        """
+        rehearsed = self._rehearsed("label")
+        observed, device = self._respond.state.temperature, self._respond.state.temperature[LABELLED].device
+        if logits is None and source_logits is not None:
+            raise OptionError("expected source_logits beside logits, got them alone")
+        with torch.inference_mode(False), torch.no_grad():
+            if logits is None:
+                numbers = list(self._recent.latest()) if ids is None else [int(each) for each in ids]
+                target = checked_labels(targets, len(numbers), rehearsed.rehearsal.classes)
+                told = self._recent.told(numbers, target)
+            elif ids is not None:
+                raise OptionError("expected ids of samples or the logits that were answered, got both")
+            else:
+                both = [
+                    None if each is None else each.detach().to(device).float()
+                    for each in (logits, source_logits)
+                ]
+                target = checked_labels(targets, len(logits), rehearsed.rehearsal.classes)
+                told = given_sums(target.to(device), both, rehearsed.now(observed))
+            self._respond.state.observe(rehearsed.told(observed, told.sums.to(device), told.new.to(device)))
+        return int(told.counted)
+
+    @one_at_a_time
+    def ask(self, count: int) -> Tensor:
+        """The numbers of recent samples to have labelled, for `label`: `count` of those without one.
+
+        They are spread evenly over the order of confidence, each sample with the same chance, so that an
+        estimate by their labels has no bias. Fewer where there are not as many. Waits for the device.
+        """
+        self._rehearsed("ask")
+        return self._recent.chosen(integer("count", count, low=1))
+
+    @property
+    @one_at_a_time
+    def labels(self) -> int:
+        """The labels that came since the last reset; those of a state that was loaded are among them."""
+        self._rehearsed("labels")
+        return int(self._respond.state.temperature[LABELLED])
+
+    def _rehearsed(self, call: str) -> RehearsedTemperature:
+        """The rehearsed temperature; SourceError without one, OptionError with several processes."""
+        rehearsed = self._respond.temper.rehearsed
+        if rehearsed is None:
+            raise SourceError(
+                f"adapter.{call} needs a rehearsal, which labels correct: source = equipoise.rehearse(model, "
+                f'held_out_loader, method={self.name!r}), and tempering="rehearsed"'
+            )
+        if self.processes > 1:
+            raise OptionError(
+                f"adapter.{call} is for an adapter of one process, and this one adapts as one of "
+                f"{self.processes}: each knows its own rows alone"
+            )
+        return rehearsed
 
     # ------------------------------------------------------------------ facts
 
@@ -375,7 +464,7 @@ class Adapter(LearningModule):
     @one_at_a_time
     def footprint(self) -> Footprint:
         """The memory that the adapter takes now, in elements and bytes, and whether it stores samples."""
-        return measure_footprint(self._respond)
+        return measure_footprint(self._respond, self._recent.tensors())
 
     @property
     def rehearsed_options(self) -> dict[str, Any]:
@@ -444,6 +533,10 @@ class Adapter(LearningModule):
     def reset(self) -> None:
         """Go back to the source model, bit for bit: its weights, its statistics, its answers by `predict`."""
         self._respond.state.reset()
+        self._forget_answers()
+
+    def _forget_answers(self) -> None:
+        self._recent.forget()
         self._last = None
 
     @one_at_a_time
@@ -460,7 +553,7 @@ class Adapter(LearningModule):
         """
         check_snapshot(snapshot, self._respond.state.student.adapting)
         self._respond.state.restore(snapshot, keep_temperature=keep_temperature)
-        self._last = None
+        self._forget_answers()
 
     @one_at_a_time
     def detach(self) -> nn.Module:
@@ -516,7 +609,7 @@ class Adapter(LearningModule):
             check_identity(state_dict[EXTRA_STATE], self.identity)
             state_dict = {name: tensor for name, tensor in state_dict.items() if name != EXTRA_STATE}
         self._respond.state.load(state_of(self.name, state_dict))
-        self._last = None
+        self._forget_answers()
 
     def _load_from_state_dict(
         self,
@@ -579,6 +672,7 @@ class Adapter(LearningModule):
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
         with torch.inference_mode(False):
             nn.Module._apply(self, fn, recurse)
+            self._recent.forget()
             self._respond.student.moved()
             self._respond.state.move(fn)
         return self
@@ -667,10 +761,12 @@ class Tempered(Adapter):
     def reset(self) -> None:
         """Go back to the source model, as `Adapter.reset` does, and forget both temperatures."""
         self.adapter.reset()
+        self._recent.forget()
         self._respond.state.forget_temperature()
 
     @one_at_a_time
     def _apply(self: _TemperedSelf, fn: Any, recurse: bool = True) -> _TemperedSelf:
         self.adapter._apply(fn, recurse)
+        self._recent.forget()
         self._respond.state.move_temperature()
         return self

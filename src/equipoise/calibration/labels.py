@@ -13,10 +13,12 @@ state of an adapter has a row for each model: the sums, and two numbers that say
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from equipoise.errors import OptionError
 
 LABEL_HALF_LIFE = 2000.0
 """The answered samples after which a label counts half: a shift lasts longer than a window."""
@@ -40,6 +42,23 @@ least standard deviation, as a share: an estimate of .97 may be one of a model t
 
 _TINY = 1e-12
 _EDGE = 1e-3
+
+
+def checked_labels(labels: Any, count: int, classes: int) -> Tensor:
+    """Labels on the CPU; OptionError unless they are `count` whole numbers below `classes`."""
+    try:
+        target = torch.as_tensor(labels).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"expected labels as whole numbers, got {labels!r}") from error
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise OptionError(f"expected labels as whole numbers, got {target.dtype}")
+    if target.shape != (count,):
+        raise OptionError(f"expected {count} labels, one for each row, got {tuple(target.shape)}")
+    if count and not 0 <= int(target.min()) <= int(target.max()) < classes:
+        raise OptionError(
+            f"expected labels in 0..{classes - 1}, got {int(target.min())}..{int(target.max())}"
+        )
+    return target.long()
 
 
 def prediction_powered(

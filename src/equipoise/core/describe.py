@@ -161,8 +161,8 @@ class Footprint:
         return self.parameters + self.buffers + self.supports + self.observations
 
 
-def measure_footprint(respond: Responder) -> Footprint:
-    """Count the tensors that an adapter holds, on whatever device."""
+def measure_footprint(respond: Responder, recent: Iterable[Tensor] = ()) -> Footprint:
+    """Count the tensors that an adapter holds, on whatever device; `recent` are those of recent answers."""
     student, memory = respond.student, respond.state.memory
     second = student.source_copy.held()
     weights = {name for name, _ in student.model.named_parameters()}
@@ -170,7 +170,7 @@ def measure_footprint(respond: Responder) -> Footprint:
     rest = [tensor for name, tensor in memory.items() if not name.startswith((SAMPLES, SUPPORTS))]
     rest += [*respond.constants.values(), *respond.state.temperature.values()]
     rest += [] if respond.state.random.state is None else [respond.state.random.state]
-    rest += respond.state.cleared()
+    rest += [*respond.state.cleared(), *recent]
     parameters = Amount.of(student.model.parameters()) + Amount.of(
         tensor for name, tensor in second.items() if name in weights
     )

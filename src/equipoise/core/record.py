@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
-from equipoise.calibration.temper import TRUSTS, WINDOWS
+from equipoise.calibration.temper import LABEL_ROWS, TRUSTS, WINDOWS, TrustedModel
 from equipoise.core.verdict import StepVerdict
 from equipoise.functional import entropy
 
@@ -41,6 +41,7 @@ class Step:
             about 0 for source inputs; None without a rehearsal.
         source_logits: the source model's answers to the batch, a row for each sample (NaN for those set
             aside); None where it is not asked.
+        ids: the numbers of the samples since the adapter was made, for labels (`adapter.label`).
     """
 
     samples: int
@@ -57,6 +58,7 @@ class Step:
     answered_by: Literal["student", "source"] = "student"
     novelty: float | None = None
     source_logits: Tensor | None = field(default=None, repr=False, compare=False)
+    ids: range = range(0)
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,10 @@ class Record:
         observed: the observations of that temperature, the batch included.
         weight_distance: how far the weights that learn are from the source model's, after the batch.
         source_logits: those of the source model, a row for each sample; None where it was not asked.
+        judged: what the temperature is from; None without a rehearsal.
+        adapted: the logits of the adapted model before tempering, a row for each sample, NaN for those set
+            aside; None without a rehearsal.
+        ids: the numbers of the samples.
     """
 
     answer: Tensor
@@ -86,6 +92,9 @@ class Record:
     observed: Mapping[str, Tensor] = field(default_factory=dict)
     weight_distance: float | Tensor = 0.0
     source_logits: Tensor | None = None
+    judged: TrustedModel | None = None
+    adapted: Tensor | None = None
+    ids: range = range(0)
 
     def read(self) -> Step:
         """Copy the results to the host; waits for the device."""
@@ -98,7 +107,8 @@ class Record:
         if self.rehearsal:
             new = float(window.means(self.observed[WINDOWS][0, 0])[window.NOVEL])
             far = float(self.weight_distance)
-            own, theirs = self.rehearsal.estimates(self.observed[WINDOWS][:, 0], far)
+            windows, labelled = self.observed[WINDOWS][:, 0], self.observed[LABEL_ROWS]
+            own, theirs = self.rehearsal.estimates(windows, far, labelled)
         return Step(
             samples=len(self.answer),
             used=used,
@@ -114,6 +124,7 @@ class Record:
             answered_by="source" if trusts else "student",
             novelty=new,
             source_logits=None if self.source_logits is None else self.source_logits.clone(),
+            ids=self.ids,
         )
 
 

@@ -141,6 +141,10 @@ class State:
         """Forget the observations of the temper."""
         self._observe(self._no_observations)
 
+    def observe(self, temperature: Memory) -> None:
+        """Take over observations of the temper that were made outside of a step."""
+        self._observe(temperature)
+
     def beside(self, temperature: Memory) -> "State":
         """A state that shares weights and memory with this one, with the observations of another temper."""
         other = copy(self)

@@ -111,11 +111,16 @@ class Responder:
             rows = rows.without(record.verdict.rows)
         if len(answer) == batch.rows:
             return answer, record
-        answer, source_logits = rows.masked(answer), record.source_logits
-        if source_logits is not None:
-            source_logits = rows._replace(silent=torch.zeros_like(rows.good)).masked(source_logits)
-        verdict = record.verdict._replace(rows=rows)
-        return answer, replace(record, answer=answer.clone(), verdict=verdict, source_logits=source_logits)
+        answer = rows.masked(answer)
+        both = (record.source_logits, record.adapted)
+        source_logits, adapted = (None if each is None else rows.with_nan(each) for each in both)
+        return answer, replace(
+            record,
+            answer=answer.clone(),
+            verdict=record.verdict._replace(rows=rows),
+            source_logits=source_logits,
+            adapted=adapted,
+        )
 
     def __call__(self, batch: Batch, host: HostInputs, finite: Tensor | None = None) -> tuple[Tensor, Record]:
         """Answer a batch and learn from it; if a check fails, or an error is raised, nothing has changed.
@@ -138,6 +143,7 @@ class Responder:
             keep = student.agree(verdict.keep())
             transaction.commit(keep, memory, tempered.observed, plan.counts, host_looks=host.looks)
         answer, good, silent = student.local(rows.masked(tempered.logits), *rows)
+        adapted = None if tempered.judged is None else rows.with_nan(update.logits.detach())
         rehearsal = None if self.temper.rehearsed is None else self.temper.rehearsed.rehearsal
         return answer, Record(
             # A copy, as the caller may write into the answer; a graph's is its own.
@@ -151,6 +157,8 @@ class Responder:
             observed=self._observed(host.looks) if rehearsal else {},
             weight_distance=student.weight_distance() if rehearsal and student.learned else 0.0,
             source_logits=None if view is None else student.local(view.logits.detach())[0],
+            judged=tempered.judged,
+            adapted=None if adapted is None else student.local(adapted)[0],
         )
 
     def _screen(self, batch: Batch, finite: Tensor | None) -> tuple[Batch, JudgedRows, SourceView | None]:
@@ -242,11 +250,14 @@ class Responder:
             classes = student.frozen(batch.map(torch.zeros_like)).shape[1]
         answer = rows.masked(like.new_empty((0, classes)))
         rehearsed = self.temper.rehearsed
+        observed = self._observed(True) if rehearsed else {}
         return answer, Record(
             answer=answer.clone(),
             verdict=StepVerdict(rows, allowed=rows.good.any()),
             rehearsal=None if rehearsed is None else rehearsed.rehearsal,
-            observed=self._observed(True) if rehearsed else {},
+            observed=observed,
+            judged=rehearsed.now(observed) if rehearsed else None,
+            adapted=torch.full_like(answer, torch.nan) if rehearsed else None,
             weight_distance=student.weight_distance() if rehearsed and student.learned else 0.0,
         )
 

@@ -65,6 +65,10 @@ class JudgedRows(NamedTuple):
         good[self.good], silent[self.good] = others.good, others.silent
         return JudgedRows(good, silent)
 
+    def with_nan(self, answers: Tensor) -> Tensor:
+        """The answers to good rows in their places, NaN for all others; `answers` as in `masked`."""
+        return self._replace(silent=torch.zeros_like(self.silent)).masked(answers)
+
     def masked(self, answers: Tensor) -> Tensor:
         """The answers to good rows in their places, zeros for silent rows and NaN for the other ones.
 

@@ -36,6 +36,7 @@ from equipoise.testing.subject import (
     expect_equal_answers,
     expect_logits,
     expect_same_state,
+    label_last,
     part_in_words,
     snapshot,
     unread_step,
@@ -319,6 +320,7 @@ def reset_is_exact(subject: Subject) -> None:
     adapter, model = subject.build()
     fresh, untouched = snapshot(adapter), adapter.predict(drifted(4))
     first = answers(adapter, drifted_stream())
+    label_last(adapter)
     adapter.reset()
     expect_same_state(fresh, snapshot(adapter), "reset() left {} changed")
     for name, tensor in adapter.student.state_dict().items():
@@ -336,6 +338,7 @@ def save_and_load_continue_the_stream(subject: Subject) -> None:
     """Go on after saving and loading as if nothing had happened."""
     adapter, model = subject.build()
     answers(adapter, drifted_stream())
+    label_last(adapter)
     loaded = _saved_and_loaded(adapter, model)
     expect(
         loaded.options == adapter.options,
@@ -372,8 +375,10 @@ def a_state_dict_is_a_copy(subject: Subject) -> None:
     """Go back to a state that `state_dict` gave, whatever was learned since."""
     adapter = subject.adapter()
     adapter(drifted(8))
+    label_last(adapter)
     state, before = adapter.state_dict(), snapshot(adapter)
     answers(adapter, drifted_stream())
+    label_last(adapter)
     adapter.load_state_dict(state)
     expect_same_state(before, snapshot(adapter), "load_state_dict() left {} other than when it was saved")
 
@@ -552,10 +557,11 @@ def can_be_cast_in_mid_stream(subject: Subject) -> None:
 
 
 def _begun(subject: Subject) -> Adapter:
-    """An adapter that has seen a few batches, so that all of its memory has arrived."""
+    """An adapter that has seen a few batches and labels, so that all of its memory has arrived."""
     adapter = subject.adapter()
     for seed in range(3):
         adapter(drifted(8, seed))
+    label_last(adapter)
     return adapter
 
 

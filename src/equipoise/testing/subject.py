@@ -129,6 +129,12 @@ def difference_of(expected: Tensor, came: Tensor, tolerance: float = 0.0) -> str
     return f"largest difference {float((expected - came).abs().nan_to_num().max()):.3g}"
 
 
+def label_last(adapter: Adapter) -> None:
+    """Give labels of the last batch to an adapter that takes them: then they are in its state."""
+    if adapter.rehearsal is not None and adapter.last is not None:
+        adapter.label([0] * adapter.last.samples)
+
+
 def answers(adapter: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> list[Tensor]:
     """The answers to batches, one after the other."""
     return [adapter(x) for x in batches]

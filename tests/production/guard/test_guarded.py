@@ -16,7 +16,7 @@ from equipoise.errors import BatchError, OptionError, StateError
 from equipoise.production.guard.triggers import LARGEST_STEP
 from equipoise.testing.models import drifted_stream
 from tests.production.guard.streams import FAULTS, SIZE, accuracy_of, adapter, clean, contented, run_to, small
-from tests.support.models import Counting, drifted, measured, same
+from tests.support.models import Counting, drifted, make, measured, rehearsed, same
 from tests.support.rehearsals import CLASSES, held_out, trained
 
 
@@ -445,6 +445,42 @@ def test_late_labels_of_the_model_that_was_left_do_not_count_against_the_one_gon
     assert len(guarded.events) == 2
     guarded.label(target, **late, batch=guarded.batch)
     assert len(guarded.events) == 3
+
+
+def rehearsed_guard() -> eq.Guarded:
+    """A guard of an adapter with a rehearsal made by hand."""
+    model, source = make()
+    return eq.Guarded(eq.create("poise", model, rehearsed(source, "poise"), tempering="rehearsed"))
+
+
+def test_labels_are_passed_on_to_the_adapter() -> None:
+    guarded, plain = rehearsed_guard(), rehearsed_guard()
+    target = torch.zeros(8, dtype=torch.long)
+    for seed in range(3):
+        answers = guarded(drifted(8, seed))
+        plain(drifted(8, seed))
+    assert guarded.last is not None
+    assert guarded.last.ids == range(16, 24)
+    assert guarded.ask(3).tolist() == plain.adapter.ask(3).tolist()
+    source_logits = guarded.last.source_logits
+    assert source_logits is not None
+    assert guarded.label(target, logits=answers, source_logits=source_logits) == 8
+    plain.adapter.label(target, logits=answers, source_logits=source_logits)
+    assert guarded.accuracy == plain.adapter.accuracy
+    assert guarded.label(target, range(8)) == plain.adapter.label(target, range(8)) == 8
+    assert guarded.labels == plain.labels == 16
+    with pytest.raises(OptionError, match="got both"):
+        guarded.label(target, range(8), logits=answers, source_logits=source_logits)
+
+
+def test_labels_of_a_model_that_was_left_do_not_reach_the_adapter() -> None:
+    guarded = rehearsed_guard()
+    guarded(drifted(8))
+    at, target = guarded.batch, torch.zeros(8, dtype=torch.long)
+    guarded.reset()
+    late = {"logits": reversed_logits(8, 0), "source_logits": reversed_logits(8, 8)}
+    assert guarded.label(target, **late, batch=at) == 0
+    assert guarded.labels == 0
 
 
 def test_labels_of_other_shapes_are_refused() -> None:

@@ -16,11 +16,13 @@ from tests.support.rehearsals import rehearsed, samples, trained
 def test_every_method_answers_as_without_a_monitor(method: str) -> None:
     source = rehearsed() if method in ("poise", "tent") else measured_of_trained()
     alone, inner = (eq.create(method, trained(), source) for _ in range(2))
-    monitor = eq.Monitor(inner, window=32)
+    monitor, labels = eq.Monitor(inner, window=32), {}
     for seed in range(6):
         x, y = samples(16, seed)
         assert monitor(x, request=str(seed)).equal(alone(x))
-        monitor.label(str(seed), y)
+        labels[str(seed)] = y
+    for request, y in labels.items():
+        monitor.label(request, y)
     gauges = monitor.gauges()
     assert gauges["samples"] == 32
     assert gauges["labels"] == 32
@@ -141,6 +143,30 @@ def test_the_record_of_an_earlier_batch_is_not_taken_again() -> None:
     monitor(torch.zeros(4, 4))
     assert monitor.frame()["estimated_accuracy"].isna().tolist() == [False] * 4 + [True] * 4
     assert monitor.gauges()["accuracy"] == monitor.rows()[0]["accuracy"]  # the last that there is
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_labels_reach_the_adapter_once(wrapped: bool) -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor = eq.Monitor(eq.Guarded(adapter) if wrapped else adapter)
+    x, y = samples(16)
+    logits = monitor(x, request="a")
+    before = adapter.accuracy
+    monitor.label("a", (logits.argmax(1) + 1) % 4)
+    assert adapter.labels == 16
+    after = adapter.accuracy
+    assert before is not None and after is not None and after.value < before.value
+    monitor.label("a", y)
+    assert adapter.labels == 16
+    assert adapter.accuracy == after
+
+
+def test_an_adapter_without_a_rehearsal_needs_no_labels() -> None:
+    monitor = eq.Monitor(eq.create("tent", trained(), measured_of_trained(), tempering="none"))
+    x, y = samples(16)
+    monitor(x, request="a")
+    monitor.label("a", y)
+    assert monitor.gauges()["labels"] == 16
 
 
 def test_a_guarded_adapter_is_watched_with_its_events_and_gets_the_labels() -> None:

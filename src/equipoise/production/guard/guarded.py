@@ -3,7 +3,7 @@
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -164,21 +164,34 @@ class Guarded:
 
     @one_at_a_time
     def label(
-        self, target: Tensor, *, logits: Tensor, source_logits: Tensor, batch: int | None = None
-    ) -> None:
-        """Take labels that came late, with the logits that were answered and those of the source model.
+        self,
+        target: Tensor,
+        ids: Iterable[int] | Tensor | None = None,
+        *,
+        logits: Tensor | None = None,
+        source_logits: Tensor | None = None,
+        batch: int | None = None,
+    ) -> int:
+        """Take labels that came late; returns how many count for the adapter's estimates (`Adapter.label`).
 
-        They feed an exact test, one loss a call, and may lead to an action. A call with more rows than the
-        largest batch so far is a backlog: each piece of that many rows, in order, is a loss. Rows with logits
-        that are not finite, labels of answers from before the last rollback or reset, and labels that come
-        while the adapter is held do not count.
+        With the logits that were answered and those of the source model they also feed an exact test, one
+        loss a call, and may lead to an action. A call with more rows than the largest batch so far is a
+        backlog: each piece of that many rows, in order, is a loss. Rows with logits that are not finite,
+        labels of answers from before the last rollback or reset, and labels that come while the adapter is
+        held do not count in it. An adapter without a rehearsal estimates nothing, and has the test alone.
 
         Args:
             target: labels (N).
-            logits: that were answered, (N, C).
+            ids: the numbers of the samples, as `guarded.last.ids` and `ask` have them; None: those of the
+                last batch, unless logits are given.
+            logits: that were answered, (N, C), in place of ids.
             source_logits: those of the source model, (N, C); `guarded.last` has those of the last batch.
             batch: `guarded.batch` after the call that answered, the first one of a backlog; None: now.
         """
+        if logits is None or source_logits is None:
+            return self._adapter.label(target, ids, logits=logits, source_logits=source_logits)
+        if ids is not None:
+            raise OptionError("expected ids of samples or the logits that were answered, got both")
         target, own, theirs = (torch.as_tensor(t).detach().cpu() for t in (target, logits, source_logits))
         if own.ndim != 2 or own.shape != theirs.shape or target.shape != own.shape[:1]:
             shapes = ", ".join(str(tuple(t.shape)) for t in (target, own, theirs))
@@ -186,9 +199,23 @@ class Guarded:
                 f"expected labels (N), logits (N, C) and the source model's logits (N, C), got {shapes}"
             )
         at = self.batch if batch is None else integer("batch", batch, low=0)
+        counted = 0
+        if self._adapter.rehearsal is not None and at > self._watch.acted:
+            counted = self._adapter.label(target, logits=own, source_logits=theirs)
         counts = label_counts(target, own, theirs, self._watch.largest or len(target))
         self._watch, decision = take_labels(self._options, self._watch, counts, at)
         self._do(decision, {"labels": counts, "batch": at})
+        return counted
+
+    @one_at_a_time
+    def ask(self, count: int) -> Tensor:
+        """The numbers of recent samples to have labelled (`Adapter.ask`)."""
+        return self._adapter.ask(count)
+
+    @property
+    def labels(self) -> int:
+        """The labels that count for the adapter's estimates."""
+        return self._adapter.labels
 
     # ------------------------------------------------------------------ act
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.adapter import Adapter
+from equipoise.calibration.labels import checked_labels
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
 from equipoise.errors import ForgottenRequestError, OptionError, StateError
@@ -32,7 +33,6 @@ from equipoise.production.monitor.samples import (
     UNKNOWN,
     RecentSamples,
     Rows,
-    checked_labels,
     row_type,
     rows_of,
     samples_frame,
@@ -237,8 +237,8 @@ class Monitor:
         """Take the labels of a request, one for each of its rows; returns how many answers were right.
 
         They may come late, in any order, and again: the last ones count. A row without an answer is counted
-        neither right nor wrong. A guarded adapter gets the labels too, the first time, where the source model
-        was asked.
+        neither right nor wrong. The first time, the adapter gets them too: one with a rehearsal for its
+        estimates, a guarded one also for its test, where the source model was asked.
 
         A request that was never given, or is no longer among the last `keep` samples, raises
         ForgottenRequestError; with the `logits` (N, C) of its answer its labels count all the same, without
@@ -248,21 +248,27 @@ class Monitor:
             if logits is not None and self._requests.get(request) is None:
                 return self._label_late(logits, labels)
             rows = self._rows_of_request(request)
-            target = checked_labels(labels, len(rows), len(self._totals.histogram))
+            target = checked_labels(labels, len(rows), len(self._totals.histogram)).numpy()
             first_time = bool((rows["label"] == UNKNOWN).all())
             rows["label"] = target
             taken = rows.copy()
-        if first_time and (taken["source"] != UNKNOWN).any() and hasattr(self.adapter, "label"):
-            logits, source_logits = (
-                torch.from_numpy(each) for each in (taken["logits"].copy(), votes(taken))
-            )
-            self.adapter.label(torch.from_numpy(target), logits=logits, source_logits=source_logits)
+        if first_time:
+            self._pass_on(taken, torch.from_numpy(target))
         return int((taken["predicted"] == target).sum())
+
+    def _pass_on(self, taken: Rows, target: Tensor) -> None:
+        """Give labels to the adapter, where it takes them."""
+        asked = bool((taken["source"] != UNKNOWN).any())
+        takes = self.adapter.rehearsal is not None if isinstance(self.adapter, Adapter) else asked
+        if takes and hasattr(self.adapter, "label"):
+            source_logits = torch.from_numpy(votes(taken)) if asked else None
+            logits = torch.from_numpy(taken["logits"].copy())
+            self.adapter.label(target, logits=logits, source_logits=source_logits)
 
     def _label_late(self, logits: Tensor, labels: Sequence[int] | Tensor) -> int:
         rows = rows_of(logits, None, time.time())
         self._check_classes(rows)
-        rows["label"] = target = checked_labels(labels, len(rows), rows.dtype["logits"].shape[0])
+        rows["label"] = target = checked_labels(labels, len(rows), rows.dtype["logits"].shape[0]).numpy()
         if self._labelled_late is None:
             self._labelled_late = RecentSamples(self.window, rows[:0])
         self._labelled_late.append(rows)

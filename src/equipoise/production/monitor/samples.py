@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.core.record import Step
-from equipoise.errors import BatchError, BatchTypeError, MissingExtraError, OptionError
+from equipoise.errors import BatchError, BatchTypeError, MissingExtraError
 
 Rows = NDArray[Any]
 """A structured array of `row_type`."""
@@ -141,23 +141,6 @@ class RecentSamples:
             self._block = np.zeros(size, held.dtype)
         self._block[: len(held)] = held
         self._start, self._end = 0, len(held)
-
-
-def checked_labels(labels: Any, count: int, classes: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Labels as an array; OptionError unless they are `count` whole numbers below `classes`."""
-    try:
-        target = torch.as_tensor(labels).cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(f"expected labels as whole numbers, got {labels!r}") from error
-    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
-        raise OptionError(f"expected labels as whole numbers, got {target.dtype}")
-    if target.shape != (count,):
-        raise OptionError(f"expected {count} labels, one for each row, got {tuple(target.shape)}")
-    if count and not 0 <= int(target.min()) <= int(target.max()) < classes:
-        raise OptionError(
-            f"expected labels in 0..{classes - 1}, got {int(target.min())}..{int(target.max())}"
-        )
-    return target.numpy().astype(np.int64)
 
 
 def votes(rows: Rows) -> np.ndarray[Any, np.dtype[np.float32]]:
