@@ -68,7 +68,7 @@ class ConformanceError(EquipoiseError, AssertionError):
 
 
 class ForgottenRequestError(EquipoiseError, LookupError):
-    """A request id that a monitor was never given, or no longer remembers."""
+    """A request that a monitor, or a sample that an adapter, was never given or no longer remembers."""
 
 
 class MissingExtraError(EquipoiseError, ImportError):
