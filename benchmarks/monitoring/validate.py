@@ -28,7 +28,7 @@ from torch import Tensor
 import equipoise as eq
 from benchmarks.monitoring.alarms import RULES, alarms, floor_of
 from benchmarks.results.models import SEED, arguments, plans, trained_model
-from equipoise.calibration.temper import RehearsedTemperature
+from equipoise.calibration.temper import TRUSTS, RehearsedTemperature
 from equipoise.research.data import Cache, Reader, open_data_set
 from equipoise.research.data.cache import read_stored
 from equipoise.research.data.images import Images
@@ -177,15 +177,16 @@ def replayed(
 ) -> dict[str, Any]:
     """The alarms in a stream of so many images whose answers are drawn from recorded ones."""
     estimator, draw = RehearsedTemperature(rehearsal, compares=True), torch.Generator().manual_seed(SEED)
-    monitor, observed = eq.Monitor(window=WINDOW, keep=WINDOW), estimator.initial()
+    monitor = eq.Monitor(window=WINDOW, keep=WINDOW)
+    observed: Mapping[str, Tensor] = estimator.initial()
     onsets = Onsets([rule for rule in RULES if rule != "statistics"], floor)
     good = torch.ones(BATCH, dtype=torch.bool)
     for _ in range(images // BATCH):
         rows = torch.randint(len(answers[0]), (BATCH,), generator=draw)
         own, theirs = answers[0][rows], answers[1][rows]
-        observed, verdict = estimator.after(observed, own, theirs, good)
-        estimates, trusts = estimator.estimates(observed), bool(verdict.trusts)
-        temperature = verdict.temperatures[int(trusts)]
+        observed = estimator.answer(observed, own, theirs, good).observed
+        estimates, trusts = estimator.estimates(observed), bool(observed[TRUSTS])
+        temperature = estimator.level(observed)
         step = eq.Step(
             samples=BATCH,
             used=BATCH,

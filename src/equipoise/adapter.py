@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from equipoise.calibration.expected import Expectations
 from equipoise.calibration.labels import checked_labels
-from equipoise.calibration.rehearsal import Estimate, Rehearsal
+from equipoise.calibration.rehearsal import Estimate, Rehearsal, logit
+from equipoise.calibration.sets import SCORES, sets
 from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
 from equipoise.calibration.temper import LABELLED, RehearsedTemperature, Temper, Tempering
 from equipoise.core.assembly import (
@@ -35,6 +37,7 @@ from equipoise.core.describe import (
     statistics_shift,
 )
 from equipoise.core.export import SourceModel, with_temperature
+from equipoise.core.given import LastBatch, logits_given, needs_rehearsal
 from equipoise.core.graph import CapturedSteps
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.method import Method, option_values
@@ -46,6 +49,7 @@ from equipoise.distributed.ranks import Ranks
 from equipoise.errors import OptionError, SourceError, StateError
 from equipoise.files import write_tensors
 from equipoise.functional import at_least_single
+from equipoise.metrics.risk_coverage import RiskCoverage
 from equipoise.network.batch import (
     Batch,
     InputsFunction,
@@ -54,11 +58,17 @@ from equipoise.network.batch import (
     check_functions,
     unnamed_keywords_told,
 )
-from equipoise.network.forward import Layout, MemoryFormat, OutputsFunction, Precision, fresh_autocast_cache
+from equipoise.network.forward import (
+    Layout,
+    MemoryFormat,
+    OutputsFunction,
+    Precision,
+    fresh_autocast_cache,
+)
 from equipoise.network.modules import LearningModule, checked_module, device_of
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.source_copy import Residence
-from equipoise.options import integer
+from equipoise.options import integer, number, one_of
 
 UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "source_copy", "falls_back", "seed", "head")
 """Options that a rehearsal does not depend on."""
@@ -69,6 +79,26 @@ FREE_OPTIONS = (*EXECUTION_OPTIONS, "source_copy", "head")
 STATE_KIND, STATE_VERSION = "equipoise adapter", 2
 _Self = TypeVar("_Self", bound="Adapter")
 _Answer = TypeVar("_Answer")
+
+
+class Selection(NamedTuple):
+    """Answers, and which of them to act upon.
+
+    Attributes:
+        classes: of the answers, (N); -1 for a sample that was set aside.
+        mask: those to act upon, (N) of bool.
+        share: of the recent stream that would be acted upon, estimated.
+        accuracy: of the answers acted upon, estimated over the recent stream; None where there are none.
+        threshold: the least confidence to act upon; infinity where there is none.
+        reached: whether the accuracy can be reached at all; if not, nothing is to be acted upon.
+    """
+
+    classes: Tensor
+    mask: Tensor
+    share: float
+    accuracy: Estimate | None
+    threshold: float
+    reached: bool
 
 
 class Adapter(LearningModule):
@@ -115,6 +145,8 @@ class Adapter(LearningModule):
     """
 
     _last: Record | Step | None
+    _last_batch: LastBatch | None
+    _expectations: Expectations | None
 
     def __init__(
         self,
@@ -159,7 +191,7 @@ class Adapter(LearningModule):
     def _assemble(self, respond: Responder) -> None:
         self._respond, self._captured = respond, CapturedSteps()
         self._recent = RecentAnswers()
-        self._last = None
+        self._forget_answers()
 
     # ------------------------------------------------------------------ answer
 
@@ -173,7 +205,9 @@ class Adapter(LearningModule):
         model raises, the error passes through and the adapter is as it was.
         """
         with self._lock, self._together():
-            return self._respond.student.answer(self._answer(self._batch(args, kwargs)))
+            answer = self._answer(self._batch(args, kwargs))
+            self._last_batch = LastBatch.of(args, kwargs, answer)
+            return self._respond.student.answer(answer)
 
     def _together(self) -> AbstractContextManager[None]:
         """The context of a batch, in which an error of one process is an error of all."""
@@ -187,6 +221,7 @@ class Adapter(LearningModule):
         """Answer a batch and learn from it."""
         respond = self._respond
         respond.method.check_batch(batch)
+        self._last_batch = self._expectations = None
         with torch.inference_mode(False), torch.enable_grad(), fresh_autocast_cache():
             batch = batch.learnable()
             for parameter in respond.student.learned.values():
@@ -227,6 +262,114 @@ class Adapter(LearningModule):
         """Calibrated logits of a batch with the adapter as it is."""
         with torch.no_grad():
             return self._laid_out(batch, lambda: self._respond.predict(batch))
+
+    # ------------------------------------------------------------------ decide
+
+    def sets(
+        self,
+        *args: Any,
+        coverage: float = 0.9,
+        score: str = "lac",
+        logits: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Prediction sets (N, C) of bool, which have the right class in a share `coverage` of the stream.
+
+        `calibration.expected.Expectations` has how the threshold follows the stream: without shift the share
+        is exact; under shift it is as good as the estimated accuracy, and sets are larger where that has
+        fallen.
+        A sample that was set aside has every class in its set. An empty set (by "lac") says that no class is
+        likely enough.
+
+        Args:
+            args: calibrated logits (N, C), as this adapter gave them; or the model's inputs, which are
+                answered and learned from as by `adapter(x)`, the batch of the last call not again. Where
+                inputs could be taken for logits, being (N, C) too, logits are given by name.
+            coverage: the share, from .5 to .99.
+            score: of classes (`equipoise.sets`): "lac", the smallest sets; "aps" or "raps", never empty.
+            logits: calibrated logits.
+            kwargs: inputs by keyword.
+        """
+        with self._lock:
+            given = self._given("sets", args, kwargs, logits)
+            threshold = self._expected("sets").set_threshold(_score(score), _coverage(coverage))
+            return sets(given, threshold, score=score)
+
+    @one_at_a_time
+    def coverage(self, coverage: float = 0.9, score: str = "lac") -> Estimate:
+        """The share of sets of this `coverage` that have the right class, estimated over the recent stream.
+
+        Without labels it is the coverage that was asked for, in an interval that is wider the further the
+        accuracy has fallen.
+        """
+        _score(score)
+        value, low, high = self._expected("coverage").coverage(_coverage(coverage))
+        return Estimate(value, low, high, self._accuracy_now().inside)
+
+    def decide(
+        self, *args: Any, accuracy: float = 0.95, logits: Tensor | None = None, **kwargs: Any
+    ) -> Selection:
+        """The classes of a batch, and which to act upon so that the accuracy of these is at least that.
+
+        These are the answers at least as confident as a threshold: the one that the largest share of the
+        recent stream reaches, and at which that accuracy is expected (`calibration.expected.Expectations`).
+        Where no threshold has it, nothing is to be acted upon, and `reached` is False.
+
+        Args:
+            args: as for `sets`: calibrated logits of this adapter, or inputs, which are learned from.
+            accuracy: the least accuracy among the answers acted upon, from .5 to .999.
+            logits: calibrated logits.
+            kwargs: inputs by keyword.
+        """
+        with self._lock:
+            given = at_least_single(self._given("decide", args, kwargs, logits))
+            accuracy = number("accuracy", accuracy, low=0.5, high=0.999)
+            found = self._expected("decide").selected(accuracy)
+            confidence, classes = given.softmax(1).max(1)
+            known = confidence.isfinite()
+            reached = found.share > 0
+            return Selection(
+                classes=torch.where(known, classes, -1),
+                mask=known & (confidence >= found.confidence),
+                share=found.share,
+                accuracy=_around(found.accuracy, self._accuracy_now()) if reached else None,
+                threshold=found.confidence,
+                reached=reached,
+            )
+
+    @one_at_a_time
+    def curve(self) -> RiskCoverage:
+        """The risk of answers over the share that is acted upon, estimated over the recent stream.
+
+        As `equipoise.metrics.risk_coverage` computes it with labels, at thresholds of a grid.
+        """
+        confidences, shares, accuracies = (
+            torch.tensor(each) for each in self._expected("curve").accuracies()
+        )
+        return RiskCoverage(confidences, shares, 1 - accuracies)
+
+    def _given(
+        self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any], logits: Tensor | None
+    ) -> Tensor:
+        classes, last = self._rehearsed(call).rehearsal.classes, self._last_batch
+        return logits_given(args, kwargs, logits, classes=classes, source=self.source, last=last, answer=self)
+
+    def _accuracy_now(self) -> Estimate:
+        found = self._estimates[1 if self._respond.source_answers else 0]
+        if found is None:
+            raise RuntimeError("expected an estimate of the accuracy of a rehearsed adapter")
+        return found
+
+    def _expected(self, call: str) -> Expectations:
+        """What is expected of decisions now; computed once after each batch, and after labels."""
+        rehearsed = self._rehearsed(call)
+        found = self._expectations
+        if found is None:
+            found = rehearsed.expectations(self._respond.state.temperature, self._accuracy_now())
+            self._expectations = found
+        return found
+
+    # ------------------------------------------------------------------ learn from a loader
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:
         """Learn from one pass over a loader; follow it by `predict` for the paper's evaluation.
@@ -289,7 +432,7 @@ class Adapter(LearningModule):
             logits: the answers as they were given, (N, C), in place of ids.
             source_logits: the source model's, beside `logits`; None where it was not asked.
         """
-        rehearsed = self._rehearsed("label")
+        rehearsed = self._labelled("label")
         observed, device = self._respond.state.temperature, self._respond.state.temperature[LABELLED].device
         if logits is None and source_logits is not None:
             raise OptionError("expected source_logits beside logits, got them alone")
@@ -308,6 +451,7 @@ class Adapter(LearningModule):
                 target = checked_labels(targets, len(logits), rehearsed.rehearsal.classes)
                 told = given_sums(target.to(device), both, rehearsed.now(observed))
             self._respond.state.observe(rehearsed.told(observed, told.sums.to(device), told.new.to(device)))
+            self._expectations = None
         return int(told.counted)
 
     @one_at_a_time
@@ -317,29 +461,30 @@ class Adapter(LearningModule):
         They are spread evenly over the order of confidence, each sample with the same chance, so that an
         estimate by their labels has no bias. Fewer where there are not as many. Waits for the device.
         """
-        self._rehearsed("ask")
+        self._labelled("ask")
         return self._recent.chosen(integer("count", count, low=1))
 
     @property
     @one_at_a_time
     def labels(self) -> int:
         """The labels that came since the last reset; those of a state that was loaded are among them."""
-        self._rehearsed("labels")
+        self._labelled("labels")
         return int(self._respond.state.temperature[LABELLED])
 
-    def _rehearsed(self, call: str) -> RehearsedTemperature:
-        """The rehearsed temperature; SourceError without one, OptionError with several processes."""
-        rehearsed = self._respond.temper.rehearsed
-        if rehearsed is None:
-            raise SourceError(
-                f"adapter.{call} needs a rehearsal, which labels correct: source = equipoise.rehearse(model, "
-                f'held_out_loader, method={self.name!r}), and tempering="rehearsed"'
-            )
+    def _labelled(self, call: str) -> RehearsedTemperature:
+        """The rehearsed temperature that labels correct; OptionError with several processes."""
         if self.processes > 1:
             raise OptionError(
                 f"adapter.{call} is for an adapter of one process, and this one adapts as one of "
                 f"{self.processes}: each knows its own rows alone"
             )
+        return self._rehearsed(call)
+
+    def _rehearsed(self, call: str) -> RehearsedTemperature:
+        """The rehearsed temperature; SourceError without one."""
+        rehearsed = self._respond.temper.rehearsed
+        if rehearsed is None:
+            raise needs_rehearsal(call, self.name)
         return rehearsed
 
     # ------------------------------------------------------------------ facts
@@ -536,8 +681,9 @@ class Adapter(LearningModule):
         self._forget_answers()
 
     def _forget_answers(self) -> None:
+        """Forget what was read from a state that is no more."""
         self._recent.forget()
-        self._last = None
+        self._last = self._last_batch = self._expectations = None
 
     @one_at_a_time
     def snapshot(self) -> Snapshot:
@@ -676,6 +822,24 @@ class Adapter(LearningModule):
             self._respond.student.moved()
             self._respond.state.move(fn)
         return self
+
+
+def _score(score: str) -> str:
+    one_of("score", score, SCORES)
+    return score
+
+
+def _coverage(coverage: float) -> float:
+    return number("coverage", coverage, low=0.5, high=0.99)
+
+
+def _around(value: float, like: Estimate) -> Estimate:
+    """An estimate with the interval of another one, in logits."""
+    middle, low, high, wanted = (
+        logit(torch.tensor(each)) for each in (like.value, like.low, like.high, value)
+    )
+    least, most = (float((wanted + end - middle).sigmoid()) for end in (low, high))
+    return Estimate(value, least, most, like.inside)
 
 
 _TemperedSelf = TypeVar("_TemperedSelf", bound="Tempered")

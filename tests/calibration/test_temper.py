@@ -19,6 +19,7 @@ from equipoise.calibration.temper import (
     TauTemperature,
     Temper,
     Tempering,
+    TrustedModel,
     agreement_temperature,
 )
 from equipoise.errors import OptionError
@@ -38,6 +39,13 @@ from tests.support.rehearsals import (
 )
 
 taus = st.lists(st.floats(2**-10, 2**13, width=32), min_size=1, max_size=200)
+
+
+def judged(made: RehearsedTemperature, *batch: Any) -> tuple[dict[str, Tensor], TrustedModel]:
+    """The observations after a batch, and the temperatures by them."""
+    answers = made.answer(*batch)
+    assert answers.judged is not None
+    return dict(answers.observed), answers.judged
 
 
 @pytest.mark.parametrize("kind", ["mean", "median"])
@@ -274,7 +282,7 @@ def aimed(confidence: float, value: float, doubt: float) -> float:
 @pytest.mark.parametrize("value", [-1.0, 0.0, 1.0, 3.0, 5.0])
 def test_confidence_is_matched_to_accuracy_as_far_as_it_is_known(value: float, doubt: float) -> None:
     made = RehearsedTemperature(rehearsal(flat(value, doubt=doubt)), compares=False)
-    observed, verdict = made.after(made.initial(), drawn(), None, ALL)
+    observed, verdict = judged(made, made.initial(), drawn(), None, ALL)
     prior = made.rehearsal.prior[0] * 50
     slow = prior * 2 ** (-50 / 300) + window_of(drawn())
     torch.testing.assert_close(observed["windows"][0, 0].double(), slow, rtol=1e-4, atol=1e-4)
@@ -289,7 +297,7 @@ def test_a_doubt_that_is_large_leaves_answers_as_they_are(value: float, sign: in
     found = []
     for doubt in (0.0, 1.0, 3.0, 100.0):
         made = RehearsedTemperature(rehearsal(flat(value, doubt=doubt)), compares=False)
-        found.append(float(made.after(made.initial(), drawn(), None, ALL)[1].temperatures[0]))
+        found.append(float(judged(made, made.initial(), drawn(), None, ALL)[1].temperatures[0]))
     assert found == sorted(found, key=lambda t: sign * t)
     assert sign * math.log(found[0]) < -0.3
     assert found[-1] == pytest.approx(1, abs=0.02)
@@ -311,7 +319,7 @@ def test_the_temperature_is_found_on_both_sides_of_1(value: float) -> None:
     logits = drawn(rows=2000, scale=1.5)
     made = RehearsedTemperature(rehearsal(flat(value)), compares=False)
     every = torch.ones(2000, dtype=torch.bool)
-    _, verdict = made.after(made.initial(), logits, None, every)
+    _, verdict = judged(made, made.initial(), logits, None, every)
     expected = searched(logits.double(), 1 / (1 + math.exp(-value)))
     assert float(verdict.temperatures[0]) == pytest.approx(expected, rel=0.03)
     assert (expected < 1) is (value > 0.8)
@@ -321,7 +329,7 @@ def test_the_range_is_what_was_right_in_rehearsal() -> None:
     ends: dict[str, Any] = {"coolest": torch.tensor([0.6]).double(), "hottest": torch.tensor([1.75]).double()}
     for value, expected in ((6.0, 0.6), (-6.0, 1.75)):
         made = RehearsedTemperature(rehearsal(flat(value), **ends), compares=False)
-        observed, verdict = made.after(made.initial(), drawn(), None, ALL)
+        observed, verdict = judged(made, made.initial(), drawn(), None, ALL)
         assert verdict.temperatures.tolist() == pytest.approx([expected])
         assert float(made.level(observed)) == pytest.approx(expected)
 
@@ -334,10 +342,10 @@ def test_each_model_has_its_range() -> None:
     for value, expected in ((6.0, [0.6, 0.8]), (-6.0, [1.75, 3.0])):
         both = rehearsal(flat(value), flat(value), **ends)
         made = RehearsedTemperature(both, compares=True)
-        _, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+        _, verdict = judged(made, made.initial(), drawn(), drawn(seed=5), ALL)
         assert verdict.temperatures.tolist() == pytest.approx(expected)
         alone = RehearsedTemperature(both, compares=False)
-        assert alone.after(alone.initial(), drawn(), None, ALL)[1].temperatures.tolist() == pytest.approx(
+        assert judged(alone, alone.initial(), drawn(), None, ALL)[1].temperatures.tolist() == pytest.approx(
             expected[:1]
         )
 
@@ -364,13 +372,13 @@ def test_a_range_that_is_given_holds(
         own = rehearsal(flat(value, low=-60.0, high=60.0), **ends)
         made = RehearsedTemperature(own, compares=False, t_min=t_min, t_max=t_max)
         logits = drawn(rows=5000, scale=0.3 if value > 0 else 300.0)
-        _, verdict = made.after(made.initial(), logits, None, torch.ones(5000, dtype=torch.bool))
+        _, verdict = judged(made, made.initial(), logits, None, torch.ones(5000, dtype=torch.bool))
         assert verdict.temperatures.tolist() == pytest.approx([expected])
 
 
 def test_a_range_that_is_given_is_that_of_both_models() -> None:
     made = RehearsedTemperature(rehearsal(flat(6.0), flat(6.0)), compares=True, t_min=0.9, t_max=1.1)
-    _, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+    _, verdict = judged(made, made.initial(), drawn(), drawn(seed=5), ALL)
     assert verdict.temperatures.tolist() == pytest.approx([0.9, 0.9])
 
 
@@ -491,7 +499,7 @@ def test_who_is_trusted_depends_on_the_stream() -> None:
     flags: list[bool] = []
     observed = made.initial()
     for mine, other in ((1.0, 1.0), (1.0, 9.0), (1.0, 9.0), (1.0, 9.0), (6.0, 1.0), (6.0, 1.0), (6.0, 1.0)):
-        observed, verdict = made.after(observed, drawn(scale=mine), drawn(seed=9, scale=other), ALL)
+        observed, verdict = judged(made, observed, drawn(scale=mine), drawn(seed=9, scale=other), ALL)
         before = flags[-1] if flags else False
         flags.append(bool(verdict.trusts))
         assert bool(observed["trusts_source"]) is flags[-1]
@@ -544,7 +552,7 @@ def test_before_the_first_batch_there_are_50_samples_without_a_shift() -> None:
 def test_a_rehearsal_without_a_source_model_cannot_compare() -> None:
     made = RehearsedTemperature(rehearsal(flat(0.0)), compares=True)
     assert not made.compares
-    observed, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+    observed, verdict = judged(made, made.initial(), drawn(), drawn(seed=5), ALL)
     assert observed["windows"].shape[0] == 1
     assert not bool(verdict.trusts)
 
@@ -568,14 +576,14 @@ def test_nothing_is_written_in_place() -> None:
     before = copied(fresh)
     logits, source, good = drawn(), drawn(seed=5), ALL.clone()
     copies = logits.clone(), source.clone(), good.clone()
-    observed, _ = made.after(fresh, logits, source, good)
+    observed, _ = judged(made, fresh, logits, source, good)
     assert bool(observed["trusts_source"])
     assert alike(fresh, before)
     assert not alike(observed, before)
     after = copied(observed)
     made.level(observed)
     made.estimates(observed)
-    made.after(observed, logits, source, good)
+    judged(made, observed, logits, source, good)
     assert alike(observed, after)
     assert all(torch.equal(*pair) for pair in zip((logits, source, good), copies, strict=True))
     fresh["windows"].zero_()
@@ -587,12 +595,12 @@ def test_samples_that_are_not_good_do_not_count() -> None:
     made = RehearsedTemperature(two_models(), compares=True)
     logits, source, good = drawn(), drawn(seed=5), ALL.clone()
     good[[0, 7]] = False
-    clean, _ = made.after(made.initial(), logits[good], source[good], good[good])
+    clean, _ = judged(made, made.initial(), logits[good], source[good], good[good])
     logits[0], source[7] = math.nan, math.inf
-    found, verdict = made.after(made.initial(), logits, source, good)
+    found, verdict = judged(made, made.initial(), logits, source, good)
     torch.testing.assert_close(found["windows"], clean["windows"])
     assert bool(verdict.temperatures.isfinite().all())
-    none, verdict = made.after(made.initial(), logits, source, ~ALL)
+    none, verdict = judged(made, made.initial(), logits, source, ~ALL)
     assert alike(none, {**made.initial(), "trusts_source": verdict.trusts})
 
 
@@ -608,7 +616,7 @@ def believed(value: float, at_rest: float, novelty: float) -> float:
 def test_new_inputs_are_answered_as_confidently_as_is_believed(novelty: float) -> None:
     own = rehearsal(flat(3.0, at_rest=0.5), flat(2.0, at_rest=-0.5), familiar=0.3)
     made, new = RehearsedTemperature(own, compares=True), torch.full((50,), 3 * novelty)
-    observed, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL, new)
+    observed, verdict = judged(made, made.initial(), drawn(), drawn(seed=5), ALL, new)
     count = 50 * 2 ** (-50 / 300)
     mean = 3 * novelty * 50 / (count + 50)
     slow = [
@@ -718,7 +726,7 @@ def told(made: RehearsedTemperature, observed: dict[str, Tensor], hits: list[flo
 
 def test_without_labels_everything_is_as_it_was_bit_for_bit() -> None:
     made = RehearsedTemperature(two_models(), compares=True)
-    observed, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+    observed, verdict = judged(made, made.initial(), drawn(), drawn(seed=5), ALL)
     plain = made.judge(observed["windows"], torch.tensor(False))
     assert all(torch.equal(one, other) for one, other in zip(plain, verdict, strict=True))
     assert made.estimates(observed) == made.rehearsal.estimates(observed["windows"][:, 0])
@@ -727,7 +735,7 @@ def test_without_labels_everything_is_as_it_was_bit_for_bit() -> None:
 
 def test_labels_move_estimate_interval_and_temperature() -> None:
     made = RehearsedTemperature(rehearsal(flat(1.5)), compares=False)
-    observed, before = made.after(made.initial(), drawn(scale=6.0), None, ALL)
+    observed, before = judged(made, made.initial(), drawn(scale=6.0), None, ALL)
     free, _ = made.estimates(observed)
     found = [free]
     temperatures = [float(before.temperatures[0])]
@@ -747,10 +755,10 @@ def test_labels_move_estimate_interval_and_temperature() -> None:
 
 def test_labels_are_forgotten_as_the_stream_goes_on() -> None:
     made = RehearsedTemperature(rehearsal(flat(1.5)), compares=False)
-    observed, _ = made.after(made.initial(), drawn(), None, ALL)
+    observed, _ = judged(made, made.initial(), drawn(), None, ALL)
     labelled = told(made, observed, [0.0] * 40)
     free, by_labels = made.estimates(observed)[0].value, made.estimates(labelled)[0].value
-    after, _ = made.after(labelled, drawn(), None, ALL)
+    after, _ = judged(made, labelled, drawn(), None, ALL)
     assert not bool(after["changed"])
     torch.testing.assert_close(after["labels"], labelled["labels"] * 2 ** (-len(ALL) / 2000))
     assert by_labels < made.estimates(after)[0].value < free
@@ -759,7 +767,7 @@ def test_labels_are_forgotten_as_the_stream_goes_on() -> None:
 
 def test_labels_decide_who_answers() -> None:
     made = RehearsedTemperature(two_models(), compares=True)
-    observed, verdict = made.after(made.initial(), drawn(), drawn(seed=5), ALL)
+    observed, verdict = judged(made, made.initial(), drawn(), drawn(seed=5), ALL)
     assert bool(verdict.trusts)
     estimates = made.now(observed).estimates.sigmoid().unsqueeze(1)
     ones = torch.ones(2, 200)

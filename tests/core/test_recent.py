@@ -64,7 +64,7 @@ def test_an_adapter_without_a_rehearsal_numbers_samples_and_says_how_to_get_one(
     assert last_ids(adapter) == range(8)
     for call in (lambda: adapter.label([0] * 8), lambda: adapter.ask(2), lambda: adapter.labels):
         with pytest.raises(
-            SourceError, match=r"equipoise\.rehearse\(model, held_out_loader, method='tent'\)"
+            SourceError, match=r"needs a rehearsal.*equipoise\.wrap\(model, held_out, method='tent'\)"
         ):
             call()
     assert adapter.footprint().stores_observations is False

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.calibration.expected import expected_sums, true_sums
 from equipoise.calibration.regression import Process, Ridge
 from equipoise.calibration.rehearsal import Run
 
@@ -210,6 +211,8 @@ def rehearsal(student: Process, source: Process | None = None, **others: Any) ->
     draw = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(2, 40, CLASSES, generator=draw)
     models = 1 if source is None else 2
+    every = torch.ones(40, dtype=torch.bool)
+    likely = torch.multinomial(logits[0].softmax(1), 1, generator=draw)[:, 0]
     parts: dict[str, Any] = {
         "method": "poise",
         "options": {"norm_momentum": 0.1},
@@ -229,6 +232,8 @@ def rehearsal(student: Process, source: Process | None = None, **others: Any) ->
         "prior": windows_of(logits[:models]) / 40,
         "coolest": torch.full((models,), 0.25, dtype=torch.float64),
         "hottest": torch.full((models,), 32.0, dtype=torch.float64),
+        "expected": torch.stack([expected_sums(each, every) for each in logits[:models]]).double(),
+        "true": torch.stack([true_sums(each, likely) for each in logits[:models]]).double(),
         "bins": torch.ones(2, 3, 15, dtype=torch.float64),
     }
     return eq.Rehearsal(student=student, source=source, **{**parts, **others})

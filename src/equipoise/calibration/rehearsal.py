@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import labels, window
+from equipoise.calibration.expected import CURVES, FINITE
 from equipoise.calibration.regression import ROOM, Process, Ridge
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
@@ -20,12 +21,12 @@ from equipoise.network.named_tensors import part, prefixed
 DISTANT = 2.0
 """The distance of a window, in limits, beyond which a high estimate falls; 1.5 and 3 were tried."""
 
-_VERSION = 2
+_VERSION = 3
 _LEAST = 1e-3
 _Z = 1.645  # of a 90 % interval
 _LARGEST = 1e16
 _INK, _ACCENT, _PALE = "#33415c", "#d1495b", "#b8c4d6"
-_TENSORS = ("prior", "coolest", "hottest", "bins")
+_TENSORS = ("prior", "coolest", "hottest", "bins", "expected", "true")
 _PROCESSES = ("student", "compared", "source", "lead")
 
 
@@ -147,6 +148,9 @@ class Rehearsal:
         prior: a window of answers without any shift, one sample's worth, for each model; (models, width).
         coolest: the lowest temperature that was right in rehearsal, for each model; at most 1.
         hottest: the highest; at least 1.
+        expected: what answers without any shift expect of decisions (`expected.expected_sums`), at the
+            temperature that a stream begins with, for each model; (models, CURVES, FINITE + 1).
+        true: the truth of the same answers (`expected.true_sums`).
         bins: 15 bins of confidence over all runs, (2, 3, 15): untempered and tempered; counts, confidences
             and hits.
     """
@@ -168,6 +172,8 @@ class Rehearsal:
     prior: Tensor
     coolest: Tensor
     hottest: Tensor
+    expected: Tensor = field(repr=False)
+    true: Tensor = field(repr=False)
     bins: Tensor = field(repr=False)
 
     @property
@@ -346,7 +352,8 @@ class Rehearsal:
         models, features = 1 if self.source is None else 2, len(window.FEATURES)
         rows = len(self.student.targets)
         own: dict[str, tuple[int, ...]] = {"coolest": (models,), "hottest": (models,), "bins": (2, 3, 15)}
-        shapes = {**own, "prior": (models, *self.prior.shape[1:2])}
+        curves = (models, len(CURVES), FINITE + 1)
+        shapes = {**own, "prior": (models, *self.prior.shape[1:2]), "expected": curves, "true": curves}
         for at in _PROCESSES:
             width = 2 * features if at == "lead" else features
             of = {"rows": (rows, width), **dict.fromkeys(("mean", "scale", "origin"), (width,))}

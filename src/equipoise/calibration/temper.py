@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import labels, window
+from equipoise.calibration.expected import ANSWERED, CURVES, FINITE, Curves, Expectations, expected_sums
 from equipoise.calibration.regression import Posteriors, Ridge
-from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, countable, faded, middle_of
+from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, countable, faded, logit, middle_of
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.window import GRID
 from equipoise.errors import OptionError, SourceError
@@ -86,7 +87,7 @@ NEW = 2.0
 SHARE_OF_DOUBT = 0.5
 """The part of the regression's doubt that keeps answers as they are: it favours models that are honest."""
 
-WINDOWS, TRUSTS = "windows", "trusts_source"
+WINDOWS, TRUSTS, EXPECTED = "windows", "trusts_source", "expected"
 
 STREAM_CHANGED, LABEL_ROWS, LABELLED = "changed", "labels", "labelled"
 """Whether the stream changed with the last batch, the rows of labels (`calibration.labels`), their number."""
@@ -130,6 +131,20 @@ class _Constants(NamedTuple):
     hottest: Tensor
 
 
+class _AtRest(NamedTuple):
+    """What a model's answers expected of decisions without shift.
+
+    Attributes:
+        expected: their curves.
+        true: the truth of these.
+        low: the lower end of the estimated accuracy.
+    """
+
+    expected: Curves
+    true: Curves
+    low: float
+
+
 class RehearsedTemperature:
     """Estimates accuracy from a window of the stream, and matches confidence to it.
 
@@ -170,38 +185,56 @@ class RehearsedTemperature:
         self.compares = compares and rehearsal.source is not None
         self._range = (t_min, t_max)
         self._constants: dict[torch.device, _Constants] = {}
+        self._rest: dict[int, _AtRest] = {}
 
     def initial(self) -> dict[str, Tensor]:
         """The observations before the first batch: the rehearsed "no shift"."""
         models = 2 if self.compares else 1
-        prior = self.rehearsal.prior[:models].float() * window.PRIOR_SAMPLES
+        own = self.rehearsal
+        prior = own.prior[:models].float() * window.PRIOR_SAMPLES
+        expected = own.expected[0] * (window.PRIOR_SAMPLES / own.expected[0, ANSWERED, -1].clamp(min=1))
         return {
             WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1),
             TRUSTS: torch.zeros((), dtype=torch.bool),
             STREAM_CHANGED: torch.zeros((), dtype=torch.bool),
+            EXPECTED: expected.float().flatten().repeat(2, 1),
             LABEL_ROWS: prior.new_zeros(models, labels.WIDTH),
             LABELLED: prior.new_zeros(()),
         }
 
-    def after(
+    def answer(
         self,
         observed: Mapping[str, Tensor],
         logits: Tensor,
         source: Tensor | None,
         good: Tensor,
         novelty: Tensor | None = None,
-    ) -> tuple[dict[str, Tensor], TrustedModel]:
-        """The observations after a batch, and the temperatures by them; `good` samples count."""
+    ) -> "TemperedAnswers":
+        """The answers to a batch over their temperature; `good` samples count for it.
+
+        They are the source model's where that is trusted.
+        """
         before = {name: tensor.to(logits.device) for name, tensor in observed.items()}
-        answers = (
+        models = (
             torch.stack([logits, source.to(logits)]) if self.compares and source is not None else logits[None]
         )
-        fresh = window.sums(answers, good, novelty)
+        fresh = window.sums(models, good, novelty)
+        samples = fresh[0, window.COUNT]
         windows, changed = window.after(before[WINDOWS], fresh)
-        labelled = before[LABEL_ROWS] * labels.kept(fresh[0, window.COUNT], changed)
-        found = self.judge(windows, before[TRUSTS], labelled)
-        observed = {WINDOWS: windows, TRUSTS: found.trusts, STREAM_CHANGED: changed, LABEL_ROWS: labelled}
-        return {**observed, LABELLED: before[LABELLED]}, found
+        labelled = before[LABEL_ROWS] * labels.kept(samples, changed)
+        judged = self.judge(windows, before[TRUSTS], labelled)
+        temperature = torch.where(judged.trusts, judged.temperatures[-1], judged.temperatures[0])
+        answers = divide(torch.where(judged.trusts, models[-1], logits), temperature)
+        expected = window.joined(before[EXPECTED], expected_sums(answers, good).flatten(), samples)
+        after = {
+            WINDOWS: windows,
+            TRUSTS: judged.trusts,
+            STREAM_CHANGED: changed,
+            EXPECTED: window.begun_again(expected, changed),
+            LABEL_ROWS: labelled,
+            LABELLED: before[LABELLED],
+        }
+        return TemperedAnswers(answers, temperature, after, judged)
 
     def judge(self, windows: Tensor, trusted: Tensor, labelled: Tensor | None = None) -> TrustedModel:
         """Temperatures of the models in windows (models, 2, width), and whether the source model answers now.
@@ -276,6 +309,25 @@ class RehearsedTemperature:
         `weight_distance` is how far the weights that learn are from the source model's.
         """
         return self.rehearsal.estimates(observed[WINDOWS][:, 0], weight_distance, observed[LABEL_ROWS])
+
+    def expectations(self, observed: Mapping[str, Tensor], accuracy: Estimate) -> Expectations:
+        """What is expected of decisions about the answers now, whose accuracy is estimated."""
+        model = int(observed[TRUSTS])
+        curves = observed[EXPECTED][0].view(len(CURVES), FINITE + 1)
+        rest = self._at_rest(model)
+        fall = logit(torch.tensor(rest.low)) - logit(torch.tensor(accuracy.low))
+        samples = float(curves[ANSWERED, -1])
+        return Expectations(Curves.of(curves), rest.expected, rest.true, max(0.0, float(fall)), samples)
+
+    def _at_rest(self, model: int) -> "_AtRest":
+        """What was expected and true of a model's decisions without shift; made once."""
+        if model not in self._rest:
+            own, begin = self.rehearsal, self.initial()
+            low = self.estimates(begin)[model]
+            if low is None:
+                raise RuntimeError("expected an estimate of the source model, which answers")
+            self._rest[model] = _AtRest(Curves.of(own.expected[model]), Curves.of(own.true[model]), low.low)
+        return self._rest[model]
 
     def _on(self, device: torch.device) -> _Constants:
         """The regressions on a device; copied there once."""
@@ -533,12 +585,7 @@ class Temper:
         sound = good & countable(logits)
         if view is not None:
             sound = sound & countable(view.logits)
-        others = None if view is None else view.logits
-        after, judged = rehearsed.after(observed, logits, others, sound, novelty)
-        temperature = torch.where(judged.trusts, judged.temperatures[-1], judged.temperatures[0])
-        if view is not None:
-            logits = torch.where(judged.trusts, view.logits.to(logits), logits)
-        return TemperedAnswers(divide(logits, temperature), temperature, after, judged)
+        return rehearsed.answer(observed, logits, None if view is None else view.logits, sound, novelty)
 
 
 def _optional(name: str, value: float | None) -> float | None:

@@ -92,22 +92,42 @@ def confidences(behind: Tensor) -> Tensor:
     return torch.stack([(behind * each).exp().sum(-1).reciprocal() for each in inverse], -1)
 
 
-def after(windows: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:
-    """Windows (models, 2, width) after a batch with the sums `fresh` (models, width), and if it is a change.
+def joined(sums: Tensor, fresh: Tensor, samples: Tensor) -> Tensor:
+    """Sums (…, 2, width) of the slow and the fast window after a batch of some samples with the sums `fresh`.
 
-    Both forget by 2^(−n / half-life) for n samples and add the batch. Where the confidence of the first model
-    in the fast window is further from that in the slow one than 4 standard errors, the stream has changed,
-    and the slow windows go on from the fast ones.
+    Both forget by 2^(−n / half-life) for n samples and add the batch (…, width).
     """
     rates = torch.linspace(-1 / HALF_LIFE, -1 / FAST_HALF_LIFE, 2, dtype=fresh.dtype, device=fresh.device)
-    kept = torch.exp2(fresh[0, COUNT] * rates).view(2, 1)
-    joined = torch.addcmul(fresh.unsqueeze(1), windows, kept)
-    count, confidence, square = joined[0, :, : SQUARE + 1].unbind(-1)
+    return torch.addcmul(fresh.unsqueeze(-2), sums, torch.exp2(samples * rates).view(2, 1))
+
+
+def has_changed(windows: Tensor) -> Tensor:
+    """Whether a stream has changed by its windows (models, 2, width), the slow ones and the fast ones.
+
+    It has where the confidence of the first model in the fast window is further from that in the slow one
+    than 4 standard errors.
+    """
+    count, confidence, square = windows[0, :, : SQUARE + 1].unbind(-1)
     some = count.clamp(min=_TINY)
     mean, second = confidence / some, square / some
     variance = (second - mean.square())[0].clamp(min=1e-4)
-    changed = (mean[1] - mean[0]).square() * count[1] > CHANGED**2 * variance
-    return torch.where(changed, joined[:, 1:], joined), changed
+    return (mean[1] - mean[0]).square() * count[1] > CHANGED**2 * variance
+
+
+def begun_again(sums: Tensor, changed: Tensor) -> Tensor:
+    """Sums (…, 2, width) of a stream: where it has changed, the slow ones go on from the fast ones."""
+    return torch.where(changed, sums[..., 1:, :], sums)
+
+
+def after(windows: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:
+    """Windows (models, 2, width) after a batch with the sums `fresh` (models, width), and if it is a change.
+
+    They forget and add the batch (`joined`); where the stream has changed, the slow windows go on from the
+    fast ones.
+    """
+    found = joined(windows, fresh, fresh[0, COUNT])
+    changed = has_changed(found)
+    return begun_again(found, changed), changed
 
 
 def means(window: Tensor) -> Tensor:

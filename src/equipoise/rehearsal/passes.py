@@ -187,6 +187,8 @@ class RehearsedStream:
         right: whether each answer is right, (N).
         source_right: the share of right answers of the source model, if the method compares itself with it.
         weight_distance: how far the weights that learn were from the source model's at most, at snapshots.
+        logits: all answers, (models, N, C), and
+        labels: their classes, of the pass that nothing shifts or orders; None of others.
     """
 
     shift: str
@@ -199,6 +201,8 @@ class RehearsedStream:
     right: Tensor
     source_right: float | None
     weight_distance: float
+    logits: Tensor | None = None
+    labels: Tensor | None = None
 
 
 def run_streams(setup: RehearsalSetup, shifts: Shifts, progress: bool) -> list[RehearsedStream]:
@@ -228,6 +232,7 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
     windows = torch.zeros(models, 2, window.width(setup.classes) + 1)
     whole = torch.zeros(models, windows.shape[2])
     snapshots, names, confidences, right, seen, farthest = [], [], [], [], 0, 0.0
+    kept: list[tuple[Tensor, Tensor]] = []
     total = sum(len(part.rows) for part in own.parts)
     for name, rows in batches:
         with named_errors(name):
@@ -242,6 +247,8 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
         whole = whole + fresh
         behind = logits[0][good] - logits[0][good].amax(1, keepdim=True)
         confidences.append(window.confidences(behind))
+        if (own.shift, own.order) == (NO_SHIFT, "shuffled"):
+            kept.append((logits[:, good], setup.labelled.labels[rows][good]))
         right.append(hits[0][good])
         seen += len(rows)
         if seen // SNAPSHOT > (seen - len(rows)) // SNAPSHOT or seen == total:
@@ -262,6 +269,8 @@ def _run_stream(setup: RehearsalSetup, own: Pass, shifts: Shifts) -> RehearsedSt
         torch.cat(right),
         float(whole[1, -1] / whole[1, window.COUNT]) if models == 2 else None,
         farthest,
+        torch.cat([logits for logits, _ in kept], 1) if kept else None,
+        torch.cat([labels for _, labels in kept]) if kept else None,
     )
 
 

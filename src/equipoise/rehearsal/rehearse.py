@@ -13,11 +13,12 @@ from torch.utils.data import Dataset
 
 from equipoise.adapter import Adapter
 from equipoise.calibration import window
+from equipoise.calibration.expected import CURVES, FINITE, expected_sums, true_sums
 from equipoise.calibration.novelty import LEAST_LIMIT, Novelty
 from equipoise.calibration.regression import SCATTER, Process, fit_process, fit_ridge
 from equipoise.calibration.rehearsal import Rehearsal, Run, logit
 from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
-from equipoise.calibration.temper import LEAD, check_searched
+from equipoise.calibration.temper import LEAD, TRUSTS, WINDOWS, RehearsedTemperature, check_searched
 from equipoise.core.assembly import check_engine
 from equipoise.core.method import Method
 from equipoise.errors import OptionError, UnknownOptionError
@@ -281,7 +282,8 @@ def learned(
     wholes = torch.stack([stream.whole for stream in streams])
     right = window.temperature_for(wholes, torch.stack([_accuracies(stream) for stream in streams]))
     runs, bins = _runs(streams, student if compared is None else compared)
-    return Rehearsal(
+    none_yet = torch.zeros(len(still.whole), len(CURVES), FINITE + 1, dtype=torch.float64)
+    found = Rehearsal(
         method=adapter.name,
         options=adapter.rehearsed_options,
         samples=samples,
@@ -299,8 +301,27 @@ def learned(
         prior=still.whole / whole.unsqueeze(1),
         coolest=right.amin(0).clamp(max=1.0),
         hottest=right.amax(0).clamp(min=1.0),
+        expected=none_yet,
+        true=none_yet,
         bins=bins,
     )
+    return _with_decisions(found, still)
+
+
+def _with_decisions(rehearsal: Rehearsal, still: RehearsedStream) -> Rehearsal:
+    """Add what answers without shift expect of decisions, at the temperatures that a stream begins with."""
+    if still.logits is None or still.labels is None:
+        raise RuntimeError("expected the answers without shift")
+    rehearsed = RehearsedTemperature(rehearsal, compares=rehearsal.source is not None)
+    begin = rehearsed.initial()
+    temperatures = rehearsed.judge(begin[WINDOWS], begin[TRUSTS]).temperatures
+    every = torch.ones_like(still.labels, dtype=torch.bool)
+    expected, true = [], []
+    for logits, temperature in zip(still.logits, temperatures, strict=True):
+        answers = logits / temperature
+        expected.append(expected_sums(answers, every))
+        true.append(true_sums(answers, still.labels))
+    return replace(rehearsal, expected=torch.stack(expected).double(), true=torch.stack(true).double())
 
 
 def _sampling(accuracy: Tensor, count: Tensor) -> Tensor:

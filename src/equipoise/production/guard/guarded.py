@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.adapter import Adapter
+from equipoise.adapter import Adapter, Selection
 from equipoise.calibration.rehearsal import Estimate
+from equipoise.core.given import LastBatch, logits_given, needs_rehearsal
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
 from equipoise.errors import BatchError, OptionError, StateError
 from equipoise.functional import entropy
 from equipoise.json_form import from_json, to_json
+from equipoise.metrics.risk_coverage import RiskCoverage
 from equipoise.network.forward import logits_of
 from equipoise.options import integer, number
 from equipoise.production.guard.decider import (
@@ -119,6 +121,7 @@ class Guarded:
         self._watch = Watch.fresh(self._options, adapter.deviation().weights)
         self._events: deque[Event] = deque(maxlen=EVENTS)
         self._last: Step | None = None
+        self._last_batch: LastBatch | None = None
         self._log = None if log is None else Log(log)
         self._begin_log()
 
@@ -144,6 +147,7 @@ class Guarded:
             self._last = replace(self._unlearned(logits_of(answer)), reason=undone, source_logits=theirs)
         elif learns and self._watch.batch % self._every == 0:
             self._snapshots.take(self._adapter, self._watch.batch)
+        self._last_batch = LastBatch.of(args, kwargs, logits_of(answer))
         return answer
 
     @one_at_a_time
@@ -155,6 +159,46 @@ class Guarded:
     def predict_proba(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calibrated probabilities (N, C) of a batch, as the adapter's; nothing is learned or watched."""
         return self._adapter.predict_proba(*args, **kwargs)
+
+    # ------------------------------------------------------------------ decide
+
+    def sets(
+        self,
+        *args: Any,
+        coverage: float = 0.9,
+        score: str = "lac",
+        logits: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Prediction sets as the adapter's (`Adapter.sets`); inputs are answered and watched as by a call."""
+        return self._adapter.sets(
+            coverage=coverage, score=score, logits=self._given("sets", args, kwargs, logits)
+        )
+
+    def coverage(self, coverage: float = 0.9, score: str = "lac") -> Estimate:
+        """The estimated coverage of sets, as the adapter's (`Adapter.coverage`)."""
+        return self._adapter.coverage(coverage, score)
+
+    def decide(
+        self, *args: Any, accuracy: float = 0.95, logits: Tensor | None = None, **kwargs: Any
+    ) -> Selection:
+        """Answers to act upon, as the adapter's (`Adapter.decide`); inputs are answered and watched."""
+        with self._lock:
+            given = self._given("decide", args, kwargs, logits)
+            return self._adapter.decide(accuracy=accuracy, logits=given)
+
+    def curve(self) -> RiskCoverage:
+        """The estimated risk over the share acted upon, as the adapter's (`Adapter.curve`)."""
+        return self._adapter.curve()
+
+    def _given(
+        self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any], logits: Tensor | None
+    ) -> Tensor:
+        rehearsal = self._adapter.rehearsal
+        if rehearsal is None:
+            raise needs_rehearsal(call, self._adapter.name)
+        classes, source, last = rehearsal.classes, self._adapter.source, self._last_batch
+        return logits_given(args, kwargs, logits, classes=classes, source=source, last=last, answer=self)
 
     def _unlearned(self, logits: Tensor) -> Step:
         reason = f"held: {self._watch.held}"
@@ -233,6 +277,7 @@ class Guarded:
     def reset(self, reason: str = "asked for") -> None:
         """Go back to the source model; a hold stays, and so does the count of alarms."""
         self._adapter.reset()
+        self._last_batch = None
         self._ask("reset", reason)
 
     @one_at_a_time
@@ -246,6 +291,7 @@ class Guarded:
         )
         if name is None:
             raise StateError(f"expected a snapshot that can be read, got none: {note}")
+        self._last_batch = None
         self._ask("rollback", "asked for", "; ".join(filter(None, (f"to {name}", note))))
         return name
 

@@ -1,0 +1,189 @@
+"""Expectations of sets and of answers to act upon, against loops and the truth of held-out answers."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from equipoise.calibration.expected import (
+    ANSWERED,
+    CURVES,
+    FINITE,
+    RIGHT,
+    Curves,
+    Expectations,
+    expected_sums,
+    grid,
+    true_sums,
+)
+from equipoise.calibration.sets import SCORES, class_scores, sets
+
+
+def _answers(count: int, classes: int, heat: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits, and labels drawn from their probabilities at a temperature."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(count, classes, generator=draw)
+    labels = torch.multinomial((logits / heat).softmax(1), 1, generator=draw)[:, 0]
+    return logits, labels
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_expected_sums_are_those_of_loops(classes: int) -> None:
+    logits, _ = _answers(9, classes)
+    good = torch.tensor([True] * 7 + [False] * 2)
+    logits[8] = math.nan
+    found, expected = expected_sums(logits, good), torch.zeros(len(CURVES), FINITE + 1)
+    for row in logits[good]:
+        p = row.softmax(0)
+        for at, q in enumerate(grid(p)):
+            for which, score in enumerate(SCORES):
+                expected[which, at] += p[class_scores(p, score) <= q].sum()
+            if 1 - p.max() <= q:
+                expected[ANSWERED, at] += 1
+                expected[RIGHT, at] += p.max()
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_true_sums_are_those_of_loops(classes: int) -> None:
+    logits, labels = _answers(9, classes)
+    found, expected = true_sums(logits, labels), torch.zeros(len(CURVES), FINITE + 1)
+    for row, label in zip(logits, labels, strict=True):
+        p = row.softmax(0)
+        for at, q in enumerate(grid(p)):
+            for which, score in enumerate(SCORES):
+                expected[which, at] += float(class_scores(p, score)[label] <= q)
+            if 1 - p.max() <= q:
+                expected[ANSWERED, at] += 1
+                expected[RIGHT, at] += float(p.argmax() == label)
+    torch.testing.assert_close(found, expected)
+
+
+def test_equal_probabilities_and_certain_ones() -> None:
+    logits = torch.stack(
+        [torch.zeros(4), torch.tensor([100.0, 0, 0, 0]), torch.tensor([0.0, -math.inf, 0, 0])]
+    )
+    good = torch.ones(3, dtype=torch.bool)
+    found = expected_sums(logits, good)
+    assert found.isfinite().all()
+    assert found[:, -1].tolist() == pytest.approx([3, 3, 3, 3, 1 / 4 + 1 + 1 / 3])
+    assert found[SCORES.index("aps"), 0] == pytest.approx(1 / 4 + 1 + 1 / 3)  # the first class of each
+
+
+def test_a_thousand_classes() -> None:
+    logits, labels = _answers(50, 1000)
+    good = torch.ones(50, dtype=torch.bool)
+    assert (expected_sums(logits, good).diff(dim=1) > -1e-3).all()
+    assert (true_sums(logits, labels).diff(dim=1) >= 0).all()
+
+
+def _expectations(
+    rehearsed: tuple[Tensor, Tensor], now: Tensor | None = None, fall: float = 0.0
+) -> Expectations:
+    def of(logits: Tensor) -> Curves:
+        return Curves.of(expected_sums(logits, torch.ones(len(logits), dtype=torch.bool)))
+
+    logits, labels = rehearsed
+    window = logits if now is None else now
+    return Expectations(of(window), of(logits), Curves.of(true_sums(logits, labels)), fall, len(window))
+
+
+def _coverage(logits: Tensor, labels: Tensor, threshold: float, score: str) -> float:
+    return float(sets(logits, threshold, score=score).gather(1, labels[:, None]).float().mean())
+
+
+@pytest.mark.parametrize("heat", [0.6, 1.0, 2.5])
+@pytest.mark.parametrize("coverage", [0.6, 0.8, 0.9, 0.95, 0.99])
+def test_without_shift_the_coverage_is_exact_however_wrong_the_confidence(
+    heat: float, coverage: float
+) -> None:
+    logits, labels = _answers(4000, 6, heat)
+    threshold = _expectations((logits, labels)).set_threshold("lac", coverage)
+    assert _coverage(logits, labels, threshold, "lac") == pytest.approx(coverage, abs=0.012)
+    other, truth = _answers(20_000, 6, heat, seed=1)
+    assert _coverage(other, truth, threshold, "lac") == pytest.approx(coverage, abs=0.025)
+
+
+@pytest.mark.parametrize("score", ["aps", "raps"])
+def test_sets_with_the_first_class_cover_at_least_what_was_asked(score: str) -> None:
+    logits, labels = _answers(4000, 6)
+    accuracy = float((logits.argmax(1) == labels).float().mean())
+    for coverage in (0.5, 0.9, 0.97):
+        found = _coverage(
+            logits, labels, _expectations((logits, labels)).set_threshold(score, coverage), score
+        )
+        assert found == pytest.approx(max(coverage, accuracy), abs=0.02)
+
+
+def test_sets_follow_answers_that_have_become_unsure_and_stay_honest() -> None:
+    logits, labels = _answers(4000, 6)
+    now = logits / 3
+    truth = torch.multinomial(now.softmax(1), 1, generator=torch.Generator().manual_seed(3))[:, 0]
+    threshold = _expectations((logits, labels), now).set_threshold("lac", 0.9)
+    assert _coverage(now, truth, threshold, "lac") == pytest.approx(0.9, abs=0.02)
+    fixed = _expectations((logits, labels)).set_threshold("lac", 0.9)
+    assert _coverage(now, truth, fixed, "lac") < 0.85
+
+
+def test_a_fall_of_the_accuracy_makes_sets_larger_by_the_formula() -> None:
+    logits, labels = _answers(4000, 6)
+    plain, fallen = (_expectations((logits, labels), fall=fall) for fall in (0.0, 1.0))
+    assert fallen.set_threshold("lac", 0.9) > plain.set_threshold("lac", 0.9)
+    risen = 1 / (1 + math.exp(-math.log(9) - 0.5))
+    threshold = fallen.set_threshold("lac", 0.9)
+    # Answers are honest, so what is expected of a threshold is true of it.
+    assert _coverage(logits, labels, threshold, "lac") == pytest.approx(risen, abs=0.015)
+    assert plain.level("lac", plain.set_threshold("lac", 0.8)) == pytest.approx(0.8, abs=0.002)
+
+
+def test_the_interval_of_a_coverage() -> None:
+    logits, labels = _answers(400, 6)
+    value, low, high = _expectations((logits, labels), fall=0.5).coverage(0.9)
+    half = math.sqrt(1.645**2 / (400 * 0.09 + 1) + (0.25 + 0.9 * 0.5) ** 2)
+    assert value == 0.9
+    assert math.log(high / (1 - high)) - math.log(9) == pytest.approx(half)
+    assert math.log(9) - math.log(low / (1 - low)) == pytest.approx(half)
+
+
+@pytest.mark.parametrize("heat", [0.7, 1.0, 2.0])
+def test_answers_acted_upon_are_as_accurate_as_asked(heat: float) -> None:
+    logits, labels = _answers(8000, 4, heat)
+    found = _expectations((logits, labels)).selected(0.95)
+    confidence, classes = logits.softmax(1).max(1)
+    acted = confidence >= found.confidence
+    assert float((classes == labels)[acted].float().mean()) == pytest.approx(0.95, abs=0.012)
+    assert float(acted.float().mean()) == pytest.approx(found.share, abs=0.02)
+    assert found.accuracy == pytest.approx(0.95, abs=0.01)
+
+
+def test_all_are_acted_upon_where_all_are_accurate_enough() -> None:
+    logits = torch.tensor([[9.0, 0.0]]).repeat(300, 1)
+    labels = torch.zeros(300, dtype=torch.long)
+    labels[:3] = 1
+    found = _expectations((logits, labels)).selected(0.9)
+    assert (found.confidence, found.share) == (0.0, 1.0)
+
+
+def test_nothing_is_acted_upon_where_the_accuracy_is_out_of_reach() -> None:
+    logits, _ = _answers(3000, 4)
+    labels = torch.randint(0, 4, (3000,), generator=torch.Generator().manual_seed(0))
+    found = _expectations((logits, labels)).selected(0.95)
+    assert (found.confidence, found.share) == (math.inf, 0.0)
+    assert math.isnan(found.accuracy)
+
+
+def test_a_fall_withholds_more() -> None:
+    rehearsed = _answers(4000, 4)
+    shares = [_expectations(rehearsed, fall=fall).selected(0.95).share for fall in (0.0, 0.5, 1.0)]
+    assert shares[0] > shares[1] > shares[2] > 0
+
+
+def test_the_curve_is_the_true_one_without_shift() -> None:
+    logits, labels = _answers(4000, 4, 1.6)
+    confidences, shares, accuracies = _expectations((logits, labels)).accuracies()
+    found, classes = logits.softmax(1).max(1)
+    for confidence, share, accuracy in list(zip(confidences, shares, accuracies, strict=True))[20:]:
+        acted = found >= confidence
+        assert float(acted.float().mean()) == pytest.approx(share, abs=0.002)
+        assert float((classes == labels)[acted].float().mean()) == pytest.approx(accuracy, abs=0.002)
