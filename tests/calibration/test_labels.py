@@ -31,7 +31,7 @@ def corrected(hits: Tensor, scores: Tensor, accuracy: float, doubt: float) -> Te
     estimate = torch.full_like(hits, accuracy)
     sums = label_sums(hits, estimate, scores, estimate, torch.ones_like(hits))
     logit = double(accuracy)[0].logit()
-    return (logit + posterior(sums, logit, double(doubt)[0], double(1.0)[0])[1]).sigmoid()
+    return (logit + posterior(sums, logit, double(doubt)[0])[1]).sigmoid()
 
 
 def test_prediction_powered_is_its_formula() -> None:
@@ -96,7 +96,7 @@ def test_without_labels_nothing_is_corrected_bit_for_bit() -> None:
         for kind in (torch.float32, torch.float64):
             estimate, one = torch.tensor(logit, dtype=kind), torch.ones((), dtype=kind)
             sums = torch.zeros(6, dtype=kind)
-            weight, offset = posterior(sums, estimate, 0.3 * one, one)
+            weight, offset = posterior(sums, estimate, 0.3 * one)
             row = believing(sums, weight, offset)
             assert row.tolist() == [0.0] * 8
             assert [float(each) for each in correction(row)] == [0.0, 1.0]
@@ -121,13 +121,13 @@ def test_the_posterior_is_its_formula() -> None:
     sums = label_sums(
         hits, torch.full_like(hits, a), scores, torch.full_like(hits, 0.7), torch.ones_like(hits)
     )
-    found = posterior(sums, double(a)[0].logit(), double(0.4)[0], double(1.5)[0])
+    found = posterior(sums, double(a)[0].logit(), double(0.6)[0])
     error, precision = labelled_error(sums, double(a)[0])
     labelled = rectified(sums, double(a)[0])
     r, slope = float(labelled.value), float(labelled.slope)
     floor = a * (1 - a) - slope * (2 - slope) * float(labelled.scatter)
     variance = max(float(labelled.spread), floor) / 8
-    sigma = a * (1 - a) * 0.4 * 1.5
+    sigma = a * (1 - a) * 0.6
     wide = max(0.1, 3 * sigma)
 
     def density(deviation: float) -> float:

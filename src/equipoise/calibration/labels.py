@@ -32,10 +32,6 @@ SUMS, WIDTH = 6, 8
 CAUTION = 10
 """The samples as which calibrated answers count beside the labelled ones, in a slope and in a variance."""
 
-LEAST_DOUBT = 0.25
-"""The least standard deviation of an estimate, as a logit: real shifts are less like made-up ones than these
-are like each other. The root mean square error over TinyImageNet-C is .21, over PACS .27."""
-
 TAIL, TAIL_WIDTH, TAIL_LEAST = 0.05, 3.0, 0.1
 """The chance that a shift is none that the doubt knows, how many times larger errors are then, and their
 least standard deviation, as a share: an estimate of .97 may be one of a model that is right in .77."""
@@ -178,15 +174,14 @@ def labelled_error(sums: Tensor, accuracy: Tensor) -> LabelledError:
     return LabelledError(found.value, found.weight / found.spread.maximum(calibrated))
 
 
-def posterior(sums: Tensor, estimate: Tensor, doubt: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+def posterior(sums: Tensor, estimate: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     """The share ω of the labelled error that is believed, and the offset to the logit of an estimate (…).
 
     With a the estimate as a share, r its error by the labels in sums (…, 6) and L the variance of r
     (`labelled_error`), the prior of the error is that of the rehearsal with a tail, as no rehearsal knows
     every shift:
 
-        r ~ .95 · N(0, σ²) + .05 · N(0, τ²),   σ = a · (1 − a) · max(.25, doubt) · max(1, distance),
-                                             τ = max(.1, 3σ).
+        r ~ .95 · N(0, σ²) + .05 · N(0, τ²),   σ = a · (1 − a) · deviation,   τ = max(.1, 3σ).
 
     The corrected accuracy is a + ω · r, the posterior mean: ω = (1 − ρ) · σ² / (σ² + L) + ρ · τ² / (τ² + L)
     with ρ the probability of the tail given r. So a few labels change little, many replace the estimate, and
@@ -196,12 +191,11 @@ def posterior(sums: Tensor, estimate: Tensor, doubt: Tensor, distance: Tensor) -
     Args:
         sums: of labels.
         estimate: without labels, in logits.
-        doubt: of the estimate, in logits (`regression.Process.doubt`).
-        distance: of the window from the rehearsed ones (`regression.Process.distance`).
+        deviation: the standard deviation of the estimate's error, in logits.
     """
     a = estimate.sigmoid()
     error, precision = labelled_error(sums, a)
-    sigma = a * (1 - a) * doubt.clamp(min=LEAST_DOUBT) * distance.clamp(min=1)
+    sigma = a * (1 - a) * deviation
     near, far = sigma.square() * precision, (TAIL_WIDTH * sigma).clamp(min=TAIL_LEAST).square() * precision
     # Log odds of the tail: both densities of r have the variance (1 + near or far) / precision.
     evidence = error.square() * precision * (1 / (1 + near) - 1 / (1 + far)) / 2

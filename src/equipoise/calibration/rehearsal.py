@@ -224,16 +224,13 @@ class Rehearsal:
         (1 − ω) · a · (1 − a) / (b · (1 − b)), and z² · ω² · L / (b · (1 − b))² joins the squares: ω is the
         share of the labelled error that is believed, and L its variance (`labels`). Without labels, ω is 0.
         """
-        found = process(x)
-        distance = process.distance(x)
-        value = believed(found, process.at_rest, novelty, self.familiar)
-        value = faded(value, middle_of(process.at_rest, self.classes), distance)
+        found, value, near, h = self._alone(process, x, novelty)
         offset, left = (float(number) for number in labels.correction(labelled))
         alone, after = float(value.sigmoid()), float((value + offset).sigmoid())
         error, precision = (
             float(each) for each in labels.labelled_error(labelled[: labels.SUMS], value.sigmoid())
         )
-        h, steepness = float(process.half_width(x)), after * (1 - after)
+        steepness = after * (1 - after)
         own = left * (alone * (1 - alone)) / steepness * h
         half = math.hypot(
             stretch * math.sqrt(own**2 + _Z**2 / (rows * steepness + 1)),
@@ -241,13 +238,32 @@ class Rehearsal:
         )
         low, high = (float(torch.sigmoid(value + offset + side * half)) for side in (-1, 1))
         better = bool(found > process.at_rest + ROOM) and bool(novelty > self.familiar)
-        near = bool(distance <= 1) and stretch <= 1 and not better
+        near = near and stretch <= 1 and not better
         if precision:
             wide = stretch * math.sqrt(h**2 + _Z**2 / (rows * alone * (1 - alone) + 1))
             least, most = (float(torch.sigmoid(value + side * wide)) for side in (-1, 1))
             margin = _Z / math.sqrt(precision)
             near = near and alone + error + margin >= least and alone + error - margin <= most
         return Estimate(after, low, high, near)
+
+    def _alone(self, process: Process, x: Tensor, novelty: Tensor) -> tuple[Tensor, Tensor, bool, float]:
+        """What a process finds, the estimate, if the window is near rehearsed ones, and its half width."""
+        found, distance = process(x), process.distance(x)
+        value = believed(found, process.at_rest, novelty, self.familiar)
+        value = faded(value, middle_of(process.at_rest, self.classes), distance)
+        return found, value, bool(distance <= 1), float(process.half_width(x))
+
+    def labelled(self, windows: Tensor, sums: Tensor) -> Tensor:
+        """The rows (models, 8) of labels with these sums (models, 6), for windows (models, width).
+
+        The prior of the error of an estimate is its interval without labels (`labels.posterior`).
+        """
+        seen, given = windows.detach().double().cpu(), sums.detach().double().cpu()
+        x, new = window.features(seen), window.means(seen[0])[window.NOVEL]
+        alone = [self._alone(own, x[at], new) for at, own in enumerate(self.processes(len(seen)))]
+        estimates = torch.stack([value for _, value, _, _ in alone])
+        deviations = torch.tensor([h / _Z for *_, h in alone], dtype=torch.float64)
+        return labels.believing(given, *labels.posterior(given, estimates, deviations))
 
     def processes(self, models: int) -> tuple[Process, ...]:
         """The regressions for windows of the answers alone, or of the source model's as well."""

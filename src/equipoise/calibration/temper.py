@@ -115,7 +115,6 @@ class _Constants(NamedTuple):
         gap: of `Rehearsal`.
         at_rest: the logit of each model's accuracy without shift.
         middle: half way from it to chance (`middle_of`).
-        doubt: of each model's estimate.
         doubt_squared: the square of `SHARE_OF_DOUBT` of each model's doubt.
         coolest: the lowest temperature of each model.
         hottest: the highest.
@@ -125,7 +124,6 @@ class _Constants(NamedTuple):
     gap: Ridge | None
     at_rest: Tensor
     middle: Tensor
-    doubt: Tensor
     doubt_squared: Tensor
     coolest: Tensor
     hottest: Tensor
@@ -246,7 +244,8 @@ class RehearsedTemperature:
         slow, seen = windows[:, 0], window.means(windows)
         x, novelty = window.features(slow), seen[:, 0, window.NOVEL]
         found, far = known.estimates(x.flatten())  # of the accuracy of each model, and of the lead
-        values = self._values(known, found, far, novelty)
+        values = believed(found[:models], known.at_rest, novelty, self.rehearsal.familiar)
+        values = faded(values, known.middle, far[:models])
         offset, left = labels.correction(windows.new_zeros(1, labels.WIDTH) if labelled is None else labelled)
         corrected = values + offset
         trusts = torch.zeros_like(trusted)
@@ -269,22 +268,16 @@ class RehearsedTemperature:
         right = window.temperature_for(slow, aim)
         return TrustedModel(right.clamp(known.coolest, known.hottest), trusts, values)
 
-    def _values(self, known: _Constants, found: Tensor, far: Tensor, novelty: Tensor) -> Tensor:
-        """The logits of the accuracy of each model, from what the regressions found."""
-        models = len(novelty)
-        values = believed(found[:models], known.at_rest, novelty, self.rehearsal.familiar)
-        return faded(values, known.middle, far[:models])
-
     def told(self, observed: Mapping[str, Tensor], sums: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """The observations after labels with the sums (models, 6) came, `count` of them for new samples."""
-        windows, rows = observed[WINDOWS], observed[LABEL_ROWS]
-        known, slow = self._on(windows.device), windows[:, 0]
-        found, far = known.estimates(window.features(slow).flatten())
-        values = self._values(known, found, far, window.means(slow)[:, window.NOVEL])
+        """The observations after labels with the sums (models, 6) came, `count` of them for new samples.
+
+        Waits for the device: what is believed of labels is worked out on the host, once for all batches that
+        follow until the next labels come.
+        """
+        rows = observed[LABEL_ROWS]
         total = rows[:, : labels.SUMS] + sums.to(rows)
-        believed_now = labels.posterior(total, values, known.doubt, far[: len(rows)])
-        news = {LABEL_ROWS: labels.believing(total, *believed_now), LABELLED: observed[LABELLED] + count}
-        return {**observed, **news}
+        after = self.rehearsal.labelled(observed[WINDOWS][:, 0], total)
+        return {**observed, LABEL_ROWS: after.to(rows), LABELLED: observed[LABELLED] + count}
 
     def now(self, observed: Mapping[str, Tensor]) -> TrustedModel:
         """The temperatures by what was observed so far, and the model that answers."""
@@ -343,12 +336,10 @@ class RehearsedTemperature:
             coolest = coolest if t_max is None else coolest.clamp(max=t_max)
             hottest = hottest if t_min is None else hottest.clamp(min=t_min)
             at_rest = torch.stack([part.at_rest for part in fitted])
-            doubt = torch.stack([part.doubt for part in fitted])
             numbers = (
                 at_rest,
                 middle_of(at_rest, own.classes),
-                doubt,
-                (SHARE_OF_DOUBT * doubt).square() + 1e-9,
+                (SHARE_OF_DOUBT * torch.stack([part.doubt for part in fitted])).square() + 1e-9,
                 coolest[:models],
                 hottest[:models],
             )
