@@ -27,6 +27,7 @@ import torch
 import equipoise as eq
 from benchmarks.estimators.nannyml_parity import CASES, labels_of, probabilities, with_predictions
 from benchmarks.estimators.subjects import tables
+from equipoise.calibration.sets import set_threshold
 from equipoise.estimators import ATC, TemperatureScaledConfidence, mean_confidence
 
 SEEDS = (0, 1)
@@ -36,6 +37,11 @@ CHUNK_ROWS = {"elec": 1000, "weather": 1000, "car_loan": 2500}
 
 OWN = {"classification_binary": "nannyml loans", "classification_multiclass": "nannyml cards"}
 """The name of NannyML's own data of a kind."""
+
+LABELS = (10, 50, 200)
+"""Labels of each chunk that come late, of rows drawn at random."""
+
+COVERAGE = 0.9
 
 OWN_CHUNKS = 10
 NINETY = 1.645
@@ -144,15 +150,46 @@ def by_nannyml(met: Answered) -> pd.DataFrame:
     return pd.DataFrame({"value": value, "low": value - NINETY * error, "high": value + NINETY * error})
 
 
-def chunk_rows(met: Answered) -> Iterator[dict[str, object]]:
+def estimator_of(met: Answered) -> eq.Estimator:
+    """The estimator of a model."""
+    return eq.Estimator.fit(met.held_out, met.labels)
+
+
+def with_labels(
+    estimator: eq.Estimator, met: Answered, part: slice, labels: int, draw: np.random.Generator
+) -> dict[str, object]:
+    """The estimate of a chunk after some of its labels have come; later chunks have them, too."""
+    report = estimator.update(met.stream[part])
+    rows = draw.choice(met.chunk_rows, labels, replace=False)
+    estimator.label(met.truth[part][rows], ids=report.ids[0] + rows)
+    found = estimator.last.accuracy
+    ends = {"": found.value, " low": found.low, " high": found.high}
+    return {f"{labels} labels{name}": value for name, value in ends.items()}
+
+
+def of_sets(estimator: eq.Estimator, met: Answered, part: slice) -> dict[str, object]:
+    """How many sets of the last chunk have the label, and their size; and of split conformal prediction."""
+    shares, truth = met.stream[part], met.truth[part]
+    rows = np.arange(len(truth))
+    chosen = estimator.sets(shares, coverage=COVERAGE)
+    scores = 1 - met.held_out[np.arange(len(met.labels)), met.labels]
+    threshold = float(set_threshold(torch.from_numpy(scores), COVERAGE))
+    return {
+        "covered": float(chosen[rows, truth].mean()),
+        "set size": float(chosen.sum(1).mean()),
+        "split conformal covered": float((1 - shares[rows, truth] <= threshold).mean()),
+    }
+
+
+def chunk_rows(met: Answered, draw: np.random.Generator) -> Iterator[dict[str, object]]:
     """A row for each chunk."""
     held_out, labels = torch.from_numpy(met.held_out).log(), torch.from_numpy(met.labels)
     held_out = held_out.clamp(min=-30)
-    estimator = eq.Estimator.fit(met.held_out, met.labels)
+    estimator = estimator_of(met)
     scaled = TemperatureScaledConfidence.fit(logits=held_out, target=labels)
     thresholds = ATC.fit(logits=held_out / scaled.temperature, target=labels)
     rest = float((met.held_out.argmax(1) == met.labels).mean())
-    theirs = by_nannyml(met)
+    theirs, labelled = by_nannyml(met), {labels: estimator_of(met) for labels in LABELS}
     for number, part in enumerate(met.chunks()):
         shares = met.stream[part]
         logits = torch.from_numpy(shares).log().clamp(min=-30)
@@ -174,6 +211,12 @@ def chunk_rows(met: Answered) -> Iterator[dict[str, object]]:
             "scaled confidence": float(scaled.accuracy(logits=logits)),
             "ATC": float(thresholds.accuracy(logits=logits / scaled.temperature)),
             "held-out accuracy": rest,
+            **of_sets(estimator, met, part),
+            **{
+                name: value
+                for labels, own in labelled.items()
+                for name, value in with_labels(own, met, part, labels, draw).items()
+            },
         }
 
 
@@ -185,10 +228,11 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["NML_DISABLE_USAGE_LOGGING"] = "1"
     rows: list[dict[str, object]] = []
+    draw = np.random.default_rng(0)
     for source in (of_nannyml(), *([of_tables(arguments.tables)] if arguments.tables else [])):
         for met in source:
             began = time.perf_counter()
-            rows += chunk_rows(met)
+            rows += chunk_rows(met, draw)
             print(f"{met.data}, {met.network}, {met.seed}: {time.perf_counter() - began:.0f} s", flush=True)
     frame = pd.DataFrame(rows)
     frame.to_csv(arguments.out / "chunks.csv", index=False, float_format="%.6g", lineterminator="\n")

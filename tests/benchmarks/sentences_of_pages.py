@@ -25,6 +25,7 @@ from benchmarks.streams.stream_cells import REHEARSED as REHEARSED_TEMPERING
 from benchmarks.streams.stream_cells import read as read_cells
 from benchmarks.streams.streams_page import HARM, run_gains
 from benchmarks.streams.streams_page import HERE as STREAMS
+from benchmarks.tables import tables_page
 
 PROMISED, FALL = 0.9, 0.05
 """The level of the intervals of an estimate; the fall below no adaptation that a guard must act before."""
@@ -127,6 +128,25 @@ def guard() -> Iterator[str]:
     slow = next(row for row in fast if (row["target"], row["rate"]) == ("mnist", 0.02))
     lost = told(slow["source"] - slow["adapted"], 2)
     yield f"At a rate of .02 TENT loses {lost} on mnist, and the guard waits."
+
+
+def tables() -> Iterator[str]:
+    frame = tables_page.read()
+    rows = {data: frame[frame["data"] == data] for data in tables_page.DATA}
+    loans, elec = (
+        [tables_page.error(rows[data], column) for column in ("equipoise", "CBPE")]
+        for data in ("nannyml loans", "elec")
+    )
+    yield f"they are off by {told(loans[0], 4)} on average, where CBPE is off by {told(loans[1], 4)},"
+    yield f"on Elec by {told(elec[0])} instead of {told(elec[1])}."
+    least = min(tables_page.held(own, "low", "high") for own in rows.values())
+    yield f"Its 90 % intervals hold in {percent(least)} of the chunks or more."
+    off = {
+        data: [tables_page.error(own, column) for column in ("equipoise", "CBPE")]
+        for data, own in rows.items()
+    }
+    assert all(ours <= theirs for ours, theirs in off.values())
+    yield ".25 is at or below CBPE on all of the table above."
 
 
 def estimates() -> Iterator[str]:

@@ -18,11 +18,13 @@ from benchmarks.results import page as results_page
 from benchmarks.serving import load_table
 from benchmarks.speed import performance
 from benchmarks.streams import streams_page, which_method
+from benchmarks.tables import tables_page
 from tests.benchmarks import sentences_of_pages, sentences_of_results, sentences_of_streams
 
 REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "../README.md": readme_page.parts,
     "concepts/choosing.md": which_method.parts,
+    tables_page.PAGE: tables_page.parts,
     "methods.md": methods_page.parts,
     "serving.md": load_table.parts,
     **{page: partial(choosing.parts, page) for page in choosing.PAGES},
@@ -41,6 +43,7 @@ SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
     "concepts/limits.md": sentences_of_pages.limits,
     "estimates.md": sentences_of_pages.estimates,
     "guard.md": sentences_of_pages.guard,
+    "how-to/tables.md": sentences_of_pages.tables,
     "monitoring.md": sentences_of_pages.monitoring,
     "performance.md": sentences_of_pages.performance,
     "rehearsal.md": sentences_of_pages.rehearsal,

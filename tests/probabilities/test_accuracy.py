@@ -50,9 +50,13 @@ def divergence(counts: "list[float]", others: "list[float]") -> float:
     return max(0.0, found - (len(counts) - 1) / 2 * (1 / n + 1 / m))
 
 
-@pytest.mark.parametrize("scale", [0.5, 1.2, 1.5, 3.0, 10.0])
-def test_the_formula(held_out: HeldOut, scale: float) -> None:
-    probs, _ = drawn(800, seed=1, scale=scale)
+@pytest.mark.parametrize(
+    ("scale", "one_class"), [(0.5, False), (1.2, False), (1.5, True), (3.0, False), (10.0, True)]
+)
+def test_the_formula(held_out: HeldOut, scale: float, one_class: bool) -> None:
+    probs, _ = drawn(2400 if one_class else 800, seed=1, scale=scale)
+    probs = (probs[probs.argmax(1) == 0] if one_class else probs)[:800]
+    rows = len(probs)
     counts, _ = tally(probs, held_out.calibration)
     before = held_out.counts.steps.sum(0).numpy()
     middle = (np.cumsum(before) - before / 2) / before.sum()
@@ -71,8 +75,8 @@ def test_the_formula(held_out: HeldOut, scale: float) -> None:
     gain = logit(confidence(counts.steps)) - logit(confidence(held_out.counts.steps))
     value = rest + (gain if gain < 0 else gain * math.exp(-2 * d)) - 0.25 * d
     a, b = sigmoid(value), sigmoid(rest)
-    sampled = 1.645**2 * (1 / (800 * a * (1 - a) + 1) + 1 / (4000 * b * (1 - b) + 1))
-    half = math.sqrt(0.15**2 + 1.7**2 * (d + classes) + sampled)
+    sampled = 1.645**2 * (1 / (rows * a * (1 - a) + 1) + 1 / (4000 * b * (1 - b) + 1))
+    half = math.sqrt(0.2**2 + 1.7**2 * (d + classes) + sampled)
 
     distance = held_out.distance(counts)
     assert distance.confidence == pytest.approx(d, abs=1e-12)

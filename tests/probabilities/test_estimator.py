@@ -165,6 +165,15 @@ def test_the_threshold_says_the_same_coverage_as_on_held_out_rows(score: str) ->
     assert same == pytest.approx(conformal, abs=1e-6)
 
 
+def test_thresholds_are_those_of_the_last_chunk() -> None:
+    asked, fresh = (eq.Estimator.fit(*drawn(2000)) for _ in range(2))
+    probs = drawn(500, scale=0.6, seed=1)[0]
+    asked.sets(probs)
+    for each in (asked, fresh):
+        each.update(probs)
+    assert torch.equal(asked.sets(probs), fresh.sets(probs))
+
+
 def test_all_classes_are_possible_where_held_out_rows_are_too_few() -> None:
     estimator = eq.Estimator.fit(*drawn(5))
     assert estimator.sets(drawn(10, seed=1)[0], coverage=0.9).all()

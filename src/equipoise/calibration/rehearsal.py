@@ -76,8 +76,9 @@ class Estimate:
         inside: whether the window is as near to rehearsed ones as they are to those of other shifts, and the
             answers do not look clearly more accurate than without shift where the inputs are new, and the
             weights are no further from the source model's than in rehearsal; if not, the interval is wider,
-            or the value no higher than without shift (`believed`), or nearer to chance (`faded`). False, too,
-            where the 90 % intervals without labels and of the labels that came do not meet.
+            or the value no higher than without shift (`believed`), or nearer to chance (`faded`). Of an
+            `equipoise.Estimator`, which rehearses nothing: whether the answers are near to held-out ones.
+            False, too, where the 90 % intervals without labels and of the labels that came do not meet.
     """
 
     value: float

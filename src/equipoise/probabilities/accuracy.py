@@ -16,7 +16,7 @@ GROUPS = 20
 FADE, DISCOUNT = 0.5, 0.25
 """The distance over which a gain of accuracy loses belief, and what a distance of 1 takes off the logit."""
 
-SPREAD, LEAST_HALF = 1.7, 0.15
+SPREAD, LEAST_HALF = 1.7, 0.2
 """Half of the interval, as a logit, at a distance of 1, where it grows with the root, and the least."""
 
 NEAR_HELD_OUT = 0.1

@@ -60,11 +60,6 @@ class Awaiting:
         """Which rows have a label and a class, (N)."""
         return (self.labels != NO_CLASS) & (self.classes != NO_CLASS)
 
-    @property
-    def hits(self) -> Tensor:
-        """Which labels are the class named, (N)."""
-        return self.labelled & (self.labels == self.classes)
-
     @cached_property
     def by_labels(self) -> tuple[float, float]:
         """The accuracy by its labels, and the variance of that; infinite without labels.
@@ -76,9 +71,9 @@ class Awaiting:
         rows, labels = int(known.sum()), int(own.sum())
         if not labels:
             return math.nan, math.inf
-        scores = self.right.double()
+        scores, hits = self.right.double(), self.labels == self.classes
         mean = scores[known].mean()
-        value, variance = prediction_powered(self.hits[own].double(), scores[own], mean, rows)
+        value, variance = prediction_powered(hits[own].double(), scores[own], mean, rows)
         return float(value), float(variance) * (1 - labels / rows)
 
 
