@@ -38,8 +38,8 @@ CHUNK_ROWS = {"elec": 1000, "weather": 1000, "car_loan": 2500}
 OWN = {"classification_binary": "nannyml loans", "classification_multiclass": "nannyml cards"}
 """The name of NannyML's own data of a kind."""
 
-LABELS = (10, 50, 200)
-"""Labels of each chunk that come late, of rows drawn at random."""
+LABELS, DRAWS = (10, 50, 200), 10
+"""Labels of each chunk that come late, of rows drawn at random, and how many times they are drawn."""
 
 COVERAGE = 0.9
 
@@ -73,6 +73,10 @@ class Answered(NamedTuple):
     labels: Whole
     stream: Doubles
     truth: Whole
+
+    def accuracy(self, part: slice) -> float:
+        """The true accuracy of a chunk."""
+        return float((self.stream[part].argmax(1) == self.truth[part]).mean())
 
     def chunks(self) -> list[slice]:
         """The whole chunks of the stream."""
@@ -156,15 +160,21 @@ def estimator_of(met: Answered) -> eq.Estimator:
 
 
 def with_labels(
-    estimator: eq.Estimator, met: Answered, part: slice, labels: int, draw: np.random.Generator
-) -> dict[str, object]:
-    """The estimate of a chunk after some of its labels have come; later chunks have them, too."""
-    report = estimator.update(met.stream[part])
-    rows = draw.choice(met.chunk_rows, labels, replace=False)
-    estimator.label(met.truth[part][rows], ids=report.ids[0] + rows)
-    found = estimator.last.accuracy
-    ends = {"": found.value, " low": found.low, " high": found.high}
-    return {f"{labels} labels{name}": value for name, value in ends.items()}
+    estimators: list[eq.Estimator], met: Answered, part: slice, labels: int, draw: np.random.Generator
+) -> dict[str, float]:
+    """How far estimates of a chunk are off after so many of its labels have come, and whether intervals hold.
+
+    Each estimator draws labels of its own. Later chunks have them, too.
+    """
+    truth, off, held = met.accuracy(part), [], []
+    for estimator in estimators:
+        report = estimator.update(met.stream[part])
+        rows = draw.choice(met.chunk_rows, labels, replace=False)
+        estimator.label(met.truth[part][rows], ids=report.ids[0] + rows)
+        found = estimator.last.accuracy
+        off.append(abs(found.value - truth))
+        held.append(found.low <= truth <= found.high)
+    return {f"{labels} labels off": float(np.mean(off)), f"{labels} labels held": float(np.mean(held))}
 
 
 def of_sets(estimator: eq.Estimator, met: Answered, part: slice) -> dict[str, object]:
@@ -189,7 +199,7 @@ def chunk_rows(met: Answered, draw: np.random.Generator) -> Iterator[dict[str, o
     scaled = TemperatureScaledConfidence.fit(logits=held_out, target=labels)
     thresholds = ATC.fit(logits=held_out / scaled.temperature, target=labels)
     rest = float((met.held_out.argmax(1) == met.labels).mean())
-    theirs, labelled = by_nannyml(met), {labels: estimator_of(met) for labels in LABELS}
+    theirs, labelled = by_nannyml(met), {n: [estimator_of(met) for _ in range(DRAWS)] for n in LABELS}
     for number, part in enumerate(met.chunks()):
         shares = met.stream[part]
         logits = torch.from_numpy(shares).log().clamp(min=-30)
@@ -198,7 +208,7 @@ def chunk_rows(met: Answered, draw: np.random.Generator) -> Iterator[dict[str, o
             **{name: getattr(met, name) for name in ("data", "network", "seed")},
             "chunk": number,
             "rows": len(shares),
-            "truth": float((shares.argmax(1) == met.truth[part]).mean()),
+            "truth": met.accuracy(part),
             "equipoise": report.accuracy.value,
             "low": report.accuracy.low,
             "high": report.accuracy.high,

@@ -96,9 +96,9 @@ def late_labels(rows: pd.DataFrame) -> str:
     body = []
     for data, name in DATA.items():
         own = rows[rows["data"] == data]
-        columns = [f"{labels} labels" for labels in LABELS]
-        off = [told(error(own, column), 3) for column in ("equipoise", *columns)]
-        body.append([name, *off, *(percent(held(own, f"{each} low", f"{each} high")) for each in columns)])
+        off = [error(own, "equipoise"), *(own[f"{labels} labels off"].mean() for labels in LABELS)]
+        held_by = [percent(float(own[f"{labels} labels held"].mean())) for labels in LABELS]
+        body.append([name, *(told(each) for each in off), *held_by])
     return table(head, body)
 
 
