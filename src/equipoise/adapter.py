@@ -416,7 +416,8 @@ class Adapter(LearningModule):
         """Take labels of samples that were answered, at once or later; returns how many of them count.
 
         They correct the estimated accuracies (`calibration.labels`), and with them the temperature, `inside`,
-        and the choice between adapted and source model. Few change little, as the rehearsal is the prior.
+        and the choice between adapted and source model; and the thresholds of sets
+        (`calibration.expected.Expectations.learned`). Few change little, as the rehearsal is the prior.
         Labels of the last few thousand samples count, and those from before a change of the stream hardly.
         They are in the state: saved, restored, and gone after a reset. An answer of NaN is neither right nor
         wrong. A label that comes again by its id replaces the first. Waits for the device.
@@ -450,7 +451,9 @@ class Adapter(LearningModule):
                 ]
                 target = checked_labels(targets, len(logits), rehearsed.rehearsal.classes)
                 told = given_sums(target.to(device), both, rehearsed.now(observed))
-            self._respond.state.observe(rehearsed.told(observed, told.sums.to(device), told.new.to(device)))
+            taught = self._expected("label").learned(told.scores)
+            own = rehearsed.told(observed, told.sums.to(device), told.new.to(device), *taught)
+            self._respond.state.observe(own)
             self._expectations = None
         return int(told.counted)
 

@@ -1,6 +1,7 @@
 """Expectations of sets and of answers to act upon, against loops and the truth of held-out answers."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from equipoise.calibration.expected import (
     ANSWERED,
+    COVERAGES,
     CURVES,
     FINITE,
     RIGHT,
@@ -86,7 +88,8 @@ def _expectations(
 
     logits, labels = rehearsed
     window = logits if now is None else now
-    return Expectations(of(window), of(logits), Curves.of(true_sums(logits, labels)), fall, len(window))
+    true, none = Curves.of(true_sums(logits, labels)), torch.zeros(len(SCORES), len(COVERAGES))
+    return Expectations(of(window), of(logits), true, fall, len(window), none, 0.0)
 
 
 def _coverage(logits: Tensor, labels: Tensor, threshold: float, score: str) -> float:
@@ -134,7 +137,6 @@ def test_a_fall_of_the_accuracy_makes_sets_larger_by_the_formula() -> None:
     threshold = fallen.set_threshold("lac", 0.9)
     # Answers are honest, so what is expected of a threshold is true of it.
     assert _coverage(logits, labels, threshold, "lac") == pytest.approx(risen, abs=0.015)
-    assert plain.level("lac", plain.set_threshold("lac", 0.8)) == pytest.approx(0.8, abs=0.002)
 
 
 def test_the_interval_of_a_coverage() -> None:
@@ -187,3 +189,49 @@ def test_the_curve_is_the_true_one_without_shift() -> None:
         acted = found >= confidence
         assert float(acted.float().mean()) == pytest.approx(share, abs=0.002)
         assert float((classes == labels)[acted].float().mean()) == pytest.approx(accuracy, abs=0.002)
+
+
+def test_labels_teach_levels_by_steps_of_adaptive_conformal_inference() -> None:
+    rehearsed = _answers(4000, 6)
+    start = _expectations(rehearsed, fall=0.4)
+    scores = torch.tensor([[0.3, 0.2, 0.2], [0.99, 0.9, 0.95], [0.999, 0.99, 1.0]], dtype=torch.float64)
+    taught, count = start.learned(scores)
+    logits, labels = rehearsed
+    p = logits.softmax(1).double()
+    half = 0.25 + 0.9 * 0.4
+    for at, score in enumerate(SCORES):
+        own = class_scores(p, score).gather(1, labels[:, None])[:, 0]
+        for place, coverage in enumerate(COVERAGES):
+            offset, prior = 0.0, (1.645 / half) ** 2 / (coverage * (1 - coverage))
+            risen = 1 / (1 + (1 / coverage - 1) * math.exp(-0.5 * 0.4))
+            for n, row in enumerate(scores):
+                needed = float((own <= row[at]).double().mean())  # the share of sets that reach this score
+                rate = max(0.005 * n / 200, 1 / (prior + n))
+                offset += rate * (coverage - float(needed <= risen + offset))
+            assert float(taught[at, place]) == pytest.approx(offset, abs=1e-9)
+    assert count == 3
+
+
+def test_with_a_label_for_every_answer_sets_cover_whatever_the_model_believes() -> None:
+    rehearsed = _answers(2000, 4)
+    logits, _ = _answers(3000, 4, seed=5)
+    labels = torch.multinomial((logits / 4).softmax(1), 1, generator=torch.Generator().manual_seed(6))[:, 0]
+    found = _expectations(rehearsed, logits)
+    p = logits.softmax(1)
+    own = torch.stack([class_scores(p, score).gather(1, labels[:, None])[:, 0] for score in SCORES], 1)
+    assert _coverage(logits, labels, found.set_threshold("lac", 0.9), "lac") < 0.75
+    covered = []
+    for row in own:
+        covered.append(float(row[0]) <= found.set_threshold("lac", 0.9))
+        taught, count = found.learned(row[None])
+        found = replace(found, taught=taught, labels=count)
+    assert sum(covered[1500:]) / 1500 == pytest.approx(0.9, abs=0.02)
+    value, low, high = found.coverage(0.9)
+    assert (value, high - low < 0.08) == (0.9, True)
+
+
+def test_ten_labels_move_sets_by_little_where_the_rehearsal_is_sure() -> None:
+    found = _expectations(_answers(4000, 6))
+    for scores in (torch.zeros(10, 3), torch.full((10, 3), 0.99999)):
+        taught, _ = found.learned(scores)
+        assert float(taught.abs().max()) < 0.035

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.calibration.labels import aci
 from equipoise.calibration.sets import FREE_RANKS, RANK_PENALTY, SCORES
 from equipoise.functional import at_least_single
 
@@ -38,6 +40,13 @@ answers for 95 % have 93 %, on nine streams in ten.
 
 COVERAGE_SLACK, COVERAGE_SPREAD = 0.25, 0.9
 """Half of the interval of a coverage, as a logit, where nothing shifted, and what a fall adds to it."""
+
+COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
+"""The coverages for which labels are learned from; those between them are interpolated."""
+
+SLOWEST, MANY = 0.005, 200
+"""The least rate of a step by a label, with which sets keep their coverage whatever a stream does, and the
+labels after which it is reached: with few of them, the rehearsal alone says how large a step is."""
 
 LEAST_SHARE = 0.005
 """The share of a window below which answers are too few to be acted upon."""
@@ -141,12 +150,14 @@ class Expectations:
 
     A level ℓ, expected of rehearsed answers at some threshold, is worth what was true of them at it: a
     coverage or an accuracy c. The threshold for c in a window is where the window expects that ℓ, so that
-    without shift the share that is covered is c. Where the accuracy has fallen, levels rise, by half of the
-    fall for sets and by all of it for answers:
+    without shift the share that is covered is c. Where the accuracy has fallen, c rises, by half of the fall
+    for sets and by all of it for answers:
 
-        logit ℓ' = logit ℓ + .5 · fall,   fall = max(0, L₀ − L),
+        logit c' = logit c + .5 · fall,   fall = max(0, L₀ − L),
 
     with L the logit of the lower end of the estimated accuracy, and L₀ the same without shift.
+
+    For sets, labels add what they have taught to the coverage c that is looked up (`learned`).
 
     Attributes:
         now: of the window.
@@ -154,6 +165,8 @@ class Expectations:
         true: the truth of these (`true_sums`).
         fall: of the accuracy.
         samples: in the window.
+        taught: what labels add to each of `COVERAGES`, (SCORES, COVERAGES).
+        labels: how many of them count.
     """
 
     now: Curves
@@ -161,27 +174,64 @@ class Expectations:
     true: Curves
     fall: float
     samples: float
+    taught: Tensor
+    labels: float
 
     def set_threshold(self, score: str, coverage: float) -> float:
         """The threshold of sets that are to have the right class in this share."""
-        level = _value(self.expected.sets[score], _place(self.true.sets[score], coverage))
-        level = _sigmoid(_logit(level) + STRICTER_SETS * self.fall)
+        added = np.interp(coverage, COVERAGES, self.taught[SCORES.index(score)].tolist())
+        wanted = min(max(self._risen(coverage) + float(added), 0.0), 1.0)
+        level = _value(self.expected.sets[score], _place(self.true.sets[score], wanted))
         return _threshold(_place(self.now.sets[score], level))
 
-    def level(self, score: str, threshold: float) -> float:
-        """The coverage that a threshold has by the window alone, whatever the accuracy has done."""
+    def learned(self, scores: Tensor) -> tuple[Tensor, float]:
+        """What labels have taught, and their number, after more of them with these scores, (N, SCORES).
+
+        Each is a step of adaptive conformal inference at every level (`labels.aci`), by
+
+            rate = max(1 / (n₀ + n), .005 · min(1, n / 200)),   n₀ = 1 / (c · (1 − c) · s²),
+
+        for n labels before it, with s the standard deviation of the rehearsal's own interval of the coverage,
+        as a logit. So the rehearsal counts as n₀ labels: few labels change little where it is sure, and more
+        where the accuracy has fallen; where every answer gets its label, the coverage comes to c on any
+        stream.
+        """
+        risen = torch.tensor([self._risen(c) for c in COVERAGES], dtype=torch.float64)
+        wanted = torch.tensor(COVERAGES, dtype=torch.float64)
+        prior = 1 / (wanted * (1 - wanted) * (self._doubt / 1.645) ** 2)
+        taught, labels = self.taught.double().cpu(), self.labels
+        for own in scores.double().cpu():
+            needed = [self._level(score, float(own[at])) for at, score in enumerate(SCORES)]
+            covered = torch.tensor(needed, dtype=torch.float64).unsqueeze(1) <= risen + taught
+            least = SLOWEST * min(1.0, labels / MANY)
+            taught = aci(taught, covered, wanted, (1 / (prior + labels)).clamp(min=least))
+            labels += 1
+        return taught, labels
+
+    def _level(self, score: str, threshold: float) -> float:
+        """The least coverage whose sets, without labels and without a fall, have a class of this score."""
         expected = _value(self.now.sets[score], _place_of(threshold))
         return _value(self.true.sets[score], _place(self.expected.sets[score], expected))
 
     def coverage(self, coverage: float) -> tuple[float, float, float]:
         """The coverage of sets that are to cover this share, with its 90 % interval over the window.
 
-        In logits ± √(1.645² / (n · c · (1 − c)) + (.25 + .9 · fall)²), for n samples in the window.
+        In logits ± √(1.645² / (n · c · (1 − c)) + (.25 + .9 · fall)² · n₀ / (n₀ + m)), for n samples in the
+        window and m labels, of which the rehearsal counts as n₀ (`learned`).
         """
-        middle = _logit(coverage)
-        sampling = 1.645**2 / (self.samples * coverage * (1 - coverage) + 1)
-        half = math.sqrt(sampling + (COVERAGE_SLACK + COVERAGE_SPREAD * self.fall) ** 2)
+        middle, spread = _logit(coverage), coverage * (1 - coverage)
+        prior = 1 / (spread * (self._doubt / 1.645) ** 2)
+        sampling = 1.645**2 / (self.samples * spread + 1)
+        half = math.sqrt(sampling + self._doubt**2 * prior / (prior + self.labels))
         return coverage, _sigmoid(middle - half), _sigmoid(middle + half)
+
+    def _risen(self, coverage: float) -> float:
+        return _sigmoid(_logit(coverage) + STRICTER_SETS * self.fall)
+
+    @property
+    def _doubt(self) -> float:
+        """Half of the interval of a coverage, but for the choice of samples, as a logit."""
+        return COVERAGE_SLACK + COVERAGE_SPREAD * self.fall
 
     def selected(self, accuracy: float) -> Selected:
         """The largest share of the window that is expected to be right this often."""

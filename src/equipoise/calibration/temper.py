@@ -8,9 +8,18 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration import labels, window
-from equipoise.calibration.expected import ANSWERED, CURVES, FINITE, Curves, Expectations, expected_sums
+from equipoise.calibration.expected import (
+    ANSWERED,
+    COVERAGES,
+    CURVES,
+    FINITE,
+    Curves,
+    Expectations,
+    expected_sums,
+)
 from equipoise.calibration.regression import Posteriors, Ridge
 from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, countable, faded, logit, middle_of
+from equipoise.calibration.sets import SCORES
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.window import GRID
 from equipoise.errors import OptionError, SourceError
@@ -88,6 +97,9 @@ SHARE_OF_DOUBT = 0.5
 """The part of the regression's doubt that keeps answers as they are: it favours models that are honest."""
 
 WINDOWS, TRUSTS, EXPECTED = "windows", "trusts_source", "expected"
+
+TAUGHT_LEVELS, TEACHERS = "taught", "teachers"
+"""What labels add to the levels of sets (`Expectations.taught`), and how many of them count there."""
 
 STREAM_CHANGED, LABEL_ROWS, LABELLED = "changed", "labels", "labelled"
 """Whether the stream changed with the last batch, the rows of labels (`calibration.labels`), their number."""
@@ -198,6 +210,8 @@ class RehearsedTemperature:
             EXPECTED: expected.float().flatten().repeat(2, 1),
             LABEL_ROWS: prior.new_zeros(models, labels.WIDTH),
             LABELLED: prior.new_zeros(()),
+            TAUGHT_LEVELS: prior.new_zeros(len(SCORES), len(COVERAGES)),
+            TEACHERS: prior.new_zeros(()),
         }
 
     def answer(
@@ -219,7 +233,8 @@ class RehearsedTemperature:
         fresh = window.sums(models, good, novelty)
         samples = fresh[0, window.COUNT]
         windows, changed = window.after(before[WINDOWS], fresh)
-        labelled = before[LABEL_ROWS] * labels.kept(samples, changed)
+        kept, taught = labels.kept(samples, changed), before[TAUGHT_LEVELS]
+        labelled = before[LABEL_ROWS] * kept
         judged = self.judge(windows, before[TRUSTS], labelled)
         temperature = torch.where(judged.trusts, judged.temperatures[-1], judged.temperatures[0])
         answers = divide(torch.where(judged.trusts, models[-1], logits), temperature)
@@ -231,6 +246,10 @@ class RehearsedTemperature:
             EXPECTED: window.begun_again(expected, changed),
             LABEL_ROWS: labelled,
             LABELLED: before[LABELLED],
+            TAUGHT_LEVELS: torch.where(
+                changed, labels.KEPT_AT_CHANGE * before[TAUGHT_LEVELS], before[TAUGHT_LEVELS]
+            ),
+            TEACHERS: before[TEACHERS] * kept,
         }
         return TemperedAnswers(answers, temperature, after, judged)
 
@@ -268,8 +287,18 @@ class RehearsedTemperature:
         right = window.temperature_for(slow, aim)
         return TrustedModel(right.clamp(known.coolest, known.hottest), trusts, values)
 
-    def told(self, observed: Mapping[str, Tensor], sums: Tensor, count: Tensor) -> dict[str, Tensor]:
+    def told(
+        self,
+        observed: Mapping[str, Tensor],
+        sums: Tensor,
+        count: Tensor,
+        taught: Tensor | None = None,
+        teachers: float = 0.0,
+    ) -> dict[str, Tensor]:
         """The observations after labels with the sums (models, 6) came, `count` of them for new samples.
+
+        `taught` is what they and those before add to the levels of sets, and `teachers` their number
+        (`Expectations.learned`); None: nothing new.
 
         Waits for the device: what is believed of labels is worked out on the host, once for all batches that
         follow until the next labels come.
@@ -277,7 +306,11 @@ class RehearsedTemperature:
         rows = observed[LABEL_ROWS]
         total = rows[:, : labels.SUMS] + sums.to(rows)
         after = self.rehearsal.labelled(observed[WINDOWS][:, 0], total)
-        return {**observed, LABEL_ROWS: after.to(rows), LABELLED: observed[LABELLED] + count}
+        found = {**observed, LABEL_ROWS: after.to(rows), LABELLED: observed[LABELLED] + count}
+        if taught is not None:
+            found[TAUGHT_LEVELS] = taught.to(observed[TAUGHT_LEVELS])
+            found[TEACHERS] = torch.full_like(observed[TEACHERS], teachers)
+        return found
 
     def now(self, observed: Mapping[str, Tensor]) -> TrustedModel:
         """The temperatures by what was observed so far, and the model that answers."""
@@ -310,7 +343,15 @@ class RehearsedTemperature:
         rest = self._at_rest(model)
         fall = logit(torch.tensor(rest.low)) - logit(torch.tensor(accuracy.low))
         samples = float(curves[ANSWERED, -1])
-        return Expectations(Curves.of(curves), rest.expected, rest.true, max(0.0, float(fall)), samples)
+        return Expectations(
+            Curves.of(curves),
+            rest.expected,
+            rest.true,
+            max(0.0, float(fall)),
+            samples,
+            observed[TAUGHT_LEVELS],
+            float(observed[TEACHERS]),
+        )
 
     def _at_rest(self, model: int) -> "_AtRest":
         """What was expected and true of a model's decisions without shift; made once."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.labels import SUMS, kept, label_sums
+from equipoise.calibration.sets import SCORES, class_scores
 from equipoise.calibration.temper import STREAM_CHANGED, TrustedModel
 from equipoise.core.record import Record
 from equipoise.errors import ForgottenRequestError
@@ -30,11 +31,14 @@ class TakenLabels(NamedTuple):
         sums: of labels (`calibration.labels`), for each model; less those of labels that they replace.
         new: how many of them are for samples without one.
         counted: how many of them count: answers of NaN are neither right nor wrong.
+        scores: of the labelled classes in the answers as given, for samples that had no label before;
+            (samples, SCORES).
     """
 
     sums: Tensor
     new: Tensor
     counted: Tensor
+    scores: Tensor
 
 
 class _Held(NamedTuple):
@@ -161,7 +165,11 @@ class RecentAnswers:
         sums = sums_of(labels, good) - sums_of(before, again)
         columns[places, _LABEL] = torch.where(good, labels.to(columns), _UNLABELLED)
         columns[places, -len(logits) :] = around.T
-        return TakenLabels(sums, (good & ~again).sum(), good.sum())
+        temperatures = rows[:, _MODELS : _MODELS + len(logits)]
+        theirs = (rows[:, _BY_SOURCE] > 0).unsqueeze(1)
+        given = torch.where(theirs, own[-1] / temperatures[:, -1:], own[0] / temperatures[:, :1])
+        fresh = good & ~again
+        return TakenLabels(sums, fresh.sum(), good.sum(), _scores(given[fresh], labels[fresh]))
 
     def chosen(self, count: int) -> Tensor:
         """The numbers of some samples without a label, fewer if there are not as many; waits for the device.
@@ -242,4 +250,10 @@ def given_sums(target: Tensor, answers: Sequence[Tensor | None], judged: Trusted
         none = torch.zeros_like(hits)
         rows[model] = label_sums(hits, confidence + lead, none, none, counted.to(hits))
     count = good.sum()
-    return TakenLabels(torch.stack(rows), count, count)
+    return TakenLabels(torch.stack(rows), count, count, _scores(given[good], target[good]))
+
+
+def _scores(given: Tensor, target: Tensor) -> Tensor:
+    """The scores of classes in answers (N, C), (N, SCORES)."""
+    p = given.softmax(1)
+    return torch.stack([class_scores(p, score).gather(1, target[:, None])[:, 0] for score in SCORES], 1)
