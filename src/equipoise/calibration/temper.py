@@ -246,9 +246,7 @@ class RehearsedTemperature:
             EXPECTED: window.begun_again(expected, changed),
             LABEL_ROWS: labelled,
             LABELLED: before[LABELLED],
-            TAUGHT_LEVELS: torch.where(
-                changed, labels.KEPT_AT_CHANGE * before[TAUGHT_LEVELS], before[TAUGHT_LEVELS]
-            ),
+            TAUGHT_LEVELS: torch.where(changed, labels.KEPT_AT_CHANGE * taught, taught),
             TEACHERS: before[TEACHERS] * kept,
         }
         return TemperedAnswers(answers, temperature, after, judged)
