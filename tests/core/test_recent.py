@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.calibration.expected import Expectations
 from equipoise.calibration.labels import label_sums
+from equipoise.calibration.sets import SCORES, class_scores
 from equipoise.core.recent import recent_samples
 from equipoise.errors import ForgottenRequestError, OptionError, SourceError
 from tests.support.models import CLASSES, drifted, make, rehearsed
@@ -250,6 +252,42 @@ def test_labels_correct_the_estimate_and_go_with_the_state(tmp_path: Path) -> No
     assert adapter.labels == 0 and not bool(rows_of(adapter).any())
 
 
+def test_sets_grow_with_labels_that_they_miss_and_the_levels_go_with_the_state() -> None:
+    adapter = adapter_of("tent")
+    streamed(adapter, batches=12)
+    answers = adapter(drifted(8, 20))
+    before, interval = adapter.sets(logits=answers), adapter.coverage()
+    adapter.label(answers.argmin(1))
+    assert int(adapter.sets(logits=answers).sum()) > int(before.sum())
+    assert adapter.coverage() != interval
+    levels = adapter.snapshot().temperature["taught"]
+    assert bool((levels > 0).any())
+    adapter.label((answers.argmin(1) + 1) % CLASSES, range(96, 104))  # samples with a label teach once
+    assert torch.equal(adapter.snapshot().temperature["taught"], levels)
+    adapter.reset()
+    assert not bool(adapter.snapshot().temperature["taught"].any())
+
+
+@pytest.mark.parametrize("method", ["tent", "poise"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_scores_of_labels_are_those_of_the_answers_as_given(
+    method: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source model answers in the rehearsal of poise."""
+    adapter, came = adapter_of(method), []
+    plain = Expectations.learned
+
+    def learned(self: Expectations, scores: Tensor) -> tuple[Tensor, float]:
+        came.append(scores)
+        return plain(self, scores)
+
+    monkeypatch.setattr(Expectations, "learned", learned)
+    answers, target = streamed(adapter)[-8:], torch.arange(8) % CLASSES
+    adapter.label(target, logits=answers if kept else None)
+    expected = [class_scores(answers.softmax(1), score).gather(1, target.unsqueeze(1)) for score in SCORES]
+    torch.testing.assert_close(came[0], torch.cat(expected, 1), atol=1e-4, rtol=1e-4)
+
+
 def test_without_labels_a_stream_is_answered_as_ever() -> None:
     one, other = adapter_of(), adapter_of()
     expected = streamed(one)
@@ -276,6 +314,15 @@ def test_answers_that_the_caller_kept(method: str, model: int) -> None:
     assert adapter.labels == 32
     answers[3] = torch.nan
     assert adapter.label(right, logits=answers) == 31
+
+
+def test_several_processes_that_adapt_as_one_take_no_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = adapter_of()
+    streamed(adapter)
+    monkeypatch.setattr(eq.Adapter, "processes", 2)
+    for call in (lambda: adapter.label([0] * 8), lambda: adapter.ask(2), lambda: adapter.labels):
+        with pytest.raises(OptionError, match="one process"):
+            call()
 
 
 def test_inference_mode_and_moves() -> None:
