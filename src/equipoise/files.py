@@ -25,6 +25,7 @@ _CHECKSUM = "checksum"
 
 _READ_BY = {
     "equipoise adapter": "equipoise.load(path, model)",
+    "equipoise estimator": "equipoise.Estimator.load(path)",
     "equipoise source statistics": "equipoise.SourceStatistics.load(path)",
 }
 """The calls that read the files a user has, by their kind."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.errors import BatchTypeError, OptionError, StateError
+from equipoise.files import read_tensors, write_tensors
 from equipoise.probabilities.coverage import threshold_of
 
 NAMES = ["cat", "dog", "eel"]
@@ -210,6 +211,24 @@ def test_an_estimator_is_saved_before_its_first_chunk(tmp_path: Path) -> None:
     estimator.save(tmp_path / "estimator.safetensors")
     later = drawn(300, seed=2)[0]
     assert eq.Estimator.load(tmp_path / "estimator.safetensors").update(later) == estimator.update(later)
+
+
+def test_a_file_with_other_tensors_is_no_estimator(tmp_path: Path) -> None:
+    estimator = eq.Estimator.fit(*drawn(600))
+    estimator.update(drawn(300, seed=1)[0])
+    path = tmp_path / "estimator.safetensors"
+    estimator.save(path)
+    tensors, text = read_tensors(path, "equipoise estimator", 1)
+    changes: list[dict[str, Tensor]] = [
+        {name: value for name, value in tensors.items() if name != "chunks.right"},
+        {**tensors, "chunks.labels": tensors["chunks.labels"][:-1]},
+        {**tensors, "right": tensors["right"][:, :-1]},
+        {**tensors, "recent": tensors["recent"][:, :2].contiguous()},
+    ]
+    for changed in changes:
+        write_tensors(path, "equipoise estimator", 1, changed, {"estimator": text["estimator"]})
+        with pytest.raises(StateError, match="not an estimator"):
+            eq.Estimator.load(path)
 
 
 def test_another_file_is_no_estimator(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -204,12 +204,12 @@ class Estimator:
         if self._chunks:
             tensors |= {"last_steps": self._last.steps, "last_others": self._last.others}
             tensors["recent"] = self._recent
-        for at, chunk in enumerate(self._chunks):
-            tensors |= {f"{at}.{name}": getattr(chunk, name) for name in _OF_CHUNK}
+            for name in _OF_CHUNK:
+                tensors[f"chunks.{name}"] = torch.cat([getattr(chunk, name) for chunk in self._chunks])
         text = {
             "held_out": [own.counts.rows, own.right, own.confidence],
             "last": [self._last.rows, self._drift, self._offset],
-            "chunks": [[chunk.first, to_json(chunk.free)] for chunk in self._chunks],
+            "chunks": [[chunk.first, len(chunk.labels), to_json(chunk.free)] for chunk in self._chunks],
             "names": self._names,
         }
         write_tensors(path, _KIND, _VERSION, tensors, {"estimator": json.dumps(text)})
@@ -229,15 +229,15 @@ class Estimator:
             if own["chunks"]:
                 made._last = Tally(int(last_rows), tensors["last_steps"], tensors["last_others"])
                 made._recent = tensors["recent"]
+                rows_of = [int(rows) for _, rows, _ in own["chunks"]]
+                parts = zip(*(tensors[f"chunks.{name}"].split(rows_of) for name in _OF_CHUNK), strict=True)
+                made._chunks = [
+                    Awaiting(int(first), from_json(Estimate, free), *each)
+                    for (first, _, free), each in zip(own["chunks"], parts, strict=True)
+                ]
             made._drift, made._offset = bool(drift), float(offset)
-            made._chunks = [
-                Awaiting(
-                    int(first), from_json(Estimate, free), *(tensors[f"{at}.{name}"] for name in _OF_CHUNK)
-                )
-                for at, (first, free) in enumerate(own["chunks"])
-            ]
             made._check_shapes()
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise StateError(f"{path}: not an estimator: {error!r}") from error
         return made
 
@@ -248,8 +248,7 @@ class Estimator:
         every += [(each.steps, each.others) for each in (self._held_out.counts, self._last)]
         fits = all(a.shape == (classes, CELLS) and b.shape == (classes, classes) for a, b in every)
         fits = fits and self._labels.shape == self._rows.shape[:1] and self._recent.shape[1:] == (classes,)
-        of_chunks = [tuple(getattr(chunk, name).shape for name in _OF_CHUNK) for chunk in self._chunks]
-        if not fits or any(len(set(shapes)) > 1 or len(shapes[0]) != 1 for shapes in of_chunks):
+        if not fits:
             raise ValueError("tensors of other shapes than an estimator has")
 
     def _answers(self, probabilities: Any) -> Given:
@@ -284,9 +283,3 @@ class Estimator:
 def _kept(classes: int) -> int:
     """The rows that are kept of that many classes."""
     return max(LEAST_KEPT, KEPT_NUMBERS // classes)
-
-
-def _of_chunk(at: int, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The tensors of the chunk with a number in a file."""
-    right, classes, labels = (tensors[f"{at}.{name}"] for name in _OF_CHUNK)
-    return right, classes, labels

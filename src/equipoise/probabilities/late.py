@@ -105,13 +105,12 @@ def label_rows(chunks: Sequence[Awaiting], ids: npt.NDArray[np.int64], labels: T
 
 def awaited(chunks: Sequence[Awaiting]) -> list[Awaiting]:
     """The newest chunks, of `AWAITED_ROWS` rows together at most, and the last one."""
-    rows, kept = 0, list[Awaiting]()
-    for chunk in reversed(chunks):
-        rows += len(chunk.labels)
-        if kept and rows > AWAITED_ROWS:
-            break
-        kept.insert(0, chunk)
-    return kept
+    rows = 0
+    for at in reversed(range(len(chunks))):
+        rows += len(chunks[at].labels)
+        if rows > AWAITED_ROWS and at + 1 < len(chunks):
+            return list(chunks[at + 1 :])
+    return list(chunks)
 
 
 def row_numbers(ids: object) -> npt.NDArray[np.int64]:
