@@ -821,7 +821,7 @@ class Adapter(LearningModule):
     def _apply(self: _Self, fn: Any, recurse: bool = True) -> _Self:
         with torch.inference_mode(False):
             nn.Module._apply(self, fn, recurse)
-            self._recent.forget()
+            self._recent.release()
             self._respond.student.moved()
             self._respond.state.move(fn)
         return self
@@ -934,6 +934,6 @@ class Tempered(Adapter):
     @one_at_a_time
     def _apply(self: _TemperedSelf, fn: Any, recurse: bool = True) -> _TemperedSelf:
         self.adapter._apply(fn, recurse)
-        self._recent.forget()
+        self._recent.release()
         self._respond.state.move_temperature()
         return self

@@ -146,8 +146,25 @@ def test_forgotten_ids_change_nothing() -> None:
     assert adapter.labels == 2
     with pytest.raises(ForgottenRequestError, match="none, got 5"):
         adapter.label([0], [5])
+    with pytest.raises(ForgottenRequestError, match="a batch"):
+        adapter.label([])
+    assert adapter.ask(5).tolist() == []
     adapter(drifted(4))
+    assert sorted(adapter.ask(5).tolist()) == [32, 33, 34, 35]
     assert adapter.label([0] * 4, range(32, 36)) == 4
+
+
+def test_going_back_takes_no_more_memory() -> None:
+    """A server goes back at each change of the stream."""
+    adapter = adapter_of()
+    before = adapter.footprint().buffers
+    adapter(drifted(8))
+    held = adapter.footprint().buffers
+    assert held.numbers - before.numbers >= 2 * 4096 * CLASSES
+    adapter.restore(adapter.snapshot())
+    assert adapter.footprint().buffers == held
+    adapter.double()
+    assert adapter.footprint().buffers.numbers < 2 * before.numbers
 
 
 def test_only_the_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

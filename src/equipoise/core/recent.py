@@ -72,9 +72,13 @@ class RecentAnswers:
         self._held: _Held | None = None
 
     def forget(self) -> None:
-        """Forget all answers."""
+        """Forget all answers; the tensors stay, for those that follow."""
         self._first = self.last.stop
         self.last = range(self._first, self._first)
+
+    def release(self) -> None:
+        """Forget all answers, and free the tensors: the next batch may be on another device."""
+        self.forget()
         self._held = None
 
     def tensors(self) -> list[Tensor]:
@@ -178,7 +182,7 @@ class RecentAnswers:
         (u + i) · n / count with one random u for all. Every sample has the same chance, so that estimates by
         the labels have no bias, and every confidence is there, so that they vary less.
         """
-        if self._held is None:
+        if self._held is None or not self.ids:
             return torch.zeros(0, dtype=torch.long)
         columns, confidences = self._held.columns, self._confidences()
         given = confidences[0]
@@ -196,7 +200,7 @@ class RecentAnswers:
         return ids[ordered[at]].sort().values
 
     def _remembered(self) -> _Held:
-        if self._held is None:
+        if self._held is None or not self.ids:
             raise ForgottenRequestError(
                 "expected labels of a batch that was answered since the adapter was made, reset, restored or "
                 "moved, got them before it"
