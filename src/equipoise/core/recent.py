@@ -105,10 +105,9 @@ class RecentAnswers:
             self._held = _empty(like, models)
         logits, columns = self._held
         columns[:, _WEIGHT] *= kept(columns.new_full((), len(self.last)), changed.to(columns.device))
-        fresh = columns.new_full((2,), 1.0)
-        fresh[_LABEL] = _UNLABELLED
+        one = columns.new_ones(1)  # an assignment to a place would wait for the device
         numbers = (judged.temperatures, judged.estimates, torch.zeros_like(judged.estimates))
-        row = torch.cat([fresh, judged.trusts.to(fresh).view(1), *numbers])
+        row = torch.cat([one, _UNLABELLED * one, judged.trusts.to(one).view(1), *numbers])
         size, stop = len(columns), self.last.stop
         at = max(self.last.start, stop - size)
         while at < stop:  # twice where the last place is passed
