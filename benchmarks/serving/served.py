@@ -21,7 +21,14 @@ import equipoise as eq
 from benchmarks.serving.pattern_stream import CLASSES, prepared_model, prepared_source
 from equipoise.production.server.app import bound_socket, create_app, serve, url_of
 from equipoise.production.server.errors import ServiceError
-from equipoise.production.server.interface import Mode, Prediction, ServiceLike, StreamStatus
+from equipoise.production.server.interface import (
+    NOTHING_ASKED,
+    Asked,
+    Mode,
+    Prediction,
+    ServiceLike,
+    StreamStatus,
+)
 from equipoise.production.server.service import Service
 
 ROWS = 256
@@ -40,8 +47,10 @@ class BareService:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
-        """Queue a batch."""
+    def submit(
+        self, stream: str, inputs: np.ndarray[Any, Any], asked: Asked = NOTHING_ASKED
+    ) -> Future[Prediction]:
+        """Queue a batch; a bare model has no sets and no decisions to give."""
         future: Future[Prediction] = Future()
         with self._changed:
             self._waiting.append((stream, torch.from_numpy(np.array(inputs, np.float32)), future))

@@ -369,6 +369,40 @@ class Adapter(LearningModule):
             self._expectations = found
         return found
 
+    @one_at_a_time
+    def expectations(self) -> Expectations:
+        """What is expected of decisions about the answers now: what `sets` and `decide` are made of."""
+        return self._expected("expectations")
+
+    @one_at_a_time
+    def source_window(self, before: Tensor | None, logits: Tensor) -> Tensor:
+        """The window of the source model's answers, for a caller that answers by it in the adapter's place.
+
+        `source_expectations` takes it; SourceError where the source model is not compared.
+
+        Args:
+            before: the window after the batches before; None at the first.
+            logits: of the source model over `source_temperature`, (N, C).
+        """
+        rehearsed, _ = self._compared()
+        return rehearsed.source_window(self._respond.state.temperature, before, logits)
+
+    @one_at_a_time
+    def source_expectations(self, window: Tensor) -> Expectations:
+        """What is expected of decisions about the source model's answers, by their `source_window`."""
+        rehearsed, accuracy = self._compared()
+        return rehearsed.source_expectations(self._respond.state.temperature, window, accuracy)
+
+    def _compared(self) -> tuple[RehearsedTemperature, Estimate]:
+        """The rehearsed temperature and the estimate of the source model; SourceError without."""
+        rehearsed, accuracy = self._respond.temper.rehearsed, self._estimates[1]
+        if rehearsed is None or accuracy is None:
+            raise SourceError(
+                "expected a rehearsed adapter that compares itself with the source model (poise does) for "
+                "decisions about that model's answers"
+            )
+        return rehearsed, accuracy
+
     # ------------------------------------------------------------------ learn from a loader
 
     def adapt(self: _Self, loader: Iterable[Any], *, progress: bool = True) -> _Self:

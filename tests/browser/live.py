@@ -38,6 +38,7 @@ class MadeUp:
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[GuardEvent] = field(default_factory=list)
     labels: int = 0
+    decisions: dict[str, float] = field(default_factory=dict)
     forgotten: bool = False
 
     def move(self, batches: int = 1, inside: bool = True, classes: int = 10, pace: float = 1.0) -> None:
@@ -76,7 +77,8 @@ class MadeUp:
         last = self.rows[-1] if self.rows else {}
         names = {"accuracy": "accuracy", "accuracy_low": "low", "accuracy_high": "high"}
         gauges = {name: last[column] for name, column in names.items() if column in last}
-        gauges |= {"labels": self.labels} | ({"true_accuracy": 0.875} if self.labels else {})
+        gauges |= {"labels": self.labels, "labels_seen": 4 * self.labels}
+        gauges |= ({"true_accuracy": 0.875} if self.labels else {}) | self.decisions
         batches = len(self.rows)
         seen = last.get("time", time.time())
         numbers = (batches, 64 * batches, seen)

@@ -174,7 +174,11 @@ def test_the_guards_words_and_labels_that_have_come_are_shown(browser: Browser, 
         shown = row(made.page)
         expect(field(shown, "guard")).to_have_text("batch 40: learning")
         expect(field(shown, "evidence")).to_contain_text("estimates 0%, labels 3%")
-        expect(field(shown, "facts")).to_contain_text("87.5 % right by the last 320 labels")
+        expect(field(shown, "facts")).to_contain_text("87.5 % right by the last 320 labels of 1,280")
+        expect(field(shown, "facts")).not_to_contain_text("90 % sets")
+        stream.decisions = {"coverage": 0.912, "answered_share": 0.831}
+        sets = "90 % sets hold the class of 91.2 % (estimated) · 83.1 % can be acted upon with 95 % right"
+        expect(field(shown, "facts")).to_contain_text(sets)
 
 
 def test_values_under_the_pointer_are_read_out(browser: Browser, live: Live) -> None:

@@ -202,17 +202,22 @@ class RehearsedTemperature:
         models = 2 if self.compares else 1
         own = self.rehearsal
         prior = own.prior[:models].float() * window.PRIOR_SAMPLES
-        expected = own.expected[0] * (window.PRIOR_SAMPLES / own.expected[0, ANSWERED, -1].clamp(min=1))
         return {
             WINDOWS: prior.unsqueeze(1).repeat(1, 2, 1),
             TRUSTS: torch.zeros((), dtype=torch.bool),
             STREAM_CHANGED: torch.zeros((), dtype=torch.bool),
-            EXPECTED: expected.float().flatten().repeat(2, 1),
+            EXPECTED: self._expected_at_rest(0),
             LABEL_ROWS: prior.new_zeros(models, labels.WIDTH),
             LABELLED: prior.new_zeros(()),
             TAUGHT_LEVELS: prior.new_zeros(len(SCORES), len(COVERAGES)),
             TEACHERS: prior.new_zeros(()),
         }
+
+    def _expected_at_rest(self, model: int) -> Tensor:
+        """The windows of what answers of a model expect, (2, width), before the first batch."""
+        expected = self.rehearsal.expected[model]
+        weight = window.PRIOR_SAMPLES / expected[ANSWERED, -1].clamp(min=1)
+        return (expected * weight).float().flatten().repeat(2, 1)
 
     def answer(
         self,
@@ -350,6 +355,24 @@ class RehearsedTemperature:
             observed[TAUGHT_LEVELS],
             float(observed[TEACHERS]),
         )
+
+    def source_window(self, observed: Mapping[str, Tensor], before: Tensor | None, logits: Tensor) -> Tensor:
+        """The windows of what the source model's calibrated answers (N, C) expect, after a batch of them.
+
+        They are no part of what is observed: a stream whose answers the source model does not give is spared
+        their cost. None before the first batch.
+        """
+        good = countable(logits)
+        before = self._expected_at_rest(1) if before is None else before
+        windows = window.joined(before, expected_sums(logits, good).flatten(), good.sum())
+        return window.begun_again(windows, observed[STREAM_CHANGED].to(windows.device))
+
+    def source_expectations(
+        self, observed: Mapping[str, Tensor], windows: Tensor, accuracy: Estimate
+    ) -> Expectations:
+        """What is expected of decisions about the source model's answers, whose accuracy is estimated."""
+        trusted = torch.ones_like(observed[TRUSTS])
+        return self.expectations({**observed, TRUSTS: trusted, EXPECTED: windows}, accuracy)
 
     def _at_rest(self, model: int) -> "_AtRest":
         """What was expected and true of a model's decisions without shift; made once."""

@@ -1,6 +1,7 @@
 """A monitor around adapters: every method, bad samples, threads, drift of statistics, a guard."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +84,67 @@ def test_statistics_that_follow_the_stream_are_at_a_distance_from_the_source() -
     expected = float(torch.stack(distances).mean())
     assert expected > 0.2
     assert monitor.gauges()["statistics_shift"] == pytest.approx(expected, rel=1e-4)
+
+
+DECISIONS = {"coverage", "coverage_low", "coverage_high", "answered_share"}
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_decisions_are_those_of_the_adapter_read_once_for_a_tenth_of_a_window(guarded: bool) -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor = eq.Monitor(eq.Guarded(adapter) if guarded else adapter, window=100)
+    expected: dict[str, float] = {}
+    for seed, rows in enumerate((4, 4, 4, 40, 4, 6)):  # read after the first, the fourth and the last
+        x, _ = samples(rows, seed)
+        monitor(x + 0.5 * seed)
+        if seed in (0, 3, 5):
+            coverage = adapter.coverage(0.9)
+            expected = {
+                "coverage": coverage.value,
+                "coverage_low": coverage.low,
+                "coverage_high": coverage.high,
+                "answered_share": adapter.decide(logits=torch.zeros(1, 4), accuracy=0.95).share,
+            }
+        gauges = monitor.gauges()
+        assert {name: gauges[name] for name in DECISIONS} == expected
+    assert not DECISIONS & monitor.totals().keys()
+    again = eq.Monitor(window=100)
+    again.load(monitor.state())
+    assert again.gauges() == monitor.gauges()
+
+
+def test_decisions_of_a_window_ago_are_gone() -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor = eq.Monitor(adapter, window=20)
+    monitor(samples(10)[0])
+    for rows in (10, 9, 1):
+        assert monitor.gauges().keys() >= DECISIONS
+        by_source = replace(step_of(adapter), answered_by="source")  # another model answers
+        monitor.observe(torch.zeros(rows, 4), by_source)
+    assert not DECISIONS & monitor.gauges().keys()
+
+
+def step_of(adapter: eq.Adapter) -> eq.Step:
+    assert adapter.last is not None
+    assert adapter.last.answered_by == "student"
+    return adapter.last
+
+
+def test_without_a_rehearsal_there_are_no_decisions() -> None:
+    monitor = eq.Monitor(eq.create("norm", trained()))
+    monitor(samples(8)[0])
+    assert not DECISIONS & monitor.gauges().keys()
+
+
+def test_a_state_of_before_there_were_decisions_is_taken() -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor, again = (eq.Monitor(adapter, window=20) for _ in range(2))
+    monitor(samples(10)[0])
+    state = monitor.state()
+    for name in ("decisions", "decided"):
+        del state["numbers"][name]
+    again.load(state)
+    assert again.gauges() == {name: v for name, v in monitor.gauges().items() if name not in DECISIONS}
 
 
 def test_a_model_without_statistics_has_no_distance_of_them() -> None:

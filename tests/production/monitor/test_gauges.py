@@ -40,6 +40,7 @@ def test_the_gauges_of_a_window_are_those_of_its_last_samples() -> None:
         **{f"class_share_{index}": share for index, share in enumerate(shares)},
         "class_shift": gauges["class_shift"],  # below
         "labels": 0,
+        "labels_seen": 0,
     }
     assert gauges == pytest.approx(expected, abs=1e-6)
 
@@ -111,14 +112,14 @@ def test_a_batch_without_any_answer_leaves_the_others_as_they_are() -> None:
     assert monitor.gauges()["confidence"] != before  # six of ten are left
     everything = eq.Monitor()
     everything.observe(torch.full((4, CLASSES), torch.nan), None)
-    assert everything.gauges() == {"samples": 4, "set_aside": 1, "labels": 0}
+    assert everything.gauges() == {"samples": 4, "set_aside": 1, "labels": 0, "labels_seen": 0}
 
 
 def test_without_a_record_there_are_no_estimates() -> None:
     monitor = eq.Monitor()
     monitor.observe(batches([8])[0].logits, None)
     assert not {"accuracy", "temperature", "agreement", "calibration_gap"} & monitor.gauges().keys()
-    assert eq.Monitor().gauges() == {"samples": 0, "labels": 0}
+    assert eq.Monitor().gauges() == {"samples": 0, "labels": 0, "labels_seen": 0}
     assert eq.Monitor().totals()["samples"] == 0
 
 

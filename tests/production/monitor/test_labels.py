@@ -83,6 +83,7 @@ def test_totals_remember_labels_of_forgotten_samples() -> None:
         monitor.label(str(index), batch.labels)
     check_truth(monitor.totals(), *joined(made))
     check_truth(monitor.gauges(), *joined(made[-2:]))
+    assert monitor.gauges()["labels_seen"] == 120
 
 
 def test_unknown_and_forgotten_requests_are_refused_by_name() -> None:
@@ -106,6 +107,7 @@ def test_labels_of_forgotten_requests_count_with_the_logits_of_their_answers() -
         found = monitor.label(str(index), made[index].labels, logits=made[index].logits)
         assert found == right[index]
     check_truth(monitor.totals(), *joined([made[index] for index in (0, 1, 2, 5)]))
+    assert monitor.gauges()["labels_seen"] == 40
     tail = [made[index] for index in (2, 0, 1, 5)]  # in the order of their labels, then those remembered
     logits, labels = joined(tail)
     check_truth(monitor.gauges(), logits[-25:], labels[-25:])
@@ -164,6 +166,7 @@ def test_an_id_that_comes_again_stands_for_the_newer_request_and_labels_for_the_
     for labels in ((second.labels + 1) % CLASSES, second.labels, second.labels):
         monitor.label("a", labels)
     check_truth(monitor.gauges(), second.logits, second.labels)
+    assert monitor.gauges()["labels_seen"] == 6
     check_truth(monitor.totals(), second.logits, second.labels)
 
 

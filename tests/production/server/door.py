@@ -22,7 +22,16 @@ from equipoise.production.server.errors import (
     UnknownSnapshotError,
     UnknownStreamError,
 )
-from equipoise.production.server.interface import GuardEvent, LabelsTaken, Mode, Prediction, StreamStatus
+from equipoise.production.server.interface import (
+    NOTHING_ASKED,
+    Asked,
+    GuardEvent,
+    LabelsTaken,
+    Mode,
+    Prediction,
+    StreamStatus,
+    ToActUpon,
+)
 
 
 @dataclass
@@ -46,6 +55,7 @@ class FakeService:
         self.fails: Exception | None = None
         self.held: list[Future[Prediction]] = []  # those that a test answers, where `holds`
         self.holds = False
+        self.asked: list[Asked] = []
         self.closed = False
         self.held_streams: dict[str, FakeStream] = {}
         self._lock = threading.Lock()
@@ -53,7 +63,9 @@ class FakeService:
     def state(self) -> dict[str, FakeStream]:
         return deepcopy(self.held_streams)
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
+    def submit(
+        self, stream: str, inputs: np.ndarray[Any, Any], asked: Asked = NOTHING_ASKED
+    ) -> Future[Prediction]:
         if not self.ready:
             raise ClosedError("the service is stopping")
         if self.fails is not None:
@@ -64,15 +76,18 @@ class FakeService:
         with self._lock:
             if len(self.held) >= self.queue:
                 raise BusyError("the queue is full")
-            answer = self._answered(stream, inputs)
+            answer = self._answered(stream, inputs, asked)
             if self.holds:
                 self.held.append(future)
         if not self.holds:
             future.set_result(answer)
         return future
 
-    def _answered(self, stream: str, inputs: np.ndarray[Any, Any]) -> Prediction:
+    def _answered(
+        self, stream: str, inputs: np.ndarray[Any, Any], asked: Asked = NOTHING_ASKED
+    ) -> Prediction:
         known = self.held_streams.setdefault(stream, FakeStream())
+        self.asked.append(asked)
         known.batches += 1
         known.samples += len(inputs)
         request = f"{stream}-{known.batches}"
@@ -93,6 +108,8 @@ class FakeService:
             mode=known.mode,
             learned=known.mode != "hold",
             reason="" if finite.all() else "rows set aside: non-finite",
+            sets=None if asked.coverage is None else [[place] for place in places.tolist()],
+            decision=None if asked.accuracy is None else ToActUpon(finite.tolist(), 0.8, True),
         )
 
     def _known(self, stream: str) -> FakeStream:

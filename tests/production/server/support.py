@@ -66,6 +66,11 @@ def judged(own: Service) -> float:
     return weight
 
 
+def counted(own: Service) -> int:
+    """The labels that count for the estimates of the stream "a"."""
+    return own._with("a", lambda *_: own._adapter.labels)
+
+
 def probabilities(logits: torch.Tensor) -> np.ndarray[Any, Any]:
     found: np.ndarray[Any, Any] = logits.softmax(1).numpy()
     return found

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from equipoise.production.server.interface import Asked
 from equipoise.production.server.routes.endpoints import PredictionResponse
 from tests.production.server.door import JSON, NPY, FakeService, client_of, npy, picture
 
@@ -37,6 +38,38 @@ def test_json_rows_are_answered_in_their_order(service: FakeService) -> None:
         "reason": "",
     }
     PredictionResponse.model_validate_json(response.text, strict=True)
+
+
+def test_sets_and_decision_are_answered_where_they_are_asked_for_and_only_there(service: FakeService) -> None:
+    client, rows = client_of(service), {"inputs": [[1, 2], [-3.5, 1]]}
+    sets, decision = [[1], [0]], {"act": [True, True], "answered_share": 0.8, "reached": True}
+    for query, expected in (
+        ("coverage=.9", {"sets": sets}),
+        ("accuracy=.95", {"decision": decision}),
+        ("coverage=.9&accuracy=.95", {"sets": sets, "decision": decision}),
+        ("", {}),
+    ):
+        response = client.post(f"/v1/predict?stream=a&{query}", json=rows)
+        answer = response.json()
+        assert {name: answer[name] for name in ("sets", "decision") if name in answer} == expected
+        PredictionResponse.model_validate_json(response.text, strict=True)
+    assert service.asked[:3] == [Asked(0.9), Asked(None, 0.95), Asked(0.9, 0.95)]
+
+
+@pytest.mark.parametrize("value", [".49", ".991", "0", "1", "-1", "nan", "inf", "ninety", ""])
+def test_a_coverage_that_no_sets_can_have_is_refused(service: FakeService, value: str) -> None:
+    response = client_of(service).post(f"/v1/predict?coverage={value}", json={"inputs": [[1, 2]]})
+    assert response.status_code == 422
+    assert response.json()["error"].startswith("query.coverage: ")
+    assert not service.state()
+
+
+@pytest.mark.parametrize("value", [".49", "1", "2", "nan", "x"])
+def test_an_accuracy_that_no_answers_can_have_is_refused(service: FakeService, value: str) -> None:
+    response = client_of(service).post(f"/v1/predict?accuracy={value}", json={"inputs": [[1, 2]]})
+    assert response.status_code == 422
+    assert response.json()["error"].startswith("query.accuracy: ")
+    assert not service.state()
 
 
 def test_a_row_of_nan_comes_back_as_null(service: FakeService) -> None:

@@ -21,7 +21,7 @@ from equipoise.production.server.errors import (
     StorageError,
     UnknownStreamError,
 )
-from equipoise.production.server.interface import LabelsTaken, Mode
+from equipoise.production.server.interface import Asked, LabelsTaken, Mode, ToActUpon
 from equipoise.production.server.ray import service as ray_service
 from equipoise.production.server.ray.folders import owner, replica_folder
 from equipoise.production.server.ray.service import RayService, Replica, as_service_error, import_ray
@@ -123,6 +123,14 @@ def test_every_call_reaches_the_owner(service: RayService) -> None:
     assert {index for index, name in Replicas.last.calls if name != "facts"} == {owner("gate", 3)}
     assert (service.method, service.ready) == ("poise", True)
     assert [facts.process for facts in service.replicas()] == [os.getpid()] * 3
+
+
+def test_wishes_reach_the_owner(service: RayService) -> None:
+    answer = service.submit("gate", BATCH, Asked(0.9, 0.95)).result()
+    assert answer.sets == [[0], [0]]
+    assert answer.decision == ToActUpon([True, True], 0.8, True)
+    plain = service.submit("gate", BATCH).result()
+    assert (plain.sets, plain.decision) == (None, None)
 
 
 def test_a_replicas_copy_of_anothers_stream_is_not_listed(service: RayService) -> None:

@@ -20,9 +20,10 @@ from equipoise.production.server.answers import (
 )
 from equipoise.production.server.errors import InputError, UnknownRequestError, UnknownStreamError
 from equipoise.production.server.learner import LateAnswers
+from equipoise.production.server.limits import Limits
 from equipoise.production.server.served_stream import Live, ServedStream
-from tests.production.server.support import adapter, ask, batch, judged, labels, service
-from tests.support.waiting import HANG
+from tests.production.server.support import adapter, ask, batch, counted, judged, labels, service
+from tests.support.waiting import HANG, wait_until
 
 
 def test_labels_are_compared_with_the_answers_that_were_given(tmp_path: Path) -> None:
@@ -48,6 +49,42 @@ def test_the_guard_gets_the_labels_with_both_models_answers(tmp_path: Path) -> N
             own.label("a", answer.request, wrong)
             alone.label(torch.tensor(wrong), logits=logits, source_logits=alone.last.source_logits)
         assert own.status("a").guard.split("\n")[:2] == alone.status().split("\n")[:2]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_the_adapter_gets_the_labels_once_and_its_estimates_follow(tmp_path: Path, guarded: bool) -> None:
+    inner = adapter()
+    alone: Any = Guarded(inner) if guarded else inner
+    with service(tmp_path, guarded=guarded) as own:
+        for seed in range(4):
+            x, wrong = batch(seed), [(label + 1) % 4 for label in labels(seed)]
+            answer, logits = ask(own, "a", x), alone(torch.from_numpy(x))
+            assert answer.accuracy == alone.last.accuracy
+            for _ in range(2):
+                own.label("a", answer.request, wrong)
+            alone.label(torch.tensor(wrong), logits=logits, source_logits=alone.last.source_logits)
+            assert counted(own) == inner.labels == 8 * (seed + 1)
+        unlabelled = adapter()
+        for seed in range(4):
+            unlabelled(torch.from_numpy(batch(seed)))
+        assert inner.accuracy is not None
+        assert unlabelled.accuracy is not None
+        assert inner.accuracy.value < unlabelled.accuracy.value, "else these labels show nothing"
+
+
+def test_labels_of_a_late_answer_are_none_of_the_adapters(tmp_path: Path) -> None:
+    with service(tmp_path) as own:
+        ask(own, "a", batch(0))
+        late, opened = Limits(latency_ms=1), threading.Event()
+        own._limits, patient = late, own._limits
+        own._queue.run(opened.wait)
+        answer = ask(own, "a", batch(1))
+        opened.set()
+        own._limits = patient
+        assert answer.answered_by == "source"
+        own.label("a", answer.request, labels(1))
+        assert counted(own) == 0
+        wait_until(lambda: own.status("a").gauges.get("labels_seen") == 8, "labels counted by the monitor")
 
 
 def test_the_same_labels_again_count_once_and_others_are_refused(tmp_path: Path) -> None:
@@ -231,7 +268,7 @@ def test_a_reader_between_a_batch_and_its_monitor_keeps_no_old_gauges(
 ) -> None:
     with service(tmp_path) as own:
         answer = ask(own, "a", batch(0))
-        observe, take = Monitor.observe, Monitor.label
+        observe, take = Monitor.observe, Monitor.observe_labels
 
         def observed(*args: Any, **kwargs: Any) -> None:
             own.status("a")
@@ -242,7 +279,7 @@ def test_a_reader_between_a_batch_and_its_monitor_keeps_no_old_gauges(
             return take(*args, **kwargs)
 
         monkeypatch.setattr(Monitor, "observe", observed)
-        monkeypatch.setattr(Monitor, "label", labelled)
+        monkeypatch.setattr(Monitor, "observe_labels", labelled)
         own.label("a", answer.request, labels(0))
         assert own.status("a").gauges["labels"] == 8
         ask(own, "a", batch(1))

@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.production.server.errors import InputError
 from equipoise.production.server.served_stream import ServedStream
 from equipoise.production.server.store import StreamFolder
-from tests.production.server.support import ask, batch, judged, labels, same, service, states
+from tests.production.server.support import ask, batch, counted, judged, labels, same, service, states
 
 
 def killed(folder: Path, batches: int, **options: object) -> Path:
@@ -80,8 +80,10 @@ def test_labels_acknowledged_before_the_first_state_count_after_a_kill(tmp_path:
         assert ours.gauges["labels"] == theirs.gauges["labels"] == 8
         assert ours.gauges["true_accuracy"] == theirs.gauges["true_accuracy"]
         assert judged(own) == judged(other) > 0
+        assert counted(own) == counted(other) == 8
     with service(left) as again:
         assert again.status("a").gauges["labels"] == 8  # once
+        assert counted(again) == 8
 
 
 def test_labels_count_in_the_monitor_of_a_stream_whose_states_are_all_damaged(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_labels_count_in_the_monitor_of_a_stream_whose_states_are_all_damaged(tm
         path.write_bytes(path.read_bytes()[:-1])
     with service(tmp_path) as again:
         assert again.status("a").gauges["labels"] == 8
-        assert judged(again) == 0  # they are of a model that is lost
+        assert judged(again) == counted(again) == 0  # they are of a model that is lost
 
 
 def test_labels_replayed_after_a_kill_add_no_samples(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ _TRUTH = ("truth.bins", "truth.surprise", "truth.estimate")
 WRITES_A_WINDOW = 10
 """Gauges are written once for each tenth of a window: two in a row share nine tenths of their samples."""
 
+SET_COVERAGE, ACTED_ACCURACY = 0.9, 0.95
+"""The coverage of the sets, and the accuracy of the answers acted upon, that gauges are of."""
+
 _Event = TypeVar("_Event")
 
 
@@ -124,6 +127,8 @@ class Monitor:
         self._events: Counter[str] = Counter()
         self._recent_events: deque[tuple[int, str]] = deque()
         self._statistics_shift: float | None = None
+        self._decisions: dict[str, float] = {}
+        self._decided = -self.window  # the samples when these were read
         self._batches, self._written = 0, 0
 
     # ------------------------------------------------------------------ observe
@@ -169,10 +174,11 @@ class Monitor:
             ranges = self._checked_requests(request, fresh)
             self._statistics_shift = shift
             self._take(fresh, ranges)
+            self._read_decisions(step)
             for event in events:
                 self._events[event.action] += 1
                 self._recent_events.append((self._totals.samples, event.action))
-            due = self._totals.samples - self._written >= max(1, self.window // WRITES_A_WINDOW)
+            due = self._totals.samples - self._written >= self._tenth
             if due:
                 self._written = self._totals.samples
             values = self.gauges() if due and self._writers else None
@@ -183,6 +189,27 @@ class Monitor:
     def _read_statistics(self) -> float | None:
         inner = getattr(self.adapter, "adapter", self.adapter)  # a guarded one has it inside
         return inner.statistics_shift() if isinstance(inner, Adapter) else None
+
+    @property
+    def _tenth(self) -> int:
+        """The samples after which numbers of the window are computed again."""
+        return max(1, self.window // WRITES_A_WINDOW)
+
+    def _read_decisions(self, step: Step | None) -> None:
+        """Read what decisions about the answers are worth, if the adapter gave them; once for a tenth."""
+        inner = getattr(self.adapter, "adapter", self.adapter)
+        if step is None or not isinstance(inner, Adapter) or inner.rehearsal is None:
+            return
+        if self._totals.samples - self._decided < self._tenth or step.answered_by != inner.answered_by:
+            return
+        coverage = inner.coverage(SET_COVERAGE)
+        self._decided = self._totals.samples
+        self._decisions = {
+            "coverage": coverage.value,
+            "coverage_low": coverage.low,
+            "coverage_high": coverage.high,
+            "answered_share": inner.expectations().selected(ACTED_ACCURACY).share,
+        }
 
     def _checked_requests(
         self, request: str | Mapping[str, int] | None, fresh: Rows
@@ -244,20 +271,33 @@ class Monitor:
         ForgottenRequestError; with the `logits` (N, C) of its answer its labels count all the same, without
         an estimate beside them, and each time that they come.
         """
-        with self._lock:
-            if logits is not None and self._requests.get(request) is None:
-                return self._label_late(logits, labels)
-            rows = self._rows_of_request(request)
-            target = checked_labels(labels, len(rows), len(self._totals.histogram)).numpy()
-            first_time = bool((rows["label"] == UNKNOWN).all())
-            rows["label"] = target
-            taken = rows.copy()
-        if first_time:
-            self._pass_on(taken, torch.from_numpy(target))
-        return int((taken["predicted"] == target).sum())
+        right, fresh = self._take_labels(request, labels, logits)
+        if fresh is not None:
+            self._pass_on(fresh)
+        return right
 
-    def _pass_on(self, taken: Rows, target: Tensor) -> None:
+    def observe_labels(
+        self, request: str, labels: Sequence[int] | Tensor, *, logits: Tensor | None = None
+    ) -> int:
+        """Take labels as `label` does, for a caller that gives them to the adapter itself."""
+        return self._take_labels(request, labels, logits)[0]
+
+    @one_at_a_time
+    def _take_labels(
+        self, request: str, labels: Sequence[int] | Tensor, logits: Tensor | None
+    ) -> tuple[int, Rows | None]:
+        """Note labels; returns how many answers were right, and the rows that got their first ones."""
+        if logits is not None and self._requests.get(request) is None:
+            return self._label_late(logits, labels), None
+        rows = self._rows_of_request(request)
+        target = checked_labels(labels, len(rows), len(self._totals.histogram)).numpy()
+        first_time = bool((rows["label"] == UNKNOWN).all())
+        rows["label"] = target
+        return int((rows["predicted"] == target).sum()), rows.copy() if first_time else None
+
+    def _pass_on(self, taken: Rows) -> None:
         """Give labels to the adapter, where it takes them."""
+        target = torch.from_numpy(taken["label"].astype(np.int64))
         asked = bool((taken["source"] != UNKNOWN).any())
         takes = self.adapter.rehearsal is not None if isinstance(self.adapter, Adapter) else asked
         if takes and hasattr(self.adapter, "label"):
@@ -320,9 +360,18 @@ class Monitor:
         found |= self._drift(sums)
         if self._statistics_shift is not None:
             found["statistics_shift"] = self._statistics_shift
+        if self._totals.samples - self._decided < self.window:
+            found |= self._decisions
         for action, count in Counter(action for _, action in self._recent_events).items():
             found[f"events_{action}"] = float(count)
+        found["labels_seen"] = float(self._labels_seen)
         return {**found, **truth_gauges(truth_of(self._labelled_rows[-self.window :]))}
+
+    @property
+    def _labels_seen(self) -> int:
+        """The number of labelled answers since the start; they are counted, and not summed up again."""
+        remembered = 0 if self._recent is None else len(labelled(self._recent.rows))
+        return self._forgotten_truth.labels + remembered
 
     @property
     def _labelled_rows(self) -> Rows:
@@ -388,6 +437,8 @@ class Monitor:
             "events": dict(self._events),
             "recent_events": list(self._recent_events),
             "statistics_shift": self._statistics_shift,
+            "decisions": self._decisions,
+            "decided": self._decided,
             "batches": self._batches,
             "written": self._written,
         }
@@ -425,6 +476,8 @@ class Monitor:
             truth, events = _truth(tensors), Counter[str](numbers["events"])
             recent_events = deque((int(at), action) for at, action in numbers["recent_events"])
             shift = numbers["statistics_shift"]
+            decisions = {name: float(value) for name, value in numbers.get("decisions", {}).items()}
+            decided = int(numbers.get("decided", -self.window))  # earlier versions have neither
             batches, written = int(numbers["batches"]), int(numbers["written"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, StateError):
@@ -433,6 +486,7 @@ class Monitor:
         self._recent, self._labelled_late, self._history, self._requests = recent, late, history, requests
         self._totals, self._reference, self._forgotten_truth = totals, reference, truth
         self._events, self._recent_events, self._statistics_shift = events, recent_events, shift
+        self._decisions, self._decided = decisions, decided
         self._batches, self._written = batches, written
         self._fresh_events()
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from equipoise.core.export import SourceModel
 from equipoise.errors import EquipoiseError
 from equipoise.production.server.errors import InputError
+from equipoise.production.server.interface import ACCURACY_RANGE, COVERAGE_RANGE, Asked
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """The names of streams: fit for files, URLs and the labels of metrics."""
@@ -26,6 +27,21 @@ def check_name(stream: Any) -> str:
             f"begin with a letter or digit, got {str(stream)[:80]!a}"
         )
     return stream
+
+
+def check_asked(asked: Asked, *, rehearsed: bool) -> None:
+    """Raise InputError where a request asks for what no service, or none without a rehearsal, can give."""
+    for name, (low, high) in (("coverage", COVERAGE_RANGE), ("accuracy", ACCURACY_RANGE)):
+        value = getattr(asked, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise InputError(f"expected {name} as a number from {low:g} to {high:g}, got {value!r}")
+        if not rehearsed:
+            raise InputError(
+                f"expected a request without {name}=: it needs a rehearsal of the method, and this service "
+                "has none; run equipoise rehearse, and serve with --source and the file that it wrote"
+            )
 
 
 def takes_indices(model: nn.Module) -> bool:

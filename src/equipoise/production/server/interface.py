@@ -9,12 +9,49 @@ import numpy as np
 
 from equipoise.calibration.rehearsal import Estimate
 
+COVERAGE_RANGE = (0.5, 0.99)
+"""The least and the largest coverage of sets that can be asked for."""
+
+ACCURACY_RANGE = (0.5, 0.999)
+"""The least and the largest accuracy of the answers to act upon that can be asked for."""
+
 Mode = Literal["adapted", "shadow", "hold"]
 """The mode of a stream: the model that answers, and whether it is learned from.
 
 "adapted": the adapter answers and learns. "shadow": the source model answers and the adapter learns. "hold":
 the adapter answers as it is and learns nothing.
 """
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The wishes of a request beside classes and probabilities; they need a rehearsal.
+
+    Attributes:
+        coverage: of its prediction sets, in `COVERAGE_RANGE`; None where it asks for no sets.
+        accuracy: of the answers to act upon, in `ACCURACY_RANGE`; None where it asks for no decision.
+    """
+
+    coverage: float | None = None
+    accuracy: float | None = None
+
+
+NOTHING_ASKED = Asked()
+
+
+@dataclass(frozen=True)
+class ToActUpon:
+    """The rows of an answer that are to be acted upon.
+
+    Attributes:
+        act: whether to act upon each row.
+        answered_share: the estimated share of the recent stream that is acted upon.
+        reached: whether the accuracy that was asked for can be reached; if not, nothing is acted upon.
+    """
+
+    act: Sequence[bool]
+    answered_share: float
+    reached: bool
 
 
 @dataclass(frozen=True)
@@ -32,6 +69,9 @@ class Prediction:
         mode: of the stream.
         learned: whether the stream was learned from with this batch before it was answered.
         reason: why it was not, or why rows were set aside; empty otherwise.
+        sets: the classes of each row's prediction set, all of them where the row could not be answered; None
+            where none were asked for.
+        decision: the rows to act upon; None where that was not asked.
     """
 
     request: str
@@ -44,6 +84,8 @@ class Prediction:
     mode: Mode
     learned: bool
     reason: str
+    sets: Sequence[Sequence[int]] | None = None
+    decision: ToActUpon | None = None
 
 
 @dataclass(frozen=True)
@@ -124,8 +166,10 @@ class ServiceLike(Protocol):
     def ready(self) -> bool:
         """Whether requests are taken."""
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
-        """Queue a batch of inputs (N, …); the future has the answer or the error."""
+    def submit(
+        self, stream: str, inputs: np.ndarray[Any, Any], asked: Asked = NOTHING_ASKED
+    ) -> Future[Prediction]:
+        """Queue a batch of inputs (N, …); the future has the answer, with what was asked, or the error."""
 
     def label(self, stream: str, request: str, labels: Sequence[int]) -> LabelsTaken:
         """Take the labels of a request; on disk when it returns."""

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from equipoise.adapter import Adapter
+from equipoise.calibration.expected import Expectations, Selected
+from equipoise.calibration.sets import sets
 from equipoise.core.export import masked
 from equipoise.core.record import Step
 from equipoise.errors import EquipoiseError
@@ -20,10 +22,10 @@ from equipoise.production.guard.guarded import unlearned_step
 from equipoise.production.server.answers import Answered, AnswerLog
 from equipoise.production.server.errors import InputError, ServiceError, StorageError
 from equipoise.production.server.inputs import CheckedSource, check_sample
-from equipoise.production.server.interface import Prediction
+from equipoise.production.server.interface import NOTHING_ASKED, Asked, Prediction, ToActUpon
 from equipoise.production.server.limits import Limits
 from equipoise.production.server.request_queue import Request, RequestQueue, Task
-from equipoise.production.server.served_stream import ServedStream
+from equipoise.production.server.served_stream import Live, ServedStream
 from equipoise.production.server.stream_cache import StreamCache
 
 _LOG = logging.getLogger(__name__)
@@ -70,6 +72,24 @@ def reply(request: str, stream: str, logits: Tensor, **facts: Any) -> Prediction
     probabilities = np.where(answered[:, None], probabilities, np.float32(np.nan))
     classes = np.where(answered, probabilities.argmax(1), -1)
     return Prediction(request, stream, classes.tolist(), probabilities, **facts)
+
+
+def asked_facts(asked: Asked, logits: Tensor, expected: Expectations | None) -> dict[str, Any]:
+    """The fields of an answer, of calibrated logits (N, C), that a request asked for.
+
+    Where it is not known what is expected of the model's answers, every class is possible and nothing is to
+    be acted upon.
+    """
+    facts: dict[str, Any] = {}
+    if asked.coverage is not None:
+        threshold = math.inf if expected is None else expected.set_threshold("lac", asked.coverage)
+        facts["sets"] = [row.nonzero().flatten().tolist() for row in sets(logits, threshold)]
+    if asked.accuracy is not None:
+        nothing = Selected(math.inf, 0.0, math.nan)
+        found = nothing if expected is None else expected.selected(asked.accuracy)
+        act = logits.softmax(1).amax(1) >= found.confidence
+        facts["decision"] = ToActUpon(act.tolist(), found.share, reached=found.share > 0)
+    return facts
 
 
 def refusal_of(error: Exception) -> ServiceError:
@@ -144,6 +164,7 @@ class LateAnswers:
                 mode="adapted" if stream is None else stream.mode,
                 learned=False,
                 reason="learning took longer than the latency bound: the source model answered",
+                **asked_facts(request.asked, given, None if stream is None else stream.source_expected),
             )
         )
 
@@ -261,7 +282,7 @@ class Learner:
         source = None if step is None or step.source_logits is None else step.source_logits.float().cpu()
         if source is None and (stream.labels or stream.mode != "adapted"):
             source = self._source(inputs)  # labels, and gauges while nothing is learned, compare both models
-        self._refresh(stream)
+        self._refresh(stream, live, source if live.source_window is not None or _asks(requests) else None)
         if step is None:
             reason = _HOLDS if stream.mode == "hold" else _UNDER_LOAD
             step = unlearned_step(adapter, adapted, reason, stream.source_accuracy)
@@ -270,11 +291,21 @@ class Learner:
             return answer, step
         return _by_source(stream, source, answer, step)
 
-    def _refresh(self, stream: ServedStream) -> None:
-        """Note how the source model would answer: always in the shadow, now and then for late answers."""
-        if stream.mode == "shadow" or stream.batches % _REFRESH == _REFRESH - 1:
+    def _refresh(self, stream: ServedStream, live: Live, source: Tensor | None) -> None:
+        """Note how the source model would answer: always in the shadow, now and then for late answers.
+
+        Its answers, where they are given, are taken into the window of those that decisions are made of.
+        """
+        due = stream.mode == "shadow" or stream.batches % _REFRESH == _REFRESH - 1
+        if due:
             stream.source_temperature = self._adapter.source_temperature
             stream.source_accuracy = self._adapter.source_accuracy
+        heat = self._adapter.source_temperature if source is not None else None
+        if source is None or heat is None:
+            return
+        live.source_window = self._adapter.source_window(live.source_window, source / heat)
+        if due or stream.source_expected is None:
+            stream.source_expected = self._adapter.source_expectations(live.source_window)
 
     def _deliver(
         self, stream: ServedStream, requests: Sequence[Request], answer: Answered, step: Step, *, learns: bool
@@ -284,11 +315,13 @@ class Learner:
         stream.shape = stream.shape or tuple(requests[0].inputs.shape[1:])
         tokens = [request.token for request in requests]
         names = self._answers.add(dict(zip(tokens, parts, strict=True)))
+        expected = self._expected(stream, answer) if _asks(requests) else None
         late = []
         for request, name, part in zip(requests, names, parts, strict=True):
+            facts = asked_facts(request.asked, part.given, expected)  # an error before the claim is told
             mine = request.claim()
             if mine:
-                request.future.set_result(_reply(stream, name, part.given, step))
+                request.future.set_result(_reply(stream, name, part.given, step, facts))
             late.append(not mine and not request.future.cancelled())
         stream.batches, stream.samples, stream.last_seen = (
             stream.batches + 1,
@@ -299,6 +332,10 @@ class Learner:
         stream.unsaved += 1
         self._observe(stream, requests, late, answer, step)
         self._save_if_due(stream)
+
+    def _expected(self, stream: ServedStream, answer: Answered) -> Expectations | None:
+        """What is expected of decisions about an answer, of the model that gave it."""
+        return self._adapter.expectations() if answer.adapted is answer.given else stream.source_expected
 
     def _observe(
         self,
@@ -335,6 +372,11 @@ class Learner:
             self._cache.try_save(stream)
 
 
+def _asks(requests: Sequence[Request]) -> bool:
+    """Whether a request asks for sets or a decision."""
+    return any(request.asked != NOTHING_ASKED for request in requests)
+
+
 def _by_source(stream: ServedStream, source: Tensor, answer: Answered, step: Step) -> tuple[Answered, Step]:
     """The same batch and its record, answered by the source model with these logits."""
     heat = stream.source_temperature
@@ -342,7 +384,9 @@ def _by_source(stream: ServedStream, source: Tensor, answer: Answered, step: Ste
     return answer.by_source(source, heat), step
 
 
-def _reply(stream: ServedStream, request: str, logits: Tensor, step: Step) -> Prediction:
+def _reply(
+    stream: ServedStream, request: str, logits: Tensor, step: Step, asked: dict[str, Any]
+) -> Prediction:
     return reply(
         request,
         stream.name,
@@ -353,6 +397,7 @@ def _reply(stream: ServedStream, request: str, logits: Tensor, step: Step) -> Pr
         mode=stream.mode,
         learned=step.updated,
         reason=step.reason,
+        **asked,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.production.server.answers import new_token
 from equipoise.production.server.errors import BusyError, ClosedError
-from equipoise.production.server.interface import Prediction
+from equipoise.production.server.interface import NOTHING_ASKED, Asked, Prediction
 
 
 @dataclass(eq=False)
@@ -23,6 +23,7 @@ class Request:
         stream: the name of the stream.
         inputs: the samples.
         deadline: when the source model answers in place of the learner; of `time.monotonic`.
+        asked: what the answer shall have beside classes and probabilities.
         future: gets the answer.
         token: that ids of answers to it end in, whichever thread answers.
         promised: whether the learner is answering it without learning, so that the source model need not.
@@ -31,6 +32,7 @@ class Request:
     stream: str
     inputs: Tensor
     deadline: float
+    asked: Asked = NOTHING_ASKED
     future: Future[Prediction] = field(default_factory=Future)
     token: str = field(default_factory=new_token)
     promised: bool = False

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from torch import Tensor
+
+from equipoise.calibration.expected import Expectations
 from equipoise.calibration.rehearsal import Estimate
 from equipoise.core.state import Snapshot
 from equipoise.json_form import from_json, to_json
@@ -52,6 +55,8 @@ class Live:
         parked: the adapter's state; None while it is in the adapter.
         reported: the last event of the guard that the monitor has counted.
         saved: the newest snapshot of the guard when the state was last written; empty where there was none.
+        source_window: of the source model's answers (`Adapter.source_window`), once a request has asked for
+            sets or a decision; None before.
         changes: how often the monitor has been given answers or labels, counted when it has them.
         gauges: the monitor's, with the number of changes that they were computed after.
     """
@@ -62,6 +67,7 @@ class Live:
     parked: Snapshot | None = None
     reported: Event | None = None
     saved: str = ""
+    source_window: Tensor | None = None
     changes: int = 0
     gauges: tuple[int, dict[str, float]] = (-1, {})
 
@@ -141,6 +147,8 @@ class ServedStream(StreamFacts):
         unsaved: batches since the state was last written.
         used: when it was last in the adapter; of `time.monotonic`.
         live: the rest, while it is in memory.
+        source_expected: what is expected of decisions about the source model's answers, as it was last known;
+            None where nobody has asked for any, and while the stream is on disk.
         left: what was to be shown when the stream left memory; None for one that is in memory, or forgotten.
     """
 
@@ -149,6 +157,7 @@ class ServedStream(StreamFacts):
     unsaved: int = 0
     used: float = field(default_factory=time.monotonic)
     live: Live | None = field(default=None, repr=False)
+    source_expected: Expectations | None = field(default=None, repr=False)
     left: Shown | None = field(default=None, repr=False)
 
     @property

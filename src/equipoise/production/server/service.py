@@ -29,13 +29,21 @@ from equipoise.production.server.errors import (
 )
 from equipoise.production.server.inputs import (
     CheckedSource,
+    check_asked,
     check_labels,
     check_name,
     check_sample,
     checked_inputs,
     takes_indices,
 )
-from equipoise.production.server.interface import LabelsTaken, Mode, Prediction, StreamStatus
+from equipoise.production.server.interface import (
+    NOTHING_ASKED,
+    Asked,
+    LabelsTaken,
+    Mode,
+    Prediction,
+    StreamStatus,
+)
 from equipoise.production.server.learner import LateAnswers, Learner
 from equipoise.production.server.limits import Limits
 from equipoise.production.server.model_factory import load_factory
@@ -112,19 +120,22 @@ class Service:
 
     # ------------------------------------------------------------------ requests
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
-        """Queue a batch of inputs (N, …); the future has the answer or the error.
+    def submit(
+        self, stream: str, inputs: np.ndarray[Any, Any], asked: Asked = NOTHING_ASKED
+    ) -> Future[Prediction]:
+        """Queue a batch of inputs (N, …); the future has the answer, with what was asked, or the error.
 
         InputError, BusyError, TooManyStreamsError and ClosedError are raised at once.
         """
         name = check_name(stream)
+        check_asked(asked, rehearsed=self._adapter.rehearsal is not None)
         checked = checked_inputs(inputs, self._limits.rows, indices=self._indices)
         known = self._cache.streams.get(name)
         if known is None and len(self._cache.streams) >= self._limits.streams:
             raise TooManyStreamsError(f"there are {self._limits.streams} streams, and no more are taken")
         if known is not None and known.live is not None and known.shape:  # else not read with its checksum
             check_sample(checked, known.shape, name)
-        request = Request(name, checked, time.monotonic() + self._limits.latency_ms / 1000)
+        request = Request(name, checked, time.monotonic() + self._limits.latency_ms / 1000, asked)
         self._queue.put(request)
         return request.future
 
@@ -164,6 +175,7 @@ class Service:
             (live.guard or self._adapter).reset()
             own.source_temperature = self._adapter.source_temperature
             own.source_accuracy = self._adapter.source_accuracy
+            live.source_window = own.source_expected = None
             self._changed(own)
 
         self._with(stream, change)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from equipoise.adapter import Adapter
 from equipoise.errors import EquipoiseError, StateError
@@ -14,7 +15,7 @@ from equipoise.json_form import from_json, to_json
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.production.guard.guarded import Guarded
 from equipoise.production.monitor import Monitor
-from equipoise.production.server.answers import AnswerLog, LabelEntry, token_of
+from equipoise.production.server.answers import Answered, AnswerLog, LabelEntry, token_of
 from equipoise.production.server.errors import StorageError, TooManyStreamsError
 from equipoise.production.server.interface import GuardEvent
 from equipoise.production.server.limits import Limits
@@ -139,7 +140,7 @@ class StreamCache:
         if stream is self._current:
             self._current = None
         self._show(stream, left)
-        stream.live = None
+        stream.live = stream.source_expected = None
         self._live.pop(stream.name, None)
         return True
 
@@ -166,6 +167,8 @@ class StreamCache:
             **prefixed(f"adapter.{self._adapter.name}.", (snapshot or self._fresh).named()),
             **prefixed("monitor.", monitor["tensors"]),
         }
+        if live.source_window is not None:
+            tensors["source_window"] = live.source_window
         facts = {
             "stream": stream.facts(),
             "guard": live.guard.state() if live.guard else {},
@@ -215,6 +218,8 @@ class StreamCache:
             stream.event("storage", "disk", f"a saved state cannot be read, {found}: {damage[0]}")
             stream.unsaved += 1
         self._replay(stream, judges=judges)
+        if live.source_window is not None:
+            stream.source_expected = self._adapter.source_expectations(live.source_window)
         return live
 
     def _newest(self, stream: ServedStream, damage: list[str]) -> Live | None:
@@ -245,6 +250,7 @@ class StreamCache:
                 live.guard.load(facts["guard"])
             live.monitor.load({"numbers": facts["monitor"], "tensors": part(state.tensors, "monitor.")})
             live.events.extend(GuardEvent(**event) for event in facts["events"])
+            live.source_window = state.tensors.get("source_window")
             live.saved = live.newest
             live.reported = next(reversed(live.guard_events), None)
             stream.take(facts["stream"])
@@ -257,24 +263,31 @@ class StreamCache:
 
         Args:
             stream: that was read.
-            judges: whether the guard gets them: not those of a model that was lost by damage.
+            judges: whether guard and adapter get them: not those of a model that was lost by damage.
         """
         for entry in list(stream.journal.entries(stream.labels)):
             self._answers.mark(entry.request, entry.labels)  # they may come again: never acknowledged
             self.learn_labels(stream, entry, judges=judges)
 
     def learn_labels(self, stream: ServedStream, entry: LabelEntry, *, judges: bool = True) -> None:
-        """Give labels that are in the journal to the monitor and, where it judges by them, to the guard."""
+        """Give labels that are in the journal to the monitor and, where `judges`, to guard and adapter."""
         stream.labels = entry.number
         stream.unsaved += 1
         live, answered = stream.live, entry.answered
         if live is None:
             return
-        if judges and live.guard and answered.adapted is not None and answered.source is not None:
-            both = {"logits": answered.adapted, "source_logits": answered.source}
-            live.guard.label(torch.tensor(entry.labels), **both, batch=answered.batch)
-        live.monitor.label(token_of(entry.request), entry.labels, logits=answered.given)
+        if judges:
+            self._tell(live, torch.tensor(entry.labels), answered)
+        live.monitor.observe_labels(token_of(entry.request), entry.labels, logits=answered.given)
         live.changes += 1
+
+    def _tell(self, live: Live, target: Tensor, answered: Answered) -> None:
+        """Give labels of the adapter's answers to the guard, which passes them on, or to the adapter."""
+        own, source = answered.adapted, answered.source
+        if own is not None and source is not None and live.guard:
+            live.guard.label(target, logits=own, source_logits=source, batch=answered.batch)
+        elif own is not None and self._adapter.rehearsal is not None:
+            self._adapter.label(target, logits=own, source_logits=source)
 
 
 def _listed(folder: StreamFolder) -> ServedStream:

@@ -65,10 +65,12 @@ export class Stream {
     this.item.classList.toggle("troubled", status.mode === "hold" || held(actions));
     const remembered = status.resident || Object.keys(status.gauges).length > 0;
     this.#showEstimate(status.gauges, remembered);
-    const { labels, true_accuracy: right } = status.gauges;
+    const { labels, labels_seen: seen, true_accuracy: right, coverage, answered_share: answered } = status.gauges;
     this.#write("facts", [
       plural(status.samples, "sample"),
-      ...(right == null ? [] : [`${share(right)} right by the last ${plural(labels, "label")}`]),
+      ...(right == null ? [] : [`${share(right)} right by the last ${plural(labels, "label")} of ${count(seen ?? labels)}`]),
+      ...(coverage == null ? [] : [`90 % sets hold the class of ${share(coverage)} (estimated)`]),
+      ...(answered == null ? [] : [`${share(answered)} can be acted upon with 95 % right`]),
       `last request ${ago(status.last_seen)}`,
       ...(remembered ? [`${plural(status.snapshots.length, "snapshot")} to go back to`] : []),
       status.resident ? "in memory" : "on disk until the next request",

@@ -18,7 +18,15 @@ import numpy as np
 
 from equipoise.errors import EquipoiseError, OptionError
 from equipoise.production.server.errors import BusyError, ClosedError, ReplicaLostError
-from equipoise.production.server.interface import LabelsTaken, Mode, Prediction, ServiceLike, StreamStatus
+from equipoise.production.server.interface import (
+    NOTHING_ASKED,
+    Asked,
+    LabelsTaken,
+    Mode,
+    Prediction,
+    ServiceLike,
+    StreamStatus,
+)
 from equipoise.production.server.ray.folders import owner, replica_folder, spread_streams
 from equipoise.production.server.store import FolderLock
 
@@ -127,9 +135,11 @@ class Replica:
         service = self._open_service
         return ReplicaFacts(self._index, socket.gethostname(), os.getpid(), service.method)
 
-    async def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Prediction:
+    async def submit(
+        self, stream: str, inputs: np.ndarray[Any, Any], asked: Asked = NOTHING_ASKED
+    ) -> Prediction:
         """The answer to a batch; a caller that gives up does not cancel a batch that is queued."""
-        future = self._open_service.submit(stream, inputs)
+        future = self._open_service.submit(stream, inputs, asked)
         return await asyncio.shield(asyncio.wrap_future(future))
 
     async def call(self, action: ServiceCall, *args: Any) -> Any:
@@ -316,9 +326,11 @@ class RayService:
 
     # ------------------------------------------------------------------ requests
 
-    def submit(self, stream: str, inputs: np.ndarray[Any, Any]) -> Future[Prediction]:
+    def submit(
+        self, stream: str, inputs: np.ndarray[Any, Any], asked: Asked = NOTHING_ASKED
+    ) -> Future[Prediction]:
         """Queue a batch of inputs (N, …) at the replica that owns the stream."""
-        return self._begin(self._answer(self.owner(stream), "submit", stream, inputs))
+        return self._begin(self._answer(self.owner(stream), "submit", stream, inputs, asked))
 
     def label(self, stream: str, request: str, labels: Sequence[int]) -> LabelsTaken:
         """Take the labels of a request; on disk when it returns."""

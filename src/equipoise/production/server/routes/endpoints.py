@@ -12,7 +12,16 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from equipoise.production.server.inputs import NAME_PATTERN
-from equipoise.production.server.interface import GuardEvent, LabelsTaken, Mode, Prediction, ServiceLike
+from equipoise.production.server.interface import (
+    ACCURACY_RANGE,
+    COVERAGE_RANGE,
+    Asked,
+    GuardEvent,
+    LabelsTaken,
+    Mode,
+    Prediction,
+    ServiceLike,
+)
 from equipoise.production.server.limits import DoorLimits
 from equipoise.production.server.model_factory import Transform
 from equipoise.production.server.routes.access import WITH_INPUTS, Tokens, for_changing, for_reading
@@ -29,6 +38,22 @@ StreamName = Annotated[
     str, Query(pattern=NAME_PATTERN, description="The stream: a camera, a tenant, a line of a factory.")
 ]
 StreamInPath = Annotated[str, Path(pattern=NAME_PATTERN, description="The stream.")]
+WantedCoverage = Annotated[
+    float | None,
+    Query(
+        ge=COVERAGE_RANGE[0],
+        le=COVERAGE_RANGE[1],
+        description="Answer with prediction sets that have the true class with this probability.",
+    ),
+]
+WantedAccuracy = Annotated[
+    float | None,
+    Query(
+        ge=ACCURACY_RANGE[0],
+        le=ACCURACY_RANGE[1],
+        description="Answer with the rows to act upon, so that this share of them is right.",
+    ),
+]
 ClassNumber = Annotated[StrictInt, Field(ge=0, le=LARGEST_INTEGER)]
 
 DECODED_AT_ONCE = 4
@@ -106,6 +131,19 @@ class AccuracyResponse(BaseModel):
     ]
 
 
+class DecisionResponse(BaseModel):
+    """The rows to act upon."""
+
+    act: Annotated[list[bool], Field(description="One a row.")]
+    answered_share: Annotated[
+        float, Field(description="The estimated share of the recent stream that is acted upon.")
+    ]
+    reached: Annotated[
+        bool,
+        Field(description="Whether the accuracy can be reached; if not, nothing is to be acted upon."),
+    ]
+
+
 class PredictionResponse(BaseModel):
     """The answer to a batch."""
 
@@ -121,6 +159,13 @@ class PredictionResponse(BaseModel):
     mode: Mode
     learned: bool
     reason: Annotated[str, Field(description="Why nothing was learned, or rows were set aside.")]
+    sets: Annotated[
+        list[list[int]] | None,
+        Field(description="The classes of each row's prediction set; only where coverage was asked for."),
+    ] = None
+    decision: Annotated[DecisionResponse | None, Field(description="Only where accuracy was asked for.")] = (
+        None
+    )
 
 
 class SnapshotResponse(BaseModel):
@@ -187,7 +232,12 @@ class RefusalResponse(BaseModel):
 def prediction_fields(answer: Prediction) -> dict[str, Any]:
     """The fields of `PredictionResponse`."""
     names = {"accuracy": "estimated_accuracy"}
-    fields = {names.get(name, name): value for name, value in vars(answer).items()}
+    asked = ("sets", "decision")
+    fields = {
+        names.get(name, name): value
+        for name, value in vars(answer).items()
+        if name not in asked or value is not None
+    }
     return fields | {"probabilities": answer.probabilities.tolist()}
 
 
@@ -215,16 +265,24 @@ def predict_routes(
         response_model=PredictionResponse,
         responses=refusals(400, 401, 403, 413, 415, 422, 429, 503, 507),
     )
-    async def predict(request: Request, stream: StreamName = DEFAULT_STREAM) -> Response:
+    async def predict(
+        request: Request,
+        stream: StreamName = DEFAULT_STREAM,
+        coverage: WantedCoverage = None,
+        accuracy: WantedAccuracy = None,
+    ) -> Response:
         """Answer a batch; in mode adapted and shadow the stream is learned from.
 
         The batch comes as JSON, as an npy file, or as one image. A stream is created by its first batch.
+        With `coverage` the answer has prediction sets, with `accuracy` the rows to act upon; both need a
+        rehearsal.
         """
         body = await request.body()
         read = partial(read_inputs, body, request.headers.get("content-type", ""), limits, transform)
         inputs = await to_thread.run_sync(read, limiter=decoders)
         # A request that has come is answered even if its client has gone: the stream has learned from it.
-        answer = await asyncio.shield(asyncio.wrap_future(service.submit(stream, inputs)))
+        queued = service.submit(stream, inputs, Asked(coverage, accuracy))
+        answer = await asyncio.shield(asyncio.wrap_future(queued))
         return json_response(prediction_fields(answer))
 
     return router
