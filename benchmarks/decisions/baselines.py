@@ -9,6 +9,10 @@ from torch import Tensor
 from equipoise.calibration.sets import class_scores, set_threshold
 from equipoise.metrics import set_coverage, set_size
 
+BATCH = 50
+COVERAGE, ACCURACY = 0.9, 0.95
+"""The targets of sets and of decisions."""
+
 ACI_RATE = 0.005
 """The step of adaptive conformal inference, that of its paper."""
 

@@ -6,6 +6,7 @@ from statistics import fmean
 
 import pandas as pd
 
+from benchmarks.decisions import decisions_page
 from benchmarks.estimators import estimates_page
 from benchmarks.estimators.measure_estimates import REHEARSED, read
 from benchmarks.guard import guard_page
@@ -204,6 +205,25 @@ def estimates() -> Iterator[str]:
     ]
     warned, off = (int(ordered_pacs[name].sum()) for name in ("off_outside", "off"))
     yield f"false in {warned} of the {off} moments on PACS"
+
+
+def decisions() -> Iterator[str]:
+    rows, _ = decisions_page.read()
+    whole = decisions_page.unlabelled(rows)
+    shifted = whole[whole["kind"] != "no drift"]
+    still = told(whole.loc[whole["kind"] == "no drift", "sets.lac.coverage"].mean())
+    covered, size = shifted["sets.lac.coverage"], told(decisions_page.ratio(shifted, "lac").mean(), 2)
+    yield f"right class in {still} of the rows of source data and in {told(covered.mean())} over"
+    yield f"over {len(shifted)} shifted streams, {told(decisions_page.most(covered))} or more in nine of ten"
+    split = told(shifted["sets.split.coverage"].mean())
+    yield f"sets {size} times as large as an oracle's; split conformal prediction falls to {split}."
+    yield f"The worst stream has {told(covered.min())}, and"
+    right = percent((shifted["decide.ours.accuracy"].fillna(1) >= 0.93).mean())
+    share = shifted["decide.ours.share"].mean() / shifted["decide.oracle.share"].mean()
+    yield f"or more in {right} of the shifted streams, and answer {told(share, 2)} times as much as an oracle"
+    natural = decisions_page.with_labels(rows)["natural shifts"]
+    off = {count: told(decisions_page.error(own).mean()) for count, own in natural.groupby("labels")}
+    yield f"error of the estimated accuracy on natural shifts, from {off[0]} to {off[200]}."
 
 
 def all_estimates() -> Iterator[str]:

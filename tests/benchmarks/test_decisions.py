@@ -1,13 +1,16 @@
-"""What prediction sets and decisions are measured against, and the streams."""
+"""The programs behind docs/decisions.md: the rivals, the streams, and which labels arrive."""
 
 import math
 
+import pandas as pd
 import pytest
 import torch
+from torch import nn
 
-from benchmarks.decisions import baselines
+from benchmarks.decisions import baselines, decisions_page
 from benchmarks.decisions.baselines import Share, shared, tally
-from benchmarks.decisions.subjects import Stream, pictures
+from benchmarks.decisions.measure_decisions import labelled_rows, measured, spans
+from benchmarks.decisions.subjects import Case, Stream, Subject, pictures
 
 LOGITS = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.1, 0.1, 0.8]]).log()
 LABELS = torch.tensor([0, 1, 2, 2])
@@ -78,6 +81,12 @@ def test_the_factors_of_entropy() -> None:
     assert baselines.ratio_factor(sure, torch.full((10,), math.log(2))) == 1
 
 
+def test_labels_of_that_many_rows_arrive() -> None:
+    assert int(labelled_rows(300, 50).sum()) == 50
+    assert not labelled_rows(300, 0).any()
+    assert [each.stop - each.start for each in spans(120)] == [50, 50, 20]
+
+
 def test_streams_of_pictures_end_where_they_began() -> None:
     x, y = torch.randint(0, 256, (700, 1, 16, 16), dtype=torch.uint8), torch.arange(700) % 3
     streams = pictures(Stream("no drift", x, y), {"target": Stream("natural", 255 - x, y)})
@@ -88,3 +97,81 @@ def test_streams_of_pictures_end_where_they_began() -> None:
     assert torch.equal(mixed.inputs[:300], x[:300])
     assert torch.equal(mixed.inputs[-300:], x[-300:])
     assert len(mixed.labels) == 4 * 300
+
+
+def test_a_stream_is_met_once_for_each_number_of_labels() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval().requires_grad_(False)
+    x = torch.randn(700, 4)
+    y = model(x).argmax(1)
+    stream = Stream("natural", x[400:], y[400:], counts=(0, 50))
+    options = {"samples": 400, "shifts": 8, "check_held_out": False}
+    subject = Subject(model, (x[:400], y[:400]), {"in order": stream}, options)
+    first, second = measured(Case("tables", "line", lambda: subject))
+    assert (first["stream"], first["kind"], first["rows"]) == ("in order", "natural", 300)
+    assert (first["labels"], second["labels"]) == (0, 50)
+    assert first["sets.oracle.coverage"] == pytest.approx(0.9, abs=0.01)
+    assert first["accuracy.true"] == 1.0
+    assert first["accuracy.estimate"] < second["accuracy.estimate"], "labels that say so raise the estimate"
+    assert "sets.aci.coverage" in first and "sets.aci.coverage" not in second
+
+
+def rows() -> pd.DataFrame:
+    """Two streams of two kinds, met without labels and with 50."""
+    own = {
+        "data": "digits",
+        "model": "digits svhn",
+        "by_source": 0.0,
+        "sets.oracle.size": 2.0,
+        "decide.oracle.share": 0.5,
+        "decide.plain.share": 0.9,
+        "decide.plain.accuracy": 0.7,
+        "accuracy.true": 0.6,
+        "last_accuracy.true": 0.6,
+        "last_accuracy.estimate": 0.6,
+        "accuracy.width": 0.2,
+        "last_coverage.true": 0.9,
+        "last_coverage.estimate": 0.88,
+    }
+    for method in decisions_page.SETS:
+        own |= {f"sets.{method}.coverage": 0.8, f"sets.{method}.size": 3.0}
+    streams = (("no drift", 0.9, 0.0), ("natural", 0.86, 0.05))
+    found = [
+        own
+        | {"stream": kind, "kind": kind, "labels": count, "sets.lac.coverage": covered}
+        | {"accuracy.estimate": 0.6 + off * (0.5 if count else 1), "accuracy.held": True}
+        | {"ece": 0.04 if count else 0.03, "decide.ours.share": 0.45, "decide.ours.accuracy": 0.94}
+        for kind, covered, off in streams
+        for count in (0, 50)
+    ]
+    return pd.DataFrame(found)
+
+
+COST = pd.DataFrame([{"device": "cpu", "network": "MLP", "step_ms": 2.0, "sets_ms": 0.02, "decide_ms": 0.06}])
+
+
+def test_the_tables_of_the_page() -> None:
+    made = rows()
+    assert "| split conformal | .800 / .800 / .800, size 1.50 |" in decisions_page.sets_table(made)
+    assert "natural shifts (1)" in decisions_page.sets_table(made)
+    assert decisions_page.worst_table(made).splitlines()[2] == (
+        "| Digits | digits svhn | natural | .600 | .860 | .880 | .900 | 1.50 |"
+    )
+    decided = decisions_page.decisions_table(made).splitlines()[-1]
+    assert decided == "| natural shifts | .940 / .940 | .450 | 0 of 1 | .500 | .700 / .700 | .900 |"
+    labels = decisions_page.labels_table(made)
+    assert "| natural shifts | 50 | .025 | .000 | 100 % | .200 | .040 | .860 |" in labels
+    assert "| CPU | MLP | 2.00 | .020 (1 %) | .060 (3 %) |" in decisions_page.cost_table(COST)
+
+
+def test_the_goals_say_what_was_reached() -> None:
+    found = {goal.text: goal for goal in decisions_page.goals(rows(), COST)}
+    assert found["coverage of 90 % sets on source data .89 to .92"].reached
+    assert not found["over shifted streams ≥ .88 on average"].reached
+    assert found["≥ .85 in nine of ten"].reached
+    assert not found["sets at most 1.3 times as large as an oracle's"].reached
+    assert found["share answered ≥ .8 times the oracle's"].measured == ".90"
+    assert found["50 labels, natural shifts: error of the accuracy ≤ .040"].measured == ".025"
+    assert not found["50 labels: ECE not above .030, without labels"].reached
+    assert found["sets cost ≤ 2 % of a step"].reached
+    assert not found["decisions cost ≤ 2 % of a step"].reached

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from benchmarks.decisions import decisions_page
 from benchmarks.estimators import estimates_page
 from benchmarks.guard import guard_page
 from benchmarks.methods import methods_page
@@ -25,6 +26,7 @@ REGIONS: Mapping[str, Callable[[], Mapping[str, str]]] = {
     "../README.md": readme_page.parts,
     "concepts/choosing.md": which_method.parts,
     tables_page.PAGE: tables_page.parts,
+    "decisions.md": decisions_page.parts,
     "methods.md": methods_page.parts,
     "serving.md": load_table.parts,
     **{page: partial(choosing.parts, page) for page in choosing.PAGES},
@@ -41,6 +43,7 @@ SENTENCES: Mapping[str, Callable[[], Iterator[str]]] = {
     "choosing-poise.md": sentences_of_pages.choosing_poise,
     "concepts/choosing.md": sentences_of_pages.choosing,
     "concepts/limits.md": sentences_of_pages.limits,
+    "decisions.md": sentences_of_pages.decisions,
     "estimates.md": sentences_of_pages.estimates,
     "guard.md": sentences_of_pages.guard,
     "how-to/tables.md": sentences_of_pages.tables,
