@@ -120,9 +120,15 @@ def test_a_label_that_comes_again_replaces_the_first() -> None:
     assert one.label([0, 1], [30, 30]) == 1
     other.label([1], [30])
     torch.testing.assert_close(sums_of(one), sums_of(other), rtol=1e-4, atol=1e-5)
+    third = adapter_of()
+    streamed(third)
+    third.label([*wrong[:6].tolist(), 1, int(wrong[7])])
     before = sums_of(one)
-    one(drifted(8, 7))
-    one.label(wrong, range(24, 32))
+    one(drifted(8, 7)), third(drifted(8, 7))
+    one.label(
+        [*wrong[:6].tolist(), 1, int(wrong[7])], range(24, 32)
+    )  # beside the answers around them at first
+    torch.testing.assert_close(sums_of(one), sums_of(third), rtol=1e-4, atol=1e-5)
     one.label([*target[:6].tolist(), 1, int(target[7])], range(24, 32))
     torch.testing.assert_close(sums_of(one), before * 2 ** (-8 / 2000), rtol=1e-4, atol=1e-5)
 
