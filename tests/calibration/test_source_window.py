@@ -50,6 +50,20 @@ def test_expectations_are_of_the_source_models_window_and_of_its_own_accuracy() 
     assert adapter.expectations().expected == Curves.of(known.expected[0])
 
 
+def test_what_labels_taught_of_the_adapters_sets_is_not_of_the_source_models() -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    seen = None
+    for seed in range(4):
+        x, labels = samples(16, seed)
+        seen = adapter.source_window(seen, adapter(x))
+        adapter.label((labels + 1) % 4)
+    assert seen is not None
+    assert bool(adapter.expectations().taught.any())
+    found = adapter.source_expectations(seen)
+    assert not bool(found.taught.any())
+    assert found.labels == 0
+
+
 @pytest.mark.parametrize("method", ["tent", "norm"])
 def test_a_method_that_does_not_compare_itself_is_told_so(method: str) -> None:
     adapter = eq.create(method, trained(), rehearsed() if method == "tent" else None)

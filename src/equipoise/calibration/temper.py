@@ -370,9 +370,13 @@ class RehearsedTemperature:
     def source_expectations(
         self, observed: Mapping[str, Tensor], windows: Tensor, accuracy: Estimate
     ) -> Expectations:
-        """What is expected of decisions about the source model's answers, whose accuracy is estimated."""
+        """What is expected of decisions about the source model's answers, whose accuracy is estimated.
+
+        What labels taught is of sets of the answers that were given, and is left out.
+        """
+        untaught = {name: torch.zeros_like(observed[name]) for name in (TAUGHT_LEVELS, TEACHERS)}
         trusted = torch.ones_like(observed[TRUSTS])
-        return self.expectations({**observed, TRUSTS: trusted, EXPECTED: windows}, accuracy)
+        return self.expectations({**observed, **untaught, TRUSTS: trusted, EXPECTED: windows}, accuracy)
 
     def _at_rest(self, model: int) -> "_AtRest":
         """What was expected and true of a model's decisions without shift; made once."""
