@@ -11,7 +11,7 @@ from equipoise.version import __version__
 
 if TYPE_CHECKING:
     from equipoise import errors, estimators, functional, methods, metrics
-    from equipoise.adapter import Adapter, Tempered
+    from equipoise.adapter import Adapter, Selection, Tempered
     from equipoise.calibration.rehearsal import Estimate, Rehearsal
     from equipoise.calibration.sets import sets
     from equipoise.calibration.source_statistics import SourceStatistics
@@ -47,6 +47,7 @@ __all__ = [
     "Recommendation",
     "Rehearsal",
     "Report",
+    "Selection",
     "SourceStatistics",
     "Step",
     "Tempered",
@@ -84,6 +85,7 @@ _MODULES = {
     "Recommendation": "equipoise.recommendation.recommendation",
     "Rehearsal": "equipoise.calibration.rehearsal",
     "Report": "equipoise.probabilities.report",
+    "Selection": "equipoise.adapter",
     "SourceStatistics": "equipoise.calibration.source_statistics",
     "Step": "equipoise.core.record",
     "Tempered": "equipoise.adapter",
