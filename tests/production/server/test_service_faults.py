@@ -65,8 +65,8 @@ def test_a_new_stream_may_begin_with_nan(tmp_path: Path) -> None:
 
 def test_on_a_full_disk_answers_go_on_and_nothing_is_acknowledged(tmp_path: Path) -> None:
     with service(tmp_path / "one", save_every=2) as own, service(tmp_path / "two") as other:
-        answer = ask(own, "a", batch(0))
-        assert same(ask(other, "a", batch(0)), answer)
+        answer, theirs = ask(own, "a", batch(0)), ask(other, "a", batch(0))
+        assert same(theirs, answer)
         before = own.status("a")
         with full_disk():
             for seed in range(1, 14):
@@ -88,6 +88,7 @@ def test_on_a_full_disk_answers_go_on_and_nothing_is_acknowledged(tmp_path: Path
         assert own.snapshot("a") in own.status("a").snapshots
         for seed in range(1, 14):
             ask(other, "a", batch(seed))
+        other.label("a", theirs.request, labels(0))
         assert np.array_equal(
             ask(own, "a", batch(20)).probabilities, ask(other, "a", batch(20)).probabilities
         )
