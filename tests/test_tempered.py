@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.calibration.temper import Tempering
 from equipoise.registry import method_class
-from tests.support.models import CLASSES, Counting, drifted, images, make, measured, same, snapshot
+from tests.support.models import CLASSES, Counting, drifted, images, make, measured, rehearsed, same, snapshot
 
 LIVELY: dict[str, dict[str, Any]] = {
     "source": {},
@@ -304,3 +304,13 @@ def test_the_last_record_is_that_of_both() -> None:
     assert tempered.last.samples == 4
     adapter.reset()
     assert tempered.last is None
+
+
+def test_a_reset_forgets_what_was_estimated() -> None:
+    model, source = make("batch_norm")
+    tempered = eq.Tempered(eq.create("tent", model, source), rehearsed(source, "tent"), "rehearsed")
+    fresh = tempered.accuracy
+    tempered(drifted(8))
+    assert tempered.accuracy != fresh
+    tempered.reset()
+    assert tempered.accuracy == fresh

@@ -147,6 +147,7 @@ class Adapter(LearningModule):
     _last: Record | Step | None
     _last_batch: LastBatch | None
     _expectations: Expectations | None
+    _estimated: tuple[Estimate | None, Estimate | None] | None
 
     def __init__(
         self,
@@ -221,7 +222,7 @@ class Adapter(LearningModule):
         """Answer a batch and learn from it."""
         respond = self._respond
         respond.method.check_batch(batch)
-        self._last_batch = self._expectations = None
+        self._last_batch = self._expectations = self._estimated = None
         with torch.inference_mode(False), torch.enable_grad(), fresh_autocast_cache():
             batch = batch.learnable()
             for parameter in respond.student.learned.values():
@@ -488,7 +489,7 @@ class Adapter(LearningModule):
             taught = self._expected("label").learned(told.scores)
             own = rehearsed.told(observed, told.sums.to(device), told.new.to(device), *taught)
             self._respond.state.observe(own)
-            self._expectations = None
+            self._expectations = self._estimated = None
         return int(told.counted)
 
     @one_at_a_time
@@ -637,11 +638,14 @@ class Adapter(LearningModule):
 
     @property
     def _estimates(self) -> tuple[Estimate | None, Estimate | None]:
+        """The estimates of both models; computed once after each batch, and after labels."""
         rehearsed = self._respond.temper.rehearsed
         if rehearsed is None:
             return None, None
-        far = float(self._respond.student.weight_distance())
-        return rehearsed.estimates(self._respond.state.temperature, far)
+        if self._estimated is None:
+            far = float(self._respond.student.weight_distance())
+            self._estimated = rehearsed.estimates(self._respond.state.temperature, far)
+        return self._estimated
 
     @one_at_a_time
     def footprint(self) -> Footprint:
@@ -720,7 +724,7 @@ class Adapter(LearningModule):
     def _forget_answers(self) -> None:
         """Forget what was read from a state that is no more."""
         self._recent.forget()
-        self._last = self._last_batch = self._expectations = None
+        self._last = self._last_batch = self._expectations = self._estimated = None
 
     @one_at_a_time
     def snapshot(self) -> Snapshot:
@@ -962,7 +966,7 @@ class Tempered(Adapter):
     def reset(self) -> None:
         """Go back to the source model, as `Adapter.reset` does, and forget both temperatures."""
         self.adapter.reset()
-        self._recent.forget()
+        self._forget_answers()
         self._respond.state.forget_temperature()
 
     @one_at_a_time

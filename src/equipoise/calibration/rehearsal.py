@@ -226,11 +226,12 @@ class Rehearsal:
         share of the labelled error that is believed, and L its variance (`labels`). Without labels, ω is 0.
         """
         found, value, near, h = self._alone(process, x, novelty)
-        offset, left = (float(number) for number in labels.correction(labelled))
+        offset, left, error, precision = 0.0, 1.0, 0.0, 0.0
+        if labelled[0]:  # without labels nothing of this needs time
+            offset, left = (float(number) for number in labels.correction(labelled))
+            told = labels.labelled_error(labelled[: labels.SUMS], value.sigmoid())
+            error, precision = (float(each) for each in told)
         alone, after = float(value.sigmoid()), float((value + offset).sigmoid())
-        error, precision = (
-            float(each) for each in labels.labelled_error(labelled[: labels.SUMS], value.sigmoid())
-        )
         steepness = after * (1 - after)
         own = left * (alone * (1 - alone)) / steepness * h
         half = math.hypot(
