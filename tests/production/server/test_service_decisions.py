@@ -209,6 +209,22 @@ def test_a_late_answer_of_a_stream_that_nothing_is_known_of_leaves_everything_op
         assert any(len(each) < 4 for each in after.sets or ())
 
 
+def test_what_is_known_of_the_source_model_ends_with_a_reset_and_with_the_memory(tmp_path: Path) -> None:
+    with service(tmp_path, resident=1) as own:
+        asking(own, "a", batch(0))
+        known = own._cache.streams["a"]
+        assert known.source_expected is not None
+        own.reset("a")
+        assert known.source_expected is None
+        ask(own, "a", batch(1))
+        assert known.source_expected is None  # nobody has asked since
+        asking(own, "a", batch(2))
+        ask(own, "b", batch(0))  # takes its place in memory
+        assert known.source_expected is None
+        ask(own, "a", batch(3))
+        assert known.source_expected is not None
+
+
 def test_rows_that_cannot_be_answered_have_every_class_and_are_not_acted_upon(tmp_path: Path) -> None:
     spoiled = batch(1)
     spoiled[2] = np.nan

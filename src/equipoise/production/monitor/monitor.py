@@ -49,6 +49,9 @@ _TRUTH = ("truth.bins", "truth.surprise", "truth.estimate")
 WRITES_A_WINDOW = 10
 """Gauges are written once for each tenth of a window: two in a row share nine tenths of their samples."""
 
+READS_A_WINDOW = 2
+"""What decisions are worth is read once for each half of a window: it costs as much as an estimate does."""
+
 SET_COVERAGE, ACTED_ACCURACY = 0.9, 0.95
 """The coverage of the sets, and the accuracy of the answers acted upon, that gauges are of."""
 
@@ -178,7 +181,7 @@ class Monitor:
             for event in events:
                 self._events[event.action] += 1
                 self._recent_events.append((self._totals.samples, event.action))
-            due = self._totals.samples - self._written >= self._tenth
+            due = self._totals.samples - self._written >= max(1, self.window // WRITES_A_WINDOW)
             if due:
                 self._written = self._totals.samples
             values = self.gauges() if due and self._writers else None
@@ -190,26 +193,19 @@ class Monitor:
         inner = getattr(self.adapter, "adapter", self.adapter)  # a guarded one has it inside
         return inner.statistics_shift() if isinstance(inner, Adapter) else None
 
-    @property
-    def _tenth(self) -> int:
-        """The samples after which numbers of the window are computed again."""
-        return max(1, self.window // WRITES_A_WINDOW)
-
     def _read_decisions(self, step: Step | None) -> None:
-        """Read what decisions about the answers are worth, if the adapter gave them; once for a tenth."""
+        """Read what decisions about the answers are worth, if the adapter gave them; twice a window."""
         inner = getattr(self.adapter, "adapter", self.adapter)
         if step is None or not isinstance(inner, Adapter) or inner.rehearsal is None:
             return
-        if self._totals.samples - self._decided < self._tenth or step.answered_by != inner.answered_by:
+        due = self._totals.samples - self._decided >= max(1, self.window // READS_A_WINDOW)
+        if not due or step.answered_by != inner.answered_by:
             return
-        coverage = inner.coverage(SET_COVERAGE)
+        expected = inner.expectations()
+        names = ("coverage", "coverage_low", "coverage_high")
         self._decided = self._totals.samples
-        self._decisions = {
-            "coverage": coverage.value,
-            "coverage_low": coverage.low,
-            "coverage_high": coverage.high,
-            "answered_share": inner.expectations().selected(ACTED_ACCURACY).share,
-        }
+        self._decisions = dict(zip(names, expected.coverage(SET_COVERAGE), strict=True))
+        self._decisions["answered_share"] = expected.selected(ACTED_ACCURACY).share
 
     def _checked_requests(
         self, request: str | Mapping[str, int] | None, fresh: Rows
