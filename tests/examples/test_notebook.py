@@ -32,9 +32,9 @@ def printed(notebook: Any) -> str:
 
 
 def said(text: str, start: str) -> list[float]:
-    """The numbers of the first line with this start."""
+    """The numbers after this start of a line, the first that has it."""
     line = next(line for line in text.splitlines() if line.startswith(start))
-    return [float(number) for number in re.findall(r"\d*\.\d+|\d+", line)]
+    return [float(number) for number in re.findall(r"\d*\.\d+|\d+", line.removeprefix(start))]
 
 
 @pytest.mark.slow
