@@ -765,6 +765,20 @@ def test_labels_are_forgotten_as_the_stream_goes_on() -> None:
     assert float(after["labelled"]) == 40
 
 
+@pytest.mark.parametrize(("count", "answers"), [(10, False), (20, False), (300, True)])
+def test_few_labels_do_not_change_who_answers(count: int, answers: bool) -> None:
+    """Both models are estimated alike; of the labels, the source model has five more in ten right."""
+    own = rehearsal(flat(1.0), flat(1.0), lead=flat_lead(0.0), gap=flat_gap(0.0))
+    made = RehearsedTemperature(own, compares=True)
+    observed = dict(made.answer(made.initial(), drawn(), drawn(), ALL).observed)
+    estimates = made.now(observed).estimates.sigmoid().unsqueeze(1)
+    ones = torch.ones(2, count)
+    hits = torch.stack([(torch.arange(count) % 10 < 4).float(), (torch.arange(count) % 10 < 9).float()])
+    sums = label_sums(hits, estimates * ones, ones, ones, ones)
+    after = made.told(observed, sums, torch.tensor(float(count)))
+    assert bool(made.now(after).trusts) is answers
+
+
 def test_labels_decide_who_answers() -> None:
     made = RehearsedTemperature(two_models(), compares=True)
     observed, verdict = judged(made, made.initial(), drawn(), drawn(seed=5), ALL)

@@ -179,7 +179,8 @@ class RehearsedTemperature:
     Where a window is further than two limits, a high estimate is lower (`faded`).
 
     Labels that come correct the estimates of both models (`labels.posterior`) and what follows of them: the
-    temperatures, for which the doubt is smaller by what labels leave of it, and the lead of the source model.
+    temperatures, for which the doubt is smaller by what labels leave of it, and the lead of the source model,
+    by the difference of the corrections times the parts ω of both that are believed.
 
     Args:
         rehearsal: of the method on this model.
@@ -277,7 +278,9 @@ class RehearsedTemperature:
             mine, theirs = shares.unbind()
             linear = ((values[0] + gap).sigmoid() - mine + theirs - (values[1] - gap).sigmoid()) / 2
             ahead = (theirs - mine + LEAD * found[models] + linear) / 3
-            ahead = ahead + (corrected.sigmoid() - shares).diff()[0]  # by what labels say
+            # What labels say of the difference varies more than what they say of one model: the less they
+            # are believed of both, the less it moves who answers.
+            ahead = ahead + (1 - left).prod() * (corrected.sigmoid() - shares).diff()[0]
             known_source = (far[1] <= 1) | (far[0] > 1) | (novelty[0] <= NEW * self.rehearsal.familiar)
             apart = seen[0, :, window.APART].amin() > (self.rehearsal.disagreement or 0.0) + TOLERATED
             new = novelty[0] > self.rehearsal.familiar
