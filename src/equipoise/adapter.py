@@ -147,7 +147,7 @@ class Adapter(LearningModule):
     _last: Record | Step | None
     _last_batch: LastBatch | None
     _expectations: Expectations | None
-    _estimated: tuple[Estimate | None, Estimate | None] | None
+    _estimated: dict[int, Estimate]
 
     def __init__(
         self,
@@ -222,7 +222,8 @@ class Adapter(LearningModule):
         """Answer a batch and learn from it."""
         respond = self._respond
         respond.method.check_batch(batch)
-        self._last_batch = self._expectations = self._estimated = None
+        self._last_batch = self._expectations = None
+        self._estimated = {}
         with torch.inference_mode(False), torch.enable_grad(), fresh_autocast_cache():
             batch = batch.learnable()
             for parameter in respond.student.learned.values():
@@ -356,7 +357,7 @@ class Adapter(LearningModule):
         return logits_given(args, kwargs, logits, classes=classes, source=self.source, last=last, answer=self)
 
     def _accuracy_now(self) -> Estimate:
-        found = self._estimates[1 if self._respond.source_answers else 0]
+        found = self._estimate(1 if self._respond.source_answers else 0)
         if found is None:
             raise RuntimeError("expected an estimate of the accuracy of a rehearsed adapter")
         return found
@@ -396,7 +397,7 @@ class Adapter(LearningModule):
 
     def _compared(self) -> tuple[RehearsedTemperature, Estimate]:
         """The rehearsed temperature and the estimate of the source model; SourceError without."""
-        rehearsed, accuracy = self._respond.temper.rehearsed, self._estimates[1]
+        rehearsed, accuracy = self._respond.temper.rehearsed, self._estimate(1)
         if rehearsed is None or accuracy is None:
             raise SourceError(
                 "expected a rehearsed adapter that compares itself with the source model (poise does) for "
@@ -489,7 +490,8 @@ class Adapter(LearningModule):
             taught = self._expected("label").learned(told.scores)
             own = rehearsed.told(observed, told.sums.to(device), told.new.to(device), *taught)
             self._respond.state.observe(own)
-            self._expectations = self._estimated = None
+            self._expectations = None
+            self._estimated = {}
         return int(told.counted)
 
     @one_at_a_time
@@ -628,24 +630,23 @@ class Adapter(LearningModule):
 
         Before the first batch it is that of the source data. None unless tempering="rehearsed".
         """
-        return self._estimates[1 if self._respond.source_answers else 0]
+        return self._estimate(1 if self._respond.source_answers else 0)
 
     @property
     @one_at_a_time
     def source_accuracy(self) -> Estimate | None:
         """The estimated accuracy of the source model; None where it is not asked about each batch."""
-        return self._estimates[1]
+        return self._estimate(1)
 
-    @property
-    def _estimates(self) -> tuple[Estimate | None, Estimate | None]:
-        """The estimates of both models; computed once after each batch, and after labels."""
+    def _estimate(self, model: int) -> Estimate | None:
+        """The estimate of the adapted model, 0, or the source model, 1; once after a batch or labels."""
         rehearsed = self._respond.temper.rehearsed
-        if rehearsed is None:
-            return None, None
-        if self._estimated is None:
-            far = float(self._respond.student.weight_distance())
-            self._estimated = rehearsed.estimates(self._respond.state.temperature, far)
-        return self._estimated
+        if rehearsed is None or (model and not rehearsed.compares):
+            return None
+        if model not in self._estimated:
+            far = 0.0 if model else float(self._respond.student.weight_distance())
+            self._estimated[model] = rehearsed.estimate(model, self._respond.state.temperature, far)
+        return self._estimated[model]
 
     @one_at_a_time
     def footprint(self) -> Footprint:
@@ -724,7 +725,8 @@ class Adapter(LearningModule):
     def _forget_answers(self) -> None:
         """Forget what was read from a state that is no more."""
         self._recent.forget()
-        self._last = self._last_batch = self._expectations = self._estimated = None
+        self._last = self._last_batch = self._expectations = None
+        self._estimated = {}
 
     @one_at_a_time
     def snapshot(self) -> Snapshot:

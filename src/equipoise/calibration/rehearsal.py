@@ -201,17 +201,23 @@ class Rehearsal:
         are further from the source model's than in rehearsal, nothing rehearsed is like them: the interval of
         the adapted model is wider by the root of how much further.
         """
-        stretch = math.sqrt(max(1.0, weight_distance / self.reach)) if self.reach > 0 else 1.0
-        seen = windows.detach().double().cpu()
-        x, rows = window.features(seen), float(seen[0, window.COUNT])
-        new = window.means(seen[0])[window.NOVEL]
-        none = seen.new_zeros(len(seen), labels.WIDTH)
-        given = none if labelled is None else labelled.detach().cpu().to(none)
-        fitted = enumerate(self.processes(len(seen)))
-        found = [
-            self._estimate(own, x[at], rows, new, 1.0 if at else stretch, given[at]) for at, own in fitted
-        ]
+        count = len(self.processes(len(windows)))
+        found = [self.estimate(model, windows, weight_distance, labelled) for model in range(count)]
         return found[0], found[1] if len(found) > 1 else None
+
+    def estimate(
+        self, model: int, windows: Tensor, weight_distance: float = 0.0, labelled: Tensor | None = None
+    ) -> Estimate:
+        """The accuracy of one of the models alone, as `estimates` has it, in half the time."""
+        stretch = 1.0
+        if not model and self.reach > 0:
+            stretch = math.sqrt(max(1.0, weight_distance / self.reach))
+        seen = windows.detach().double().cpu()
+        x, rows = window.features(seen[model]), float(seen[0, window.COUNT])
+        new = window.means(seen[0])[window.NOVEL]
+        none = seen.new_zeros(labels.WIDTH)
+        given = none if labelled is None else labelled[model].detach().cpu().to(none)
+        return self._estimate(self.processes(len(seen))[model], x, rows, new, stretch, given)
 
     def _estimate(
         self, process: Process, x: Tensor, rows: float, novelty: Tensor, stretch: float, labelled: Tensor

@@ -342,6 +342,11 @@ class RehearsedTemperature:
         """
         return self.rehearsal.estimates(observed[WINDOWS][:, 0], weight_distance, observed[LABEL_ROWS])
 
+    def estimate(self, model: int, observed: Mapping[str, Tensor], weight_distance: float = 0.0) -> Estimate:
+        """The estimated accuracy of one of the models, 0 the adapted one and 1 the source model."""
+        windows = observed[WINDOWS][:, 0]
+        return self.rehearsal.estimate(model, windows, weight_distance, observed[LABEL_ROWS])
+
     def expectations(self, observed: Mapping[str, Tensor], accuracy: Estimate) -> Expectations:
         """What is expected of decisions about the answers now, whose accuracy is estimated."""
         model = int(observed[TRUSTS])
@@ -384,11 +389,8 @@ class RehearsedTemperature:
     def _at_rest(self, model: int) -> "_AtRest":
         """What was expected and true of a model's decisions without shift; made once."""
         if model not in self._rest:
-            own, begin = self.rehearsal, self.initial()
-            low = self.estimates(begin)[model]
-            if low is None:
-                raise RuntimeError("expected an estimate of the source model, which answers")
-            self._rest[model] = _AtRest(Curves.of(own.expected[model]), Curves.of(own.true[model]), low.low)
+            own, low = self.rehearsal, self.estimate(model, self.initial()).low
+            self._rest[model] = _AtRest(Curves.of(own.expected[model]), Curves.of(own.true[model]), low)
         return self._rest[model]
 
     def _on(self, device: torch.device) -> _Constants:
