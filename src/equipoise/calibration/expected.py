@@ -48,6 +48,9 @@ SLOWEST, MANY = 0.005, 200
 """The least rate of a step by a label, with which sets keep their coverage whatever a stream does, and the
 labels after which it is reached: with few of them, the rehearsal alone says how large a step is."""
 
+FEW_ERRORS = 5
+"""The expected errors of rehearsed answers below which these hardly show that confidence is too low."""
+
 LEAST_SHARE = 0.005
 """The share of a window below which answers are too few to be acted upon."""
 
@@ -123,11 +126,13 @@ class Curves:
         answered: the share of answers whose first class scores no more by LAC.
         right: the accuracy of these, expected or true; that of the next threshold with any, where there is
             none.
+        count: of the samples.
     """
 
     sets: dict[str, list[float]]
     answered: list[float]
     right: list[float]
+    count: float
 
     @classmethod
     def of(cls, sums: Tensor) -> "Curves":
@@ -141,7 +146,7 @@ class Curves:
             following = right[place] / answered[place] if answered[place] > _EDGE else following
             accuracies[place] = following
         sets = {score: (rows[at] / count).tolist() for at, score in enumerate(SCORES)}
-        return cls(sets, [each / count for each in answered], accuracies)
+        return cls(sets, [each / count for each in answered], accuracies, count)
 
 
 @dataclass(frozen=True)
@@ -247,8 +252,7 @@ class Expectations:
         """Confidences that fall, the shares at least as confident, and their expected accuracy."""
         found = []
         for place in range(len(self.now.right)):
-            optimism = _logit(self.expected.right[place]) - _logit(self.true.right[place])
-            value = _sigmoid(_logit(self.now.right[place]) - optimism)
+            value = _sigmoid(_logit(self.now.right[place]) - self._optimism_at(float(place)))
             found.append((max(0.0, 1 - _threshold(float(place))), self.now.answered[place], value))
         confidences, shares, values = (list(each) for each in zip(*found, strict=True))
         return confidences, shares, values
@@ -261,7 +265,20 @@ class Expectations:
         place = _last_place(self.true.right, self.true.answered, accuracy)
         if place is None:
             place = float(bisect_left(self.true.answered, LEAST_SHARE))
-        return _logit(_value(self.expected.right, place)) - _logit(_value(self.true.right, place))
+        return self._optimism_at(place)
+
+    def _optimism_at(self, place: float) -> float:
+        """How far expected accuracy is above the true one of answers at a place of the grid, in logits.
+
+        Of n rehearsed answers there, with half an error more than they had. Where that is less than nothing,
+        it is multiplied by m / (m + 5) for the m errors that were expected of them: a few answers without an
+        error do not say that there never is one.
+        """
+        expected, true = _value(self.expected.right, place), _value(self.true.right, place)
+        answers = self.expected.count * _value(self.expected.answered, place)
+        optimism = _logit(expected) - _logit((answers * true + 0.5) / (answers + 1))
+        errors = answers * (1 - expected)
+        return optimism if optimism > 0 else optimism * errors / (errors + FEW_ERRORS)
 
 
 def _place(rising: Sequence[float], level: float) -> float:
