@@ -18,7 +18,7 @@ from equipoise.calibration.labels import (
     rectified,
 )
 
-NONE = torch.zeros(6, dtype=torch.float64)
+NONE = torch.zeros(7, dtype=torch.float64)
 
 
 def double(*values: float) -> Tensor:
@@ -88,6 +88,7 @@ def test_a_label_counts_by_its_weight() -> None:
     expected += [float(d[0] * a + d[1] * b + d[2] * c / 2) for a, b, c in [(1, 1, 1), tuple(d[:3])]]
     expected += [float(q[0] * a + q[1] * b + q[2] * c / 2) for a, b, c in [(1, 1, 1), tuple(q[:3])]]
     expected += [float(q[0] * d[0] + q[1] * d[1] + q[2] * d[2] / 2)]
+    expected += [2.0]
     assert sums.tolist() == pytest.approx(expected)
 
 
@@ -95,10 +96,10 @@ def test_without_labels_nothing_is_corrected_bit_for_bit() -> None:
     for logit in (-3.0, 0.1, 7.0, 12.0):
         for kind in (torch.float32, torch.float64):
             estimate, one = torch.tensor(logit, dtype=kind), torch.ones((), dtype=kind)
-            sums = torch.zeros(6, dtype=kind)
+            sums = torch.zeros(7, dtype=kind)
             weight, offset = posterior(sums, estimate, 0.3 * one)
             row = believing(sums, weight, offset)
-            assert row.tolist() == [0.0] * 8
+            assert row.tolist() == [0.0] * 9
             assert [float(each) for each in correction(row)] == [0.0, 1.0]
             assert float(labelled_error(sums, estimate.sigmoid()).precision) == 0.0
 
@@ -190,3 +191,15 @@ def test_adaptive_conformal_inference_is_its_formula_and_comes_to_its_coverage()
         covered.append(bool(each <= level))
         level = aci(level, torch.tensor(covered[-1]), 0.9, 0.05)
     assert abs(sum(covered) / len(covered) - 0.9) <= (1 + 0.05) / (0.05 * len(covered))
+
+
+def test_an_estimate_that_has_come_down_by_itself_is_not_taken_below_what_labels_saw() -> None:
+    draw = torch.Generator().manual_seed(0)
+    hits = (torch.rand(1000, generator=draw, dtype=torch.float64) < 0.2).double()
+    then, now = torch.full_like(hits, 0.7), torch.tensor(0.4, dtype=torch.float64)
+    sums = label_sums(hits, then, then, then, torch.ones_like(hits))
+    _, offset = posterior(sums, now.logit(), torch.tensor(1.0, dtype=torch.float64))
+    corrected = float((now.logit() + offset).sigmoid())
+    assert corrected == pytest.approx(float(hits.mean()), abs=0.04)
+    _, offset = posterior(sums, then[0].logit(), torch.tensor(1.0, dtype=torch.float64))
+    assert float((then[0].logit() + offset).sigmoid()) == pytest.approx(float(hits.mean()), abs=0.02)

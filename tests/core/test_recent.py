@@ -22,8 +22,8 @@ def adapter_of(method: str = "poise", kind: str = "batch_norm", **options: objec
 
 
 def sums_of(adapter: eq.Adapter) -> Tensor:
-    """The six sums of labels of each model."""
-    return rows_of(adapter)[:, :6]
+    """The seven sums of labels of each model."""
+    return rows_of(adapter)[:, :7]
 
 
 def rows_of(adapter: eq.Adapter) -> Tensor:
@@ -329,7 +329,7 @@ def test_answers_that_the_caller_kept(method: str, model: int) -> None:
     assert adapter.label(right[-8:], logits=answers[-8:], source_logits=adapter.last.source_logits) == 8
     sums = sums_of(adapter)
     gap = 1 - answers[-8:].softmax(1).amax(1)
-    expected = [8.0, float(gap.sum()), float(gap.square().sum()), 0.0, 0.0, 0.0]
+    expected = [8.0, float(gap.sum()), float(gap.square().sum()), 0.0, 0.0, 0.0, 8.0]
     assert sums[model].tolist() == pytest.approx(expected, rel=1e-4)
     assert len(sums) == model + 1 and not bool(sums[:model].any())
     adapter.reset()
@@ -375,3 +375,27 @@ def test_a_tempered_adapter_has_labels_of_its_own() -> None:
     assert made.labels == 0
     with pytest.raises(ForgottenRequestError):
         made.label([0], [31])
+
+
+def test_answers_of_the_source_model_that_the_caller_kept_count_for_it() -> None:
+    adapter = adapter_of()
+    logits = adapter(drifted(8))
+    state = adapter.state_dict()
+    name = next(each for each in state if each.endswith("trusts_source"))
+    adapter.load_state_dict({**state, name: torch.tensor(True)})
+    assert adapter.label(logits.argmax(1), logits=logits) == 8
+    counts = rows_of(adapter)[:, 0].tolist()
+    assert counts == [0.0, 8.0]
+
+
+def test_a_change_of_the_stream_weighs_on_labels_once() -> None:
+    adapter = adapter_of()
+    adapter(drifted(8))
+    ids = last_ids(adapter)
+    state = adapter.state_dict()
+    adapter.responder.state.temperature["changed"].fill_(True)
+    for _ in range(2):
+        adapter(torch.full((2, 3, 6, 6), torch.nan))
+    adapter.label([0] * 8, ids)
+    assert float(rows_of(adapter)[0, 0]) == pytest.approx(8, abs=0.1)
+    assert state.keys() == adapter.state_dict().keys()

@@ -197,7 +197,7 @@ class Rehearsal:
     ) -> tuple[Estimate, Estimate | None]:
         """The accuracy of the answers in windows (models, width), and of the source model if it has one.
 
-        `labelled` has the rows of labels that came, (models, 8); None for none. Where the weights that learn
+        `labelled` has the rows of labels that came, (models, 9); None for none. Where the weights that learn
         are further from the source model's than in rehearsal, nothing rehearsed is like them: the interval of
         the adapted model is wider by the root of how much further.
         """
@@ -262,7 +262,7 @@ class Rehearsal:
         return found, value, bool(distance <= 1), float(process.half_width(x))
 
     def labelled(self, windows: Tensor, sums: Tensor) -> Tensor:
-        """The rows (models, 8) of labels with these sums (models, 6), for windows (models, width).
+        """The rows (models, 9) of labels with these sums (models, 7), for windows (models, width).
 
         The prior of the error of an estimate is its interval without labels (`labels.posterior`).
         """

@@ -261,7 +261,7 @@ class RehearsedTemperature:
         """Temperatures of the models in windows (models, 2, width), and whether the source model answers now.
 
         The slow windows count; models disagree where they do so in the fast window, too. `labelled` has the
-        rows of labels that came, (models, 8); None for none.
+        rows of labels that came, (models, 9); None for none.
         """
         known, models = self._on(windows.device), len(windows)
         slow, seen = windows[:, 0], window.means(windows)
@@ -301,7 +301,7 @@ class RehearsedTemperature:
         taught: Tensor | None = None,
         teachers: float = 0.0,
     ) -> dict[str, Tensor]:
-        """The observations after labels with the sums (models, 6) came, `count` of them for new samples.
+        """The observations after labels with the sums (models, 7) came, `count` of them for new samples.
 
         `taught` is what they and those before add to the levels of sets, and `teachers` their number
         (`Expectations.learned`); None: nothing new.

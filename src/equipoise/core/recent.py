@@ -90,21 +90,20 @@ class RecentAnswers:
         start = self.last.stop
         self.last = range(start, start + len(record.answer))
         if record.judged is not None and len(self.last):
-            self._write(record.judged, record.adapted, record.source_logits, record.observed[STREAM_CHANGED])
+            self._write(record, record.judged)
         return replace(record, ids=self.last)
 
-    def _write(
-        self, judged: TrustedModel, adapted: Tensor | None, source: Tensor | None, changed: Tensor
-    ) -> None:
+    def _write(self, record: Record, judged: TrustedModel) -> None:
         models = len(judged.temperatures)
-        answers = [adapted, source][:models]
+        answers = [record.adapted, record.source_logits][:models]
         like = next((each for each in answers if each is not None), None)
         if like is None:
             return
         if self._held is None:
             self._held = _empty(like, models)
         logits, columns = self._held
-        columns[:, _WEIGHT] *= kept(columns.new_full((), len(self.last)), changed.to(columns.device))
+        samples, changed = record.verdict.rows.good.sum(), record.observed[STREAM_CHANGED]
+        columns[:, _WEIGHT] *= kept(samples.to(columns), changed.to(columns.device))
         one = columns.new_ones(1)  # an assignment to a place would wait for the device
         numbers = (judged.temperatures, judged.estimates, torch.zeros_like(judged.estimates))
         row = torch.cat([one, _UNLABELLED * one, judged.trusts.to(one).view(1), *numbers])
@@ -252,6 +251,9 @@ def given_sums(target: Tensor, answers: Sequence[Tensor | None], judged: Trusted
         counted = good & ~judged.trusts if model == 0 else good
         none = torch.zeros_like(hits)
         rows[model] = label_sums(hits, confidence + lead, none, none, counted.to(hits))
+    if len(known) == 1 and len(rows) > 1:
+        hits, none = (given.argmax(1) == target).to(confidence), torch.zeros_like(confidence)
+        rows[-1] = label_sums(hits, confidence, none, none, (good & judged.trusts).to(hits))
     count = good.sum()
     return TakenLabels(torch.stack(rows), count, count, _scores(given[good], target[good]))
 

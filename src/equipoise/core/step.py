@@ -9,7 +9,15 @@ from torch import Tensor
 
 from equipoise.calibration.novelty import Novelty
 from equipoise.calibration.source_statistics import SourceStatistics
-from equipoise.calibration.temper import OF_TAU, TRUSTS, SourceView, Temper, TemperedAnswers, divide
+from equipoise.calibration.temper import (
+    OF_TAU,
+    STREAM_CHANGED,
+    TRUSTS,
+    SourceView,
+    Temper,
+    TemperedAnswers,
+    divide,
+)
 from equipoise.core.method import NO_TENSORS, Context, Memory, Method, Plan, Update
 from equipoise.core.record import Record
 from equipoise.core.state import State, Transaction
@@ -250,7 +258,9 @@ class Responder:
             classes = student.frozen(batch.map(torch.zeros_like)).shape[1]
         answer = rows.masked(like.new_empty((0, classes)))
         rehearsed = self.temper.rehearsed
-        observed = self._observed(True) if rehearsed else {}
+        observed = dict(self._observed(True)) if rehearsed else {}
+        if rehearsed:  # the change of a batch before is none of this one
+            observed[STREAM_CHANGED] = torch.zeros_like(observed[STREAM_CHANGED])
         return answer, Record(
             answer=answer.clone(),
             verdict=StepVerdict(rows, allowed=rows.good.any()),
