@@ -176,9 +176,10 @@ def test_the_guards_words_and_labels_that_have_come_are_shown(browser: Browser, 
         expect(field(shown, "evidence")).to_contain_text("estimates 0%, labels 3%")
         expect(field(shown, "facts")).to_contain_text("87.5 % right by the last 320 labels of 1,280")
         expect(field(shown, "facts")).not_to_contain_text("90 % sets")
-        stream.decisions = {"coverage": 0.912, "answered_share": 0.831}
-        sets = "90 % sets hold the class of 91.2 % (estimated) · 83.1 % can be acted upon with 95 % right"
-        expect(field(shown, "facts")).to_contain_text(sets)
+        stream.decisions = {"coverage_low": 0.842, "coverage_high": 0.938, "answered_share": 0.831}
+        sets = "between 84.2 % and 93.8 % of 90 % sets have the class (estimated)"
+        acted = "83.1 % can be acted upon with 95 % right"
+        expect(field(shown, "facts")).to_contain_text(f"{sets} · {acted}")
 
 
 def test_values_under_the_pointer_are_read_out(browser: Browser, live: Live) -> None:

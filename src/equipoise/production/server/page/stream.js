@@ -65,11 +65,12 @@ export class Stream {
     this.item.classList.toggle("troubled", status.mode === "hold" || held(actions));
     const remembered = status.resident || Object.keys(status.gauges).length > 0;
     this.#showEstimate(status.gauges, remembered);
-    const { labels, labels_seen: seen, true_accuracy: right, coverage, answered_share: answered } = status.gauges;
+    const { labels, labels_seen: seen, true_accuracy: right, answered_share: answered } = status.gauges;
+    const { coverage_low: low, coverage_high: high } = status.gauges;
     this.#write("facts", [
       plural(status.samples, "sample"),
       ...(right == null ? [] : [`${share(right)} right by the last ${plural(labels, "label")} of ${count(seen ?? labels)}`]),
-      ...(coverage == null ? [] : [`90 % sets hold the class of ${share(coverage)} (estimated)`]),
+      ...(low == null ? [] : [`between ${share(low)} and ${share(high)} of 90 % sets have the class (estimated)`]),
       ...(answered == null ? [] : [`${share(answered)} can be acted upon with 95 % right`]),
       `last request ${ago(status.last_seen)}`,
       ...(remembered ? [`${plural(status.snapshots.length, "snapshot")} to go back to`] : []),
