@@ -511,6 +511,12 @@ class Adapter(LearningModule):
         self._labelled("labels")
         return int(self._respond.state.temperature[LABELLED])
 
+    @property
+    @one_at_a_time
+    def first_id(self) -> int:
+        """The number of the first sample since the last reset, restore, load or move (`adapter.last.ids`)."""
+        return self._recent.first
+
     def _labelled(self, call: str) -> RehearsedTemperature:
         """The rehearsed temperature that labels correct; OptionError with several processes."""
         if self.processes > 1:

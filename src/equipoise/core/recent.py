@@ -124,6 +124,11 @@ class RecentAnswers:
         return self.last
 
     @property
+    def first(self) -> int:
+        """The number of the first sample since answers were last forgotten."""
+        return self._first
+
+    @property
     def ids(self) -> range:
         """The numbers of the samples that are remembered."""
         size = 0 if self._held is None else len(self._held.columns)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
+from equipoise.core.recent import recent_samples
+from equipoise.errors import ForgottenRequestError
 from tests.support.rehearsals import rehearsed, samples, trained
 
 
@@ -86,7 +88,7 @@ def test_statistics_that_follow_the_stream_are_at_a_distance_from_the_source() -
     assert monitor.gauges()["statistics_shift"] == pytest.approx(expected, rel=1e-4)
 
 
-DECISIONS = {"coverage", "coverage_low", "coverage_high", "answered_share"}
+DECISIONS = {"coverage_low", "coverage_high", "answered_share"}
 
 
 @pytest.mark.parametrize("guarded", [False, True])
@@ -100,7 +102,6 @@ def test_decisions_are_those_of_the_adapter_read_twice_a_window(guarded: bool) -
         if seed in (0, 3, 5):
             coverage = adapter.coverage(0.9)
             expected = {
-                "coverage": coverage.value,
                 "coverage_low": coverage.low,
                 "coverage_high": coverage.high,
                 "answered_share": adapter.decide(logits=torch.zeros(1, 4), accuracy=0.95).share,
@@ -221,6 +222,87 @@ def test_labels_reach_the_adapter_once(wrapped: bool) -> None:
     monitor.label("a", y)
     assert adapter.labels == 16
     assert adapter.accuracy == after
+
+
+def test_labels_that_the_adapter_has_had_count_once() -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor = eq.Monitor(adapter)
+    for seed in range(2):
+        x, y = samples(16, seed)
+        monitor(x, request=str(seed))
+    adapter.label(y)
+    monitor.label("1", y)
+    assert adapter.labels == 16
+    monitor.label("0", samples(16, 0)[1])
+    assert adapter.labels == 32
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_requests_of_a_batch_have_their_own_samples(joined: bool) -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor = eq.Monitor(adapter)
+    x, y = samples(16)
+    if joined:
+        monitor.observe(adapter(x), adapter.last, request={"a": 6, "b": 10})
+        monitor.label("b", y[6:])
+    else:
+        monitor(x, request="b")
+        monitor.label("b", y)
+    adapter.label(y)
+    assert adapter.labels == 16
+
+
+def test_labels_of_answers_that_the_adapter_has_forgotten_count_by_their_logits() -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor = eq.Monitor(adapter)
+    x, y = samples(16)
+    monitor(x, request="a")
+    rows = recent_samples(4)
+    for seed in range(rows // 256 + 1):
+        adapter(samples(256, seed)[0])
+    with pytest.raises(ForgottenRequestError):
+        adapter.label(y, range(16))
+    monitor.label("a", y)
+    assert adapter.labels == 16
+
+
+@pytest.mark.parametrize("kind", ["plain", "tempered", "guarded"])
+@pytest.mark.parametrize("between", [0, 2])
+def test_labels_of_answers_from_before_a_reset_are_not_the_adapters(kind: str, between: int) -> None:
+    inner: Any = eq.Poise(trained(), rehearsed())
+    if kind == "tempered":
+        inner = eq.Tempered(eq.Poise(trained(), rehearsed(), tempering="none"), rehearsed(), "rehearsed")
+    adapter = eq.Guarded(inner) if kind == "guarded" else inner
+    monitor = eq.Monitor(adapter)
+    x, y = samples(8)
+    monitor(x, request="before")
+    adapter.reset()
+    for seed in range(between):
+        monitor(x, request=str(seed))
+    assert monitor.label("before", y) > 0
+    assert inner.labels == 0
+    if between:
+        monitor.label("1", y)
+        assert inner.labels == 8
+
+
+def test_an_adapter_of_several_processes_gets_no_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    monitor = eq.Monitor(adapter)
+    x, y = samples(8)
+    monitor(x, request="a")
+    monkeypatch.setattr(eq.Adapter, "processes", 2)
+    monitor.label("a", y)
+    assert monitor.gauges()["labels"] == 8
+
+
+def test_decisions_of_a_tempered_adapter_are_its_own() -> None:
+    inner = eq.Poise(trained(), rehearsed(), tempering="none")
+    adapter = eq.Tempered(inner, rehearsed(), "rehearsed")
+    monitor = eq.Monitor(adapter)
+    monitor(samples(16)[0])
+    coverage, gauges = adapter.coverage(0.9), monitor.gauges()
+    assert (gauges["coverage_low"], gauges["coverage_high"]) == (coverage.low, coverage.high)
 
 
 def test_an_adapter_without_a_rehearsal_needs_no_labels() -> None:

@@ -3,8 +3,9 @@
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
 from equipoise.errors import ForgottenRequestError, OptionError, StateError
 from equipoise.network.forward import logits_of
+from equipoise.production.guard.guarded import Guarded
 from equipoise.production.monitor.gauges import (
     ROW_COLUMNS,
     History,
@@ -64,6 +66,18 @@ class Acted(Protocol):
     @property
     def action(self) -> str:
         """The name of the action."""
+
+
+class _Given(NamedTuple):
+    """What the adapter calls the answer to a request.
+
+    Attributes:
+        ids: the numbers of the samples (`Step.ids`).
+        batch: the guard's number of the batch; None without a guard.
+    """
+
+    ids: range
+    batch: int | None
 
 
 def events_after(events: Sequence[_Event], last: _Event | None) -> list[_Event]:
@@ -124,6 +138,7 @@ class Monitor:
         self._recent: RecentSamples | None = None
         self._labelled_late: RecentSamples | None = None
         self._requests: dict[str, tuple[int, int]] = {}  # the first row and their number, oldest first
+        self._given: dict[str, _Given] = {}  # of those of them whose answers the adapter has numbered
         self._history, self._totals = History(), Sums()
         self._forgotten_truth = nothing()
         self._reference: Sums = Sums()
@@ -177,6 +192,7 @@ class Monitor:
             ranges = self._checked_requests(request, fresh)
             self._statistics_shift = shift
             self._take(fresh, ranges)
+            self._note_given(step, ranges, len(fresh))
             self._read_decisions(step)
             for event in events:
                 self._events[event.action] += 1
@@ -190,22 +206,29 @@ class Monitor:
             self._writers.log(values, step_number)
 
     def _read_statistics(self) -> float | None:
-        inner = getattr(self.adapter, "adapter", self.adapter)  # a guarded one has it inside
-        return inner.statistics_shift() if isinstance(inner, Adapter) else None
+        inner = self._inner
+        return None if inner is None else inner.statistics_shift()
+
+    @property
+    def _inner(self) -> Adapter | None:
+        """The adapter, or the one that is guarded; a tempered one is an adapter itself."""
+        own = self.adapter
+        inner = own if isinstance(own, Adapter) else getattr(own, "adapter", None)
+        return inner if isinstance(inner, Adapter) else None
 
     def _read_decisions(self, step: Step | None) -> None:
         """Read what decisions about the answers are worth, if the adapter gave them; twice a window."""
-        inner = getattr(self.adapter, "adapter", self.adapter)
-        if step is None or not isinstance(inner, Adapter) or inner.rehearsal is None:
+        inner = self._inner
+        if step is None or inner is None or inner.rehearsal is None:
             return
         due = self._totals.samples - self._decided >= max(1, self.window // READS_A_WINDOW)
         if not due or step.answered_by != inner.answered_by:
             return
         expected = inner.expectations()
-        names = ("coverage", "coverage_low", "coverage_high")
+        _, low, high = expected.coverage(SET_COVERAGE)
+        share = expected.selected(ACTED_ACCURACY).share
         self._decided = self._totals.samples
-        self._decisions = dict(zip(names, expected.coverage(SET_COVERAGE), strict=True))
-        self._decisions["answered_share"] = expected.selected(ACTED_ACCURACY).share
+        self._decisions = {"coverage_low": low, "coverage_high": high, "answered_share": share}
 
     def _checked_requests(
         self, request: str | Mapping[str, int] | None, fresh: Rows
@@ -236,7 +259,9 @@ class Monitor:
             first += rows
         self._forgotten_truth += truth_of(self._recent.append(fresh))
         while self._requests and next(iter(self._requests.values()))[0] < self._recent.first:
-            self._requests.pop(next(iter(self._requests)))
+            name = next(iter(self._requests))
+            self._requests.pop(name)
+            self._given.pop(name, None)
         sums = summed(fresh)
         self._totals.add(sums)
         if self._reference.answered < self.window:
@@ -245,6 +270,16 @@ class Monitor:
         while self._recent_events and self._recent_events[0][0] <= self._totals.samples - self.window:
             self._recent_events.popleft()
         self._add_row(float(fresh["time"][-1]))
+
+    def _note_given(self, step: Step | None, ranges: Sequence[tuple[str, int]], samples: int) -> None:
+        """Note what the adapter calls the answers to requests; nothing where the record has no numbers."""
+        batch = self.adapter.batch if isinstance(self.adapter, Guarded) else None
+        ids = range(0) if step is None else step.ids
+        numbered, start = len(ids) == samples, 0
+        for name, rows in ranges:
+            own = ids[start : start + rows] if numbered else range(0)
+            self._given[name] = _Given(own, batch)
+            start += rows
 
     def _add_row(self, now: float) -> None:
         sums, classes = summed(self._window_rows), len(self._totals.histogram)
@@ -261,7 +296,8 @@ class Monitor:
 
         They may come late, in any order, and again: the last ones count. A row without an answer is counted
         neither right nor wrong. The first time, the adapter gets them too: one with a rehearsal for its
-        estimates, a guarded one also for its test, where the source model was asked.
+        estimates, a guarded one also for its test, where the source model was asked. One of several processes
+        gets none, and no adapter those of answers from before its last reset, restore, load or move.
 
         A request that was never given, or is no longer among the last `keep` samples, raises
         ForgottenRequestError; with the `logits` (N, C) of its answer its labels count all the same, without
@@ -269,7 +305,7 @@ class Monitor:
         """
         right, fresh = self._take_labels(request, labels, logits)
         if fresh is not None:
-            self._pass_on(fresh)
+            self._pass_on(request, fresh)
         return right
 
     def observe_labels(
@@ -291,15 +327,21 @@ class Monitor:
         rows["label"] = target
         return int((rows["predicted"] == target).sum()), rows.copy() if first_time else None
 
-    def _pass_on(self, taken: Rows) -> None:
+    def _pass_on(self, request: str, taken: Rows) -> None:
         """Give labels to the adapter, where it takes them."""
+        own, given = self.adapter, self._given.get(request)
         target = torch.from_numpy(taken["label"].astype(np.int64))
         asked = bool((taken["source"] != UNKNOWN).any())
-        takes = self.adapter.rehearsal is not None if isinstance(self.adapter, Adapter) else asked
-        if takes and hasattr(self.adapter, "label"):
-            source_logits = torch.from_numpy(votes(taken)) if asked else None
-            logits = torch.from_numpy(taken["logits"].copy())
-            self.adapter.label(target, logits=logits, source_logits=source_logits)
+        answers: dict[str, Any] = {
+            "logits": torch.from_numpy(taken["logits"].copy()),
+            "source_logits": torch.from_numpy(votes(taken)) if asked else None,
+        }
+        if isinstance(own, Adapter):
+            if own.rehearsal is not None and own.processes == 1:
+                _tell(own, target, range(0) if given is None else given.ids, answers)
+        elif asked and hasattr(own, "label"):
+            batch = {} if given is None or given.batch is None else {"batch": given.batch}
+            own.label(target, **answers, **batch)
 
     def _label_late(self, logits: Tensor, labels: Sequence[int] | Tensor) -> int:
         rows = rows_of(logits, None, time.time())
@@ -480,6 +522,7 @@ class Monitor:
                 raise
             raise StateError(f"not the state of a monitor: {error!r}") from error
         self._recent, self._labelled_late, self._history, self._requests = recent, late, history, requests
+        self._given = {}  # the numbers of another process are not those of this one
         self._totals, self._reference, self._forgotten_truth = totals, reference, truth
         self._events, self._recent_events, self._statistics_shift = events, recent_events, shift
         self._decisions, self._decided = decisions, decided
@@ -489,6 +532,21 @@ class Monitor:
     def close(self) -> None:
         """Close the writers."""
         self._writers.close()
+
+
+def _tell(adapter: Adapter, target: Tensor, ids: range, answers: Mapping[str, Any]) -> None:
+    """Give an adapter the labels of samples: by their numbers while it remembers these, else by the answers.
+
+    By its number, a label that the adapter has had already replaces that one. Those of answers from before
+    the last reset are none of the adapter's.
+    """
+    if ids and ids.start < adapter.first_id:
+        return
+    with suppress(ForgottenRequestError):
+        if ids:
+            adapter.label(target, ids)
+            return
+    adapter.label(target, **answers)
 
 
 def _columns(prefix: str, rows: Rows) -> dict[str, Tensor]:
