@@ -377,7 +377,7 @@ class Adapter(LearningModule):
         return self._expected("expectations")
 
     @one_at_a_time
-    def source_window(self, before: Tensor | None, logits: Tensor) -> Tensor:
+    def source_window(self, before: Tensor | None, logits: Tensor, *, seen: bool = True) -> Tensor:
         """The window of the source model's answers, for a caller that answers by it in the adapter's place.
 
         `source_expectations` takes it; SourceError where the source model is not compared.
@@ -385,9 +385,11 @@ class Adapter(LearningModule):
         Args:
             before: the window after the batches before; None at the first.
             logits: of the source model over `source_temperature`, (N, C).
+            seen: whether the adapter has answered and observed the batch as well, as its last one: the window
+                begins again where that showed a change of the stream.
         """
         rehearsed, _ = self._compared()
-        return rehearsed.source_window(self._respond.state.temperature, before, logits)
+        return rehearsed.source_window(self._respond.state.temperature, before, logits, seen=seen)
 
     @one_at_a_time
     def source_expectations(self, window: Tensor) -> Expectations:

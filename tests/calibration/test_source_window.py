@@ -8,6 +8,7 @@ import torch
 import equipoise as eq
 from equipoise.calibration import window
 from equipoise.calibration.expected import ANSWERED, Curves, expected_sums
+from equipoise.calibration.temper import STREAM_CHANGED
 from equipoise.errors import SourceError
 from tests.support.rehearsals import rehearsed, samples, trained
 
@@ -62,6 +63,25 @@ def test_what_labels_taught_of_the_adapters_sets_is_not_of_the_source_models() -
     found = adapter.source_expectations(seen)
     assert not bool(found.taught.any())
     assert found.labels == 0
+
+
+def test_a_change_of_the_stream_counts_with_the_batch_that_showed_it() -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    assert adapter.rehearsal is not None
+    rehearsed_of = adapter.responder.temper.rehearsed
+    assert rehearsed_of is not None
+    observed = {**adapter.responder.state.temperature, STREAM_CHANGED: torch.ones((), dtype=torch.bool)}
+    before = rehearsed_of.source_window(observed, None, torch.zeros(3, 4), seen=False)
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    slow, fast = rehearsed_of.source_window(observed, before, logits)
+    assert slow.equal(fast)
+    slow, fast = rehearsed_of.source_window(observed, before, logits, seen=False)
+    assert not slow.equal(fast)
+
+
+def test_the_first_window_is_where_the_answers_are() -> None:
+    adapter = eq.Poise(trained(), rehearsed())
+    assert adapter.source_window(None, torch.zeros(2, 4, device="meta")).device.type == "meta"
 
 
 @pytest.mark.parametrize("method", ["tent", "norm"])

@@ -364,16 +364,19 @@ class RehearsedTemperature:
             float(observed[TEACHERS]),
         )
 
-    def source_window(self, observed: Mapping[str, Tensor], before: Tensor | None, logits: Tensor) -> Tensor:
+    def source_window(
+        self, observed: Mapping[str, Tensor], before: Tensor | None, logits: Tensor, *, seen: bool = True
+    ) -> Tensor:
         """The windows of what the source model's calibrated answers (N, C) expect, after a batch of them.
 
         They are no part of what is observed: a stream whose answers the source model does not give is spared
-        their cost. None before the first batch.
+        their cost. None before the first batch. A change of the stream counts with the batch that showed it:
+        not with one that what is observed has not `seen`.
         """
         good = countable(logits)
-        before = self._expected_at_rest(1) if before is None else before
+        before = (self._expected_at_rest(1) if before is None else before).to(logits.device)
         windows = window.joined(before, expected_sums(logits, good).flatten(), good.sum())
-        return window.begun_again(windows, observed[STREAM_CHANGED].to(windows.device))
+        return window.begun_again(windows, observed[STREAM_CHANGED].to(windows.device)) if seen else windows
 
     def source_expectations(
         self, observed: Mapping[str, Tensor], windows: Tensor, accuracy: Estimate

@@ -88,9 +88,9 @@ def test_nothing_is_computed_where_nobody_asks(tmp_path: Path, monkeypatch: pyte
     ):
         real = getattr(owner, name)
 
-        def counted(*args: Any, name: str = name, real: Any = real) -> Any:
+        def counted(*args: Any, name: str = name, real: Any = real, **options: Any) -> Any:
             called.append(name)
-            return real(*args)
+            return real(*args, **options)
 
         monkeypatch.setattr(owner, name, counted)
     with service(tmp_path, guarded=False) as own:
@@ -99,6 +99,29 @@ def test_nothing_is_computed_where_nobody_asks(tmp_path: Path, monkeypatch: pyte
         assert called == []
         asking(own, "a", batch(2))
         assert called == ["source_window", "source_expectations", "_expected"]
+
+
+def test_a_change_of_the_stream_counts_once_for_the_source_models_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    real = Adapter.source_window
+
+    def noted(own: Adapter, *args: Any, **options: Any) -> Any:
+        seen.append(options["seen"])
+        return real(own, *args, **options)
+
+    monkeypatch.setattr(Adapter, "source_window", noted)
+    with service(tmp_path) as own:
+        asking(own, "a", batch(0))
+        own.set_mode("a", "shadow")
+        asking(own, "a", batch(1))
+        own.set_mode("a", "hold")  # nothing is observed: what the last batch showed is still there
+        asking(own, "a", batch(2))
+        asking(own, "a", batch(3))
+        own.set_mode("a", "adapted")
+        asking(own, "a", batch(4))
+    assert seen == [True, True, False, False, True]
 
 
 def test_requests_that_were_joined_get_each_their_own(tmp_path: Path) -> None:

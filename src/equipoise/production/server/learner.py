@@ -282,19 +282,22 @@ class Learner:
         source = None if step is None or step.source_logits is None else step.source_logits.float().cpu()
         if source is None and (stream.labels or stream.mode != "adapted"):
             source = self._source(inputs)  # labels, and gauges while nothing is learned, compare both models
-        self._refresh(stream, live, source if live.source_window is not None or _asks(requests) else None)
+        watched = source if live.source_window is not None or _asks(requests) else None
+        self._refresh(stream, live, watched, seen=step is not None and len(step.ids) > 0)
         if step is None:
             reason = _HOLDS if stream.mode == "hold" else _UNDER_LOAD
             step = unlearned_step(adapter, adapted, reason, stream.source_accuracy)
-        answer = Answered(stream.name, adapted, adapted, source, live.guard.batch if live.guard else None)
+        number = live.guard.batch if live.guard else stream.batches + 1
+        answer = Answered(stream.name, adapted, adapted, source, number)
         if stream.mode != "shadow" or source is None:
             return answer, step
         return _by_source(stream, source, answer, step)
 
-    def _refresh(self, stream: ServedStream, live: Live, source: Tensor | None) -> None:
+    def _refresh(self, stream: ServedStream, live: Live, source: Tensor | None, *, seen: bool) -> None:
         """Note how the source model would answer: always in the shadow, now and then for late answers.
 
         Its answers, where they are given, are taken into the window of those that decisions are made of.
+        The adapter has `seen` the batch, or was held.
         """
         due = stream.mode == "shadow" or stream.batches % _REFRESH == _REFRESH - 1
         if due:
@@ -303,7 +306,7 @@ class Learner:
         heat = self._adapter.source_temperature if source is not None else None
         if source is None or heat is None:
             return
-        live.source_window = self._adapter.source_window(live.source_window, source / heat)
+        live.source_window = self._adapter.source_window(live.source_window, source / heat, seen=seen)
         if due or stream.source_expected is None:
             stream.source_expected = self._adapter.source_expectations(live.source_window)
 
