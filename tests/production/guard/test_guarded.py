@@ -473,6 +473,16 @@ def test_labels_are_passed_on_to_the_adapter() -> None:
         guarded.label(target, range(8), logits=answers, source_logits=source_logits)
 
 
+def test_labels_without_the_source_models_answers_are_of_the_batch_that_they_name() -> None:
+    guarded, target = rehearsed_guard(), torch.zeros(8, dtype=torch.long)
+    answers = guarded(drifted(8))
+    guarded.reset()
+    assert guarded.label(target, logits=answers, batch=1) == guarded.labels == 0
+    answers = guarded(drifted(8))
+    assert guarded.label(target, logits=answers, batch=1) == guarded.labels == 0
+    assert guarded.label(target, logits=answers, batch=2) == guarded.labels == 8
+
+
 def test_labels_of_a_model_that_was_left_do_not_reach_the_adapter() -> None:
     guarded = rehearsed_guard()
     guarded(drifted(8))

@@ -299,3 +299,19 @@ def test_labels_of_answers_from_before_a_reset_do_not_judge_the_model_after_it(t
         assert own.status("a").gauges["labels"] == 24
         own.label("a", after.request, labels(3))
         assert judged(own) > 0
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_labels_of_answers_from_before_a_reset_are_not_the_adapters(tmp_path: Path, guarded: bool) -> None:
+    with service(tmp_path, guarded=guarded) as own:
+        before = [ask(own, "a", batch(seed)) for seed in range(3)]
+        own.reset("a")
+        own.label("a", before[0].request, labels(0))
+        after = ask(own, "a", batch(3))
+        own.label("a", before[1].request, labels(1))
+        assert counted(own) == 0
+    with service(tmp_path, guarded=guarded) as own:  # after a restart, too
+        own.label("a", before[2].request, labels(2))
+        assert counted(own) == 0
+        own.label("a", after.request, labels(3))
+        assert counted(own) == 8

@@ -223,6 +223,7 @@ class Guarded:
         backlog: each piece of that many rows, in order, is a loss. Rows with logits that are not finite,
         labels of answers from before the last rollback or reset, and labels that come while the adapter is
         held do not count in it. An adapter without a rehearsal estimates nothing, and has the test alone.
+        With logits, labels from before the last rollback or reset do not reach the adapter either.
 
         Args:
             target: labels (N).
@@ -232,7 +233,10 @@ class Guarded:
             source_logits: those of the source model, (N, C); `guarded.last` has those of the last batch.
             batch: `guarded.batch` after the call that answered, the first one of a backlog; None: now.
         """
+        at = self.batch if batch is None else integer("batch", batch, low=0)
         if logits is None or source_logits is None:
+            if logits is not None and at <= self._watch.acted:
+                return 0
             return self._adapter.label(target, ids, logits=logits, source_logits=source_logits)
         if ids is not None:
             raise OptionError("expected ids of samples or the logits that were answered, got both")
@@ -242,7 +246,6 @@ class Guarded:
             raise BatchError(
                 f"expected labels (N), logits (N, C) and the source model's logits (N, C), got {shapes}"
             )
-        at = self.batch if batch is None else integer("batch", batch, low=0)
         counted = 0
         if self._adapter.rehearsal is not None and at > self._watch.acted:
             counted = self._adapter.label(target, logits=own, source_logits=theirs)

@@ -37,7 +37,8 @@ class Answered:
         given: the logits that the client's probabilities were made of, (N, C).
         adapted: those of the adapted model; None where it was not asked.
         source: those of the source model, where it was asked.
-        batch: the guard's number of the batch, for its test of the labels; None where it has none.
+        batch: the guard's number of the batch, or without a guard that of the stream; None where an earlier
+            version wrote none.
     """
 
     stream: str

@@ -124,6 +124,7 @@ class StreamFacts:
         source_temperature: the divisor of the source model's logits, as it was last known.
         source_accuracy: the accuracy of the source model, as it was last known.
         unlearned: batches since one was learned from.
+        reset_after: the batches before the last reset without a guard.
     """
 
     shape: tuple[int, ...] = ()
@@ -135,6 +136,7 @@ class StreamFacts:
     source_temperature: float | None = None
     source_accuracy: Estimate | None = None
     unlearned: int = 0
+    reset_after: int = 0
 
 
 @dataclass(kw_only=True)

@@ -173,6 +173,7 @@ class Service:
 
         def change(own: ServedStream, live: Live) -> None:
             (live.guard or self._adapter).reset()
+            own.reset_after = own.batches
             own.source_temperature = self._adapter.source_temperature
             own.source_accuracy = self._adapter.source_accuracy
             live.source_window = own.source_expected = None

@@ -1,5 +1,6 @@
 """The streams of a service in memory and on disk, and the one whose state is in the adapter."""
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -277,16 +278,22 @@ class StreamCache:
         if live is None:
             return
         if judges:
-            self._tell(live, torch.tensor(entry.labels), answered)
+            self._tell(stream, live, torch.tensor(entry.labels), answered)
         live.monitor.observe_labels(token_of(entry.request), entry.labels, logits=answered.given)
         live.changes += 1
 
-    def _tell(self, live: Live, target: Tensor, answered: Answered) -> None:
-        """Give labels of the adapter's answers to the guard, which passes them on, or to the adapter."""
+    def _tell(self, stream: ServedStream, live: Live, target: Tensor, answered: Answered) -> None:
+        """Give labels of the adapter's answers to the guard, which passes them on, or to the adapter.
+
+        Labels of answers from before the last reset are none of the adapter's.
+        """
         own, source = answered.adapted, answered.source
-        if own is not None and source is not None and live.guard:
-            live.guard.label(target, logits=own, source_logits=source, batch=answered.batch)
-        elif own is not None and self._adapter.rehearsal is not None:
+        if own is None:
+            return
+        if live.guard:
+            if source is not None or self._adapter.rehearsal is not None:
+                live.guard.label(target, logits=own, source_logits=source, batch=answered.batch)
+        elif self._adapter.rehearsal is not None and (answered.batch or math.inf) > stream.reset_after:
             self._adapter.label(target, logits=own, source_logits=source)
 
 
