@@ -175,6 +175,15 @@ def test_thresholds_are_those_of_the_last_chunk() -> None:
     assert torch.equal(asked.sets(probs), fresh.sets(probs))
 
 
+def test_a_chunk_that_is_written_over_changes_nothing() -> None:
+    estimator, same = (eq.Estimator.fit(*drawn(2000)) for _ in range(2))
+    chunk, later = drawn(1000, scale=0.5, seed=1)[0], drawn(200, seed=2)[0]
+    estimator.update(chunk)
+    same.update(chunk.clone())
+    chunk[:] = 1 / 3
+    assert torch.equal(estimator.sets(later), same.sets(later))
+
+
 def test_all_classes_are_possible_where_held_out_rows_are_too_few() -> None:
     estimator = eq.Estimator.fit(*drawn(5))
     assert estimator.sets(drawn(10, seed=1)[0], coverage=0.9).all()

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -17,10 +18,10 @@ from equipoise.probabilities import late
 from equipoise.probabilities.late import NO_CLASS, Awaiting, with_labels
 
 
-def drawn(rows: int, seed: int = 0, flips: float = 0.0) -> tuple[Tensor, Tensor]:
+def drawn(rows: int, seed: int = 0, flips: float = 0.0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
     """Probabilities with labels; a share of these is of another class than the probabilities say."""
     draw = torch.Generator().manual_seed(seed)
-    probs = (2 * torch.randn(rows, 3, generator=draw)).softmax(1)
+    probs = (scale * torch.randn(rows, 3, generator=draw)).softmax(1)
     labels = torch.multinomial(probs, 1, generator=draw).squeeze(1)
     other = torch.rand(rows, generator=draw) < flips
     return probs, torch.where(other, (labels + 1) % 3, labels)
@@ -51,23 +52,37 @@ def test_without_labels_nothing_changes(estimator: eq.Estimator) -> None:
 def test_the_filter() -> None:
     frees = [Estimate(0.8, 0.7, 0.9, True), Estimate(0.6, 0.4, 0.75, True), Estimate(0.7, 0.6, 0.8, False)]
     chunks = [chunk(0, frees[0], [1, 0, 0, 1, 0]), chunk(50, frees[1], []), chunk(100, frees[2], [1] * 20)]
-    mean, spread = 0.0, 1.0
+    parts = {"near": [0.95, 0.0, 1.0], "far": [0.05, 0.0, 1.0]}  # share, mean and variance of u
     for each, free, labels in zip(chunks, frees, (5, 0, 20), strict=True):
-        sigma = (free.high - free.low) / 2 / 1.645
-        mean, spread = 0.5 * mean, 0.25 * spread + 0.75
+        sigma = (free.high - free.low) / 2 / late.NEAR
+        scale = {"near": sigma, "far": max(0.3, 3 * sigma)}
+        share = 0.05 + 0.9 * (parts["far"][0] - 0.05)
+        for name, keeps in (("near", 0.5), ("far", 0.9)):
+            _, mean, spread = parts[name]
+            parts[name] = [share if name == "far" else 1 - share, keeps * mean, 1 - keeps**2 * (1 - spread)]
         if labels:
             scores = each.right.double()
             hits = (each.labels[:labels] == 0).double()
             value, variance = prediction_powered(hits, scores[:labels], scores.mean(), 50)
             s2 = float(variance) * (1 - labels / 50)
-            gain = spread * sigma**2 / (spread * sigma**2 + s2)
-            mean += gain * ((float(value) - free.value) / sigma - mean)
-            spread *= 1 - gain
+            y = float(value) - free.value
+            for name, (share, mean, spread) in parts.items():
+                prior = spread * scale[name] ** 2
+                parts[name][0] = share * NormalDist(mean * scale[name], math.sqrt(prior + s2)).pdf(y)
+                gain = prior / (prior + s2)
+                parts[name][1:] = mean + gain * (y / scale[name] - mean), (1 - gain) * spread
+            total = sum(share for share, *_ in parts.values())
+            for own in parts.values():
+                own[0] /= total
     found = with_labels(chunks)
-    half = 1.645 * sigma * math.sqrt(spread)
-    assert found.value == pytest.approx(0.7 + sigma * mean, abs=1e-9)
-    assert found.low == pytest.approx(found.value - half, abs=1e-9)
-    assert found.high == pytest.approx(min(1, found.value + half), abs=1e-9)
+    kinds = [
+        (share, NormalDist(0.7 + scale[name] * mean, scale[name] * math.sqrt(spread)))
+        for name, (share, mean, spread) in parts.items()
+    ]
+    assert found.value == pytest.approx(sum(share * kind.mean for share, kind in kinds), abs=1e-9)
+    assert sum(share * kind.cdf(found.low) for share, kind in kinds) == pytest.approx(0.05, abs=1e-6)
+    above = sum(share * kind.cdf(found.high) for share, kind in kinds)
+    assert above == pytest.approx(0.95, abs=1e-6) if found.high < 1 else above <= 0.95
     assert not found.inside
 
 
@@ -96,7 +111,25 @@ def test_labels_count_for_the_next_chunk_too(estimator: eq.Estimator) -> None:
     after = float(estimator.update(probs).accuracy)
     known = float((probs.argmax(1) == labels).double().mean())
     assert after < free
-    assert abs(after - free) == pytest.approx(late.KEEPS * abs(known - free), rel=0.05)
+    # An error that the interval does not know lasts.
+    assert abs(after - free) == pytest.approx(late.TAIL_KEEPS * abs(known - free), rel=0.05)
+
+
+@pytest.mark.parametrize(("labels", "error"), [(25, 0.15), (50, 0.1), (200, 0.06)])
+def test_labels_of_a_model_that_is_sure_and_wrong_are_believed(labels: int, error: float) -> None:
+    held_out = drawn(3000, scale=9.0)
+    errors, held = [], 0
+    for seed in range(10, 25):
+        probs, right = drawn(1000, seed, flips=0.45, scale=9.0)
+        truth = float((probs.argmax(1) == right).double().mean())
+        estimator = eq.Estimator.fit(*held_out)
+        assert estimator.update(probs).accuracy.low > truth + 0.3
+        estimator.label(right[:labels], ids=range(labels))
+        found = estimator.last.accuracy
+        errors.append(abs(found.value - truth))
+        held += found.low <= truth <= found.high
+    assert np.mean(errors) < error
+    assert held >= 9
 
 
 def test_a_label_that_comes_again_replaces_the_first(estimator: eq.Estimator) -> None:

@@ -114,7 +114,7 @@ class Estimator:
         self._chunks = awaited([*self._chunks, chunk])
         self._last, self._drift = counts, distance.drift
         step = math.ceil(counts.rows / _kept(self.classes))
-        self._recent = answers.usable[::step].float()
+        self._recent = answers.usable[::step].to(torch.float32, copy=True).contiguous()  # own memory
         return self._reported()
 
     def label(self, labels: Any, ids: Any = None) -> int:

@@ -4,26 +4,35 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from equipoise.calibration.labels import prediction_powered
+from equipoise.calibration.labels import TAIL, TAIL_WIDTH, prediction_powered
 from equipoise.calibration.rehearsal import Estimate
 from equipoise.errors import ForgottenRequestError, OptionError
 
 AWAITED_ROWS = 2**20
 """The rows whose labels are awaited, or more where the last chunk has more; older chunks are forgotten."""
 
-KEEPS = 0.5
-"""The correlation of the errors of two estimates without labels, one chunk after the other."""
+KEEPS, TAIL_KEEPS = 0.5, 0.9
+"""The correlation of the errors of two estimates without labels, one chunk after the other; where they are of
+the tail, it is the second: what makes a model sure and wrong lasts."""
+
+TAIL_LEAST = 0.3
+"""The least standard deviation of errors of the tail: about that of an accuracy that may be anything."""
+
+NEAR = 1.85
+"""Half of an interval without labels as standard deviations of its error: with the tail, that is 90 %."""
 
 NO_CLASS = -1
 """In place of the class of a row of NaN, and of a label that has not come."""
 
 _NINETY = 1.645
+_TINY = 1e-12
 _COUNT = 30  # the chunks whose labels count: an older one would count for less than one in 10,000
 
 
@@ -52,8 +61,8 @@ class Awaiting:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation that the interval without labels stands for."""
-        return (self.free.high - self.free.low) / 2 / _NINETY
+        """The standard deviation of the error without labels, where it is not of the tail."""
+        return (self.free.high - self.free.low) / 2 / NEAR
 
     @property
     def labelled(self) -> Tensor:
@@ -121,33 +130,96 @@ def row_numbers(ids: object) -> npt.NDArray[np.int64]:
     return given.astype(np.int64)
 
 
+class _Error(NamedTuple):
+    """What labels say of the error of an estimate, in standard deviations that it has without labels.
+
+    Attributes:
+        mean: of the error.
+        spread: its variance, 1 without labels.
+    """
+
+    mean: float
+    spread: float
+
+    def later(self, keeps: float) -> "_Error":
+        """One chunk later, where errors have the correlation `keeps`."""
+        return _Error(keeps * self.mean, 1 - keeps**2 * (1 - self.spread))
+
+    def observed(self, error: float, variance: float) -> "_Error":
+        """With an error that labels say, of some variance: Kalman's filter (1960)."""
+        gain = self.spread / (self.spread + variance)
+        return _Error(self.mean + gain * (error - self.mean), (1 - gain) * self.spread)
+
+    def surprise(self, error: float, variance: float) -> float:
+        """The negative logarithm of the density of such an error, up to a constant."""
+        total = self.spread + variance
+        return ((error - self.mean) ** 2 / total + math.log(total)) / 2
+
+
 def with_labels(chunks: Sequence[Awaiting]) -> Estimate:
     """The accuracy of the last chunk, with the labels of all of them.
 
     The error of an estimate without labels is e_t = σ_t · u_t, with σ_t from half of its interval, and u_t a
-    standard normal that keeps from chunk to chunk: u_t = ρ · u_(t-1) + √(1 − ρ²) · ε, ρ = `KEEPS`. Labels
-    observe it (`Awaiting.by_labels`). So with m and P the mean and variance of u_t before its labels, which
-    say y with a variance s²,
+    standard normal that keeps from chunk to chunk: u_t = ρ · u_(t-1) + √(1 − ρ²) · ε, ρ = `KEEPS`. With the
+    chance `TAIL` it is of the tail instead, as no interval knows every shift: then σ is at least `TAIL_LEAST`
+    and `TAIL_WIDTH` times as large, and ρ is `TAIL_KEEPS`. Labels observe the error (`Awaiting.by_labels`).
+    With m and P the mean and variance of u_t before its labels, which say y with a variance s²,
 
         K = P σ² / (P σ² + s²),   m + K · ((y − free) / σ − m),   (1 − K) · P,
 
-    Kalman's filter (1960), and the accuracy is free + σ · m, its interval 1.645 · σ · √P. Few labels have a
-    large s² and change little: the mean squared error is that without labels at most, where the interval
-    without labels is honest. Without labels it is the estimate without labels, to the bit.
+    Kalman's filter (1960), for either kind, and the odds of the tail are multiplied by that of the densities
+    of y; from chunk to chunk its chance returns to `TAIL` as m does to 0. So few labels change little where
+    they agree with the estimate, and labels that contradict it are believed soon. The accuracy is the mean of
+    both kinds, its interval has 5 % of their distribution on each side. Without labels it is the estimate
+    without labels, to the bit.
     """
-    mean, spread, apart = 0.0, 1.0, False
+    near, far, odds, apart = _Error(0.0, 1.0), _Error(0.0, 1.0), _logit(TAIL), False
     for chunk in chunks[-_COUNT:]:
-        mean, spread = KEEPS * mean, 1 - KEEPS**2 * (1 - spread)
+        near, far = near.later(KEEPS), far.later(TAIL_KEEPS)
+        odds = _logit(TAIL + TAIL_KEEPS * (_sigmoid(odds) - TAIL))
         value, variance = chunk.by_labels
         if math.isinf(variance):
             continue
-        error, variance = (value - chunk.free.value) / chunk.deviation, variance / chunk.deviation**2
-        apart = abs(error) > _NINETY * (1 + math.sqrt(variance))
-        gain = spread / (spread + variance)
-        mean, spread = mean + gain * (error - mean), (1 - gain) * spread
-    free, sigma = chunks[-1].free, chunks[-1].deviation
-    if spread == 1:
+        error, sigma, tau = value - chunk.free.value, chunk.deviation, _of_tail(chunk)
+        apart = abs(error) > _NINETY * (sigma + math.sqrt(variance))
+        of_near, of_far = (error / sigma, variance / sigma**2), (error / tau, variance / tau**2)
+        odds += near.surprise(*of_near) + math.log(sigma) - far.surprise(*of_far) - math.log(tau)
+        near, far = near.observed(*of_near), far.observed(*of_far)
+    last, free, tail = chunks[-1], chunks[-1].free, _sigmoid(odds)
+    if near.spread == 1:
         return free
-    value = min(max(free.value + sigma * mean, 0.0), 1.0)
-    half = _NINETY * sigma * math.sqrt(spread)
-    return Estimate(value, max(0.0, value - half), min(1.0, value + half), free.inside and not apart)
+    parts = [
+        (share, free.value + scale * part.mean, max(scale * math.sqrt(part.spread), _TINY))
+        for share, scale, part in ((1 - tail, last.deviation, near), (tail, _of_tail(last), far))
+    ]
+    value = sum(share * mean for share, mean, _ in parts)
+    value, low, high = (
+        min(max(each, 0.0), 1.0) for each in (value, _below(parts, 0.05), _below(parts, 0.95))
+    )
+    return Estimate(value, min(low, value), max(high, value), free.inside and not apart)
+
+
+def _of_tail(chunk: Awaiting) -> float:
+    return max(TAIL_LEAST, TAIL_WIDTH * chunk.deviation)
+
+
+def _below(parts: Sequence[tuple[float, float, float]], share: float) -> float:
+    """The number that a share of a mixture of normal distributions is below, by halving an interval.
+
+    Each part has its share, its mean and its standard deviation.
+    """
+    low, high = -1.0, 2.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        below = sum(own * (1 + math.erf((middle - mean) / (s * math.sqrt(2)))) / 2 for own, mean, s in parts)
+        low, high = (middle, high) if below < share else (low, middle)
+    return (low + high) / 2
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))
+
+
+def _sigmoid(logit: float) -> float:
+    inner = min(max(logit, -30.0), 30.0)
+    return 1 / (1 + math.exp(-inner))
