@@ -147,8 +147,9 @@ def test_files_that_are_no_tables_are_refused(write: Write, tmp_path: Path) -> N
     refused(packed, "b.csv.gz: expected a table", "decompressing")
     (tmp_path / "heads.csv").write_text("p_cat,p_dog,target\n")
     refused(tmp_path / "heads.csv", "expected rows below the names of the columns", probabilities=["p_cat"])
-    with pytest.raises(FileNotFoundError):
-        find_columns(tmp_path / "none.csv", empty, timed=False)
+    refused(tmp_path / "none.csv", "none.csv: expected a file of answers")
+    (tmp_path / "semicolons.csv").write_text("p_cat;p_dog;target\n0.5;0.5;cat\n")
+    refused(tmp_path / "semicolons.csv", "expected commas between the columns", "';'")
 
 
 def test_a_packed_file_is_read(write: Write, tmp_path: Path) -> None:

@@ -226,6 +226,15 @@ def test_what_no_estimate_can_see_is_said_and_drift_and_outside_are_marked(
     assert f"see {page} in a browser" in result.output
 
 
+def test_labels_that_contradict_the_estimate_are_marked(
+    write: Write, reference: Path, asked: list[Any]
+) -> None:
+    labels = ["b"] * 10 + [None] * 10 + ["a"] * 10
+    result = run(reference, write("stream.csv", [0.95] * 30, target=labels), "--by", 10)
+    assert ["labels say otherwise" in line[-1] for line in table(result)[1:]] == [True, False, False]
+    assert "Believe the labels" in result.output
+
+
 @pytest.mark.parametrize(
     ("rows", "classes", "right", "said"),
     [

@@ -193,7 +193,8 @@ def test_rows_of_nan_are_left_out(estimator: eq.Estimator) -> None:
     probs = drawn(200, seed=9)[0]
     expected = estimator.update(probs)
     spoiled = torch.cat([probs, torch.full((50, 3), torch.nan)])
-    report = estimator.update(spoiled)
+    with pytest.warns(UserWarning, match="50 of 250 rows are NaN"):
+        report = estimator.update(spoiled)
     assert report.samples == 200
     assert len(report.ids) == 250
     assert report.accuracy == expected.accuracy
@@ -271,6 +272,43 @@ def test_what_cannot_be_fitted_says_why(probabilities: Any, labels: Any, message
 def test_what_is_no_number_says_what_came() -> None:
     with pytest.raises(BatchTypeError, match="expected probabilities as an array"):
         eq.Estimator.fit([["a", "b"]], [0])
+
+
+@pytest.mark.parametrize("names", [pd.to_datetime(["2026-01-01", "2026-01-02"]), [("a", 1), ("b", 2)]])
+def test_columns_that_a_file_cannot_keep_are_refused(names: Any) -> None:
+    table = pd.DataFrame([[0.5, 0.5]] * 30)
+    table.columns = pd.Index(names)
+    with pytest.raises(OptionError, match=r"columns\.map\(str\)"):
+        eq.Estimator.fit(table, [0, 1] * 15)
+
+
+def test_columns_named_by_whole_numbers_of_numpy_are_kept(tmp_path: Path) -> None:
+    table = pd.DataFrame([[0.5, 0.5]] * 30)
+    table.columns = pd.Index([np.int64(3), np.int64(7)], dtype=object)
+    estimator = eq.Estimator.fit(table, [3, 7] * 15)
+    estimator.save(tmp_path / "estimator.safetensors")
+    assert eq.Estimator.load(tmp_path / "estimator.safetensors").update(table).samples == 30
+
+
+def test_a_table_of_one_column_is_of_the_second_class_by_its_name() -> None:
+    table = pd.DataFrame({"no": [0.25, 0.5, 0.75] * 20, "yes": [0.75, 0.5, 0.25] * 20})
+    estimator = eq.Estimator.fit(table, ["yes", "no", "no"] * 20)
+    assert estimator.update(table[["yes"]]).accuracy == estimator.update(table).accuracy
+    with pytest.raises(OptionError, match="column 'yes', got the column 'no'"):
+        estimator.update(table[["no"]])
+
+
+def test_rows_rounded_to_two_digits_are_divided_by_their_sum(estimator: eq.Estimator) -> None:
+    rounded = np.array([[0.33, 0.33, 0.33], [0.505, 0.505, 0.005]] * 30)
+    exact = rounded / rounded.sum(1, keepdims=True)
+    assert estimator.update(rounded).accuracy == estimator.update(exact).accuracy
+    with pytest.raises(OptionError, match=r"within 0\.02"):
+        estimator.update(rounded * 0.98)
+
+
+def test_one_row_as_a_list_says_its_shape(estimator: eq.Estimator) -> None:
+    with pytest.raises(OptionError, match=r"of one row give the shape \(1, 3\)"):
+        estimator.update([0.2, 0.3, 0.5])
 
 
 def test_other_classes_than_those_fitted_are_refused(estimator: eq.Estimator) -> None:

@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError, MissingExtraError
+from equipoise.probabilities.rows import TOLERANCE
 
 BEGINNINGS = ("probability_", "proba_", "prob_", "p_", "y_pred_proba_", "y_proba_")
 """Of the names of columns of probabilities, one for each class."""
@@ -28,11 +29,10 @@ TARGETS = ("target", "label", "y_true", "y", "truth")
 TIMES = ("time", "timestamp", "date", "datetime")
 NO_LABEL = -1
 """The class of a row whose label has not come."""
-TOLERANCE = 0.02
-"""By which a row may miss 1: probabilities are often written with two decimals. It is divided by its sum."""
 
 _SECOND_OF = (("0", "1"), ("False", "True"))
 _FIRST_ROWS = 1000
+_OTHER_SEPARATORS = (";", "\t", "|")
 _ROWS_AT_ONCE = 200_000
 _SHOWN = 12  # names in a message
 _PARQUET = (".parquet", ".pq")
@@ -268,7 +268,16 @@ def _first_rows(path: Path) -> pd.DataFrame:
     with _readable(path):
         if path.name.endswith(_PARQUET):
             return pd.read_parquet(path).head(_FIRST_ROWS)
-        return pd.read_csv(path, nrows=_FIRST_ROWS)
+        first = pd.read_csv(path, nrows=_FIRST_ROWS)
+    heads = str(first.columns[0])
+    between = [sign for sign in _OTHER_SEPARATORS if sign in heads]
+    if len(first.columns) == 1 and between:
+        raise DataError(
+            f"{path}: expected commas between the columns, got one column {heads!r}, which has "
+            f"{between[0]!r} in it: write the file again by "
+            f"pandas.read_csv(path, sep={between[0]!r}).to_csv(path, index=False)"
+        )
+    return first
 
 
 def _read(path: Path, columns: Sequence[str], progress: Progress | None) -> pd.DataFrame:
@@ -293,6 +302,10 @@ def _read_csv(path: Path, columns: list[str], progress: Progress | None) -> pd.D
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Raise one kind of error for all that can be wrong with a file."""
+    if not path.exists():
+        raise DataError(
+            f"{path}: expected a file of answers, .csv, .csv.gz or .parquet, got a path without one"
+        )
     if path.is_dir():
         raise DataError(f"{path}: expected a file of answers, .csv, .csv.gz or .parquet, got a folder")
     try:

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from equipoise.calibration.rehearsal import Estimate
 from equipoise.cli.answer_table import NO_LABEL, AnswerRows, find_columns, read_reference, read_stream_rows
 from equipoise.files import whole_file
 from equipoise.json_form import to_json
@@ -40,6 +41,10 @@ DRIFT = (
 OUTSIDE = (
     "Outside: the probabilities are far from those of the reference, and the interval holds if the change is "
     "no larger than most are; or labels contradict what was estimated without them."
+)
+OTHERWISE = (
+    "Labels say otherwise: the interval estimated before the labels of the chunk came, and that of the "
+    "labels, have nothing in common. Believe the labels, if they are of rows drawn at random."
 )
 _FEW = 1000  # rows of a reference
 _NAMED = 8  # classes or chunks in a sentence
@@ -88,12 +93,27 @@ class KnownTruth:
 
 @dataclass(frozen=True)
 class EstimatedChunk:
-    """A chunk with its estimates, the mean confidence of its answers, and the truth where labels came."""
+    """A chunk with its estimates, the mean confidence of its answers, and the truth where labels came.
+
+    Attributes:
+        chunk: the rows.
+        report: with the labels that are used.
+        confidence: the mean of the largest probability.
+        truth: what the labels of the chunk say; None without.
+        before: the accuracy estimated before these labels came; None where that is the report's.
+    """
 
     chunk: Chunk
     report: Report
     confidence: float
     truth: KnownTruth | None
+    before: Estimate | None = None
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the intervals of the labels, and of the estimate without them, have nothing in common."""
+        before, truth = self.before or self.report.accuracy, self.truth
+        return truth is not None and (truth.high < before.low or truth.low > before.high)
 
 
 @dataclass(frozen=True)
@@ -236,7 +256,12 @@ def marks_of(each: EstimatedChunk, limit: float | None) -> list[str]:
     """The words beside a chunk."""
     accuracy = each.report.accuracy
     below = limit is not None and accuracy.value < limit
-    words = {"drift": each.report.drift, "outside": not accuracy.inside, f"below {limit}": below}
+    words = {
+        "drift": each.report.drift,
+        "outside": not accuracy.inside,
+        "labels say otherwise": each.contradicted,
+        f"below {limit}": below,
+    }
     return [word for word, holds in words.items() if holds]
 
 
@@ -250,6 +275,8 @@ def remarks_of(found: EstimatedFile, limit: float | None) -> list[str]:
     said.append(f"Drift: {len(drift)} {of}{_first(drift)}.{f' {DRIFT}' if drift else ''}")
     if any(not each.report.accuracy.inside for each in found.chunks):
         said.append(OUTSIDE)
+    if any(each.contradicted for each in found.chunks):
+        said.append(OTHERWISE)
     if found.use == "all":
         said.append(_compared(found))
     return [*said, UNSEEN]
@@ -333,13 +360,13 @@ def _estimated(estimator: Estimator, rows: AnswerRows, chunk: Chunk, *, learn: b
     """The estimates of a chunk, with its labels and those before it where they are learned from."""
     probabilities, labels = rows.probabilities[chunk.rows], rows.labels[chunk.rows]
     report = estimator.update(probabilities)
-    known = labels != NO_LABEL
+    before, known = report.accuracy, labels != NO_LABEL
     if learn and known.any():
         estimator.label(labels[known], ids=np.asarray(report.ids)[known])
         report = estimator.last
     right = int((probabilities.argmax(1) == labels)[known].sum())
     confidence = float(probabilities.max(1).mean())
-    return EstimatedChunk(chunk, report, confidence, _truth(right, int(known.sum()), len(labels)))
+    return EstimatedChunk(chunk, report, confidence, _truth(right, int(known.sum()), len(labels)), before)
 
 
 def _truth(right: int, labels: int, rows: int) -> KnownTruth | None:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import warnings
 from collections.abc import Hashable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from equipoise.calibration.rehearsal import Estimate
 from equipoise.calibration.sets import SCORES, class_scores
-from equipoise.errors import OptionError, StateError
+from equipoise.errors import OptionError, StateError, callers_level
 from equipoise.files import read_tensors, write_tensors
 from equipoise.json_form import from_json, to_json
 from equipoise.options import integer, number, one_of
@@ -83,14 +84,21 @@ class Estimator:
         """
         seed = integer("seed", seed, low=0)
         answers = answers_of(probabilities)
-        classes = answers.values.shape[1]
-        right = labels_of(labels, classes, answers.names, len(answers.values))
+        classes, names = answers.values.shape[1], None if answers.single else answers.names
+        other = [name for name in names or () if not isinstance(name, (str, int))]
+        if other:
+            raise OptionError(
+                f"expected columns named by text or whole numbers, which a file keeps, got {other[0]!r}: "
+                "table.columns = table.columns.map(str)"
+            )
+        right = labels_of(labels, classes, names, len(answers.values))
+        _tell_missing(answers)
         values, right = answers.usable, right if answers.known is None else right[answers.known]
         calibration, counts = calibrate(values, right)
         hits = int((named(values).classes == right).sum())
         held_out = HeldOut(calibration, counts, hits, float(values.amax(1).double().mean()))
         drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[: _kept(classes)]
-        return cls(held_out, values[drawn].float(), right[drawn], answers.names)
+        return cls(held_out, values[drawn].float(), right[drawn], names)
 
     @property
     def classes(self) -> int:
@@ -101,6 +109,7 @@ class Estimator:
         """The report of a chunk: the next rows of the stream."""
         answers = self._answers(probabilities)
         own = self._held_out
+        _tell_missing(answers)
         counts, found = tally(answers.usable, own.calibration)
         distance = own.distance(counts)
         rows = slice(None) if answers.known is None else answers.known
@@ -255,11 +264,17 @@ class Estimator:
         """Checked probabilities of the classes that the estimator was fitted on."""
         answers = answers_of(probabilities)
         if answers.values.shape[1] != self.classes:
+            cure = f"; of one row give the shape (1, {self.classes})" if answers.single else ""
             raise OptionError(
                 f"expected probabilities of the {self.classes} classes that the estimator was fitted on, got "
-                f"{answers.values.shape[1]}"
+                f"{answers.values.shape[1]}{cure}"
             )
-        if None not in (self._names, answers.names) and answers.names != self._names:
+        if answers.single and self._names and answers.names not in (None, self._names[1:]):
+            raise OptionError(
+                f"expected the probability of the second class, the column {self._names[1]!r}, got the "
+                f"column {(answers.names or ())[0]!r}: select table[[{self._names[1]!r}]], or give both columns"
+            )
+        if not answers.single and None not in (self._names, answers.names) and answers.names != self._names:
             raise OptionError(
                 f"expected the columns that the estimator was fitted on, in their order: "
                 f"{', '.join(map(str, self._names or ()))}; got {', '.join(map(str, answers.names or ()))}: "
@@ -278,6 +293,16 @@ class Estimator:
         even = (1 - right) / max(1, self.classes - 1)
         shared = torch.where(left > 0, others / left.clamp(min=1e-30) * (1 - right), even)
         return shared.scatter(1, place, right)
+
+
+def _tell_missing(answers: Given) -> None:
+    """Warn of rows of NaN: they may be the harder ones."""
+    if answers.known is not None:
+        missing = int((~answers.known).sum())
+        warnings.warn(
+            f"{missing} of {len(answers.known)} rows are NaN and left out: the estimate is of the others",
+            stacklevel=callers_level(),
+        )
 
 
 def _kept(classes: int) -> int:

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import BatchTypeError, OptionError
-from equipoise.metrics.inputs import ROW_SUM_TOLERANCE
+
+TOLERANCE = 0.02
+"""By which the sum of a row may miss 1: probabilities are often written with two decimals. The row is divided
+by its sum."""
+
+_ROUNDING = 1e-4  # a sum that misses 1 by less is that of the arithmetic of floats
 
 
 class Given(NamedTuple):
@@ -18,7 +23,8 @@ class Given(NamedTuple):
     Attributes:
         values: of all classes on the CPU, (N, C), in float32 or float64; rows of NaN are among them.
         known: whether each row has numbers, (N); None where all rows have.
-        names: those of the columns of a table; None where the probabilities were none.
+        names: those of the columns of a table; None where the probabilities were none. Where `single`, that
+            of the second class alone.
         single: whether the probability of the second of two classes alone was given, (N).
     """
 
@@ -43,14 +49,18 @@ def answers_of(probabilities: Any) -> Given:
     single = values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1)
     if single:
         second = values.reshape(-1)
-        values, names = torch.stack([1 - second, second], 1), None
+        values, names = torch.stack([1 - second, second], 1), names
     if values.ndim != 2 or not len(values):
         raise OptionError(
             "expected probabilities (N, C) of all classes, or (N) of the second of two, with at least one "
             f"row; got the shape {tuple(np.shape(probabilities))}"
         )
     values = values if values.dtype == torch.float64 else values.float()
-    return Given(values, _known(values), names, single)
+    known = _known(values)
+    sums = values.sum(1, keepdim=True)
+    if bool(((sums - 1).abs() > _ROUNDING).any()):
+        values = values / sums
+    return Given(values, known, names, single)
 
 
 def labels_of(labels: Any, classes: int, names: Sequence[Hashable] | None, rows: int) -> Tensor:
@@ -99,11 +109,11 @@ def _known(values: Tensor) -> Tensor | None:
         raise OptionError(f"expected rows of numbers or of NaN alone, got NaN among others in {spoiled}")
     if some and bool(missing.all()):
         raise OptionError(f"expected at least one row of numbers, got NaN in all {len(values)} rows")
-    off = (sums - 1).abs() > ROW_SUM_TOLERANCE
+    off = (sums - 1).abs() > TOLERANCE
     if bool(off.any()) or bool((values < 0).any()):
         wrong = off | (values < 0).any(1)
         raise OptionError(
-            f"expected rows of numbers from 0 to 1 with a sum of 1 (within {ROW_SUM_TOLERANCE:g}), got "
+            f"expected rows of numbers from 0 to 1 with a sum of 1 (within {TOLERANCE:g}), got "
             f"{int(wrong.sum())} others among {len(values)}, {values[wrong][0].tolist()[:4]} first; of "
             "logits give the softmax"
         )
@@ -135,6 +145,8 @@ def _on_cpu(values: Any) -> Any:
 
 
 def _columns(values: Any) -> tuple[Hashable, ...] | None:
-    """The names of the columns of a table."""
+    """The names of the columns of a table; whole numbers of NumPy as those of Python."""
     columns = getattr(values, "columns", None)
-    return None if columns is None else tuple(columns)
+    if columns is None:
+        return None
+    return tuple(int(name) if isinstance(name, np.integer) else name for name in columns)
