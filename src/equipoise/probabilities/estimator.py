@@ -272,9 +272,10 @@ class Estimator:
         if answers.single and self._names and answers.names not in (None, self._names[1:]):
             raise OptionError(
                 f"expected the probability of the second class, the column {self._names[1]!r}, got the "
-                f"column {(answers.names or ())[0]!r}: select table[[{self._names[1]!r}]], or give both columns"
+                f"column {(answers.names or ())[0]!r}: select table[[{self._names[1]!r}]]"
             )
-        if not answers.single and None not in (self._names, answers.names) and answers.names != self._names:
+        both = not answers.single and None not in (self._names, answers.names)
+        if both and answers.names != self._names:
             raise OptionError(
                 f"expected the columns that the estimator was fitted on, in their order: "
                 f"{', '.join(map(str, self._names or ()))}; got {', '.join(map(str, answers.names or ()))}: "

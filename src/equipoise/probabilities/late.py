@@ -22,7 +22,7 @@ KEEPS, TAIL_KEEPS = 0.5, 0.9
 """The correlation of the errors of two estimates without labels, one chunk after the other; where they are of
 the tail, it is the second: what makes a model sure and wrong lasts."""
 
-TAIL_LEAST = 0.3
+SPREAD_OF_TAIL = 0.3
 """The least standard deviation of errors of the tail: about that of an accuracy that may be anything."""
 
 NEAR = 1.85
@@ -161,7 +161,7 @@ def with_labels(chunks: Sequence[Awaiting]) -> Estimate:
 
     The error of an estimate without labels is e_t = σ_t · u_t, with σ_t from half of its interval, and u_t a
     standard normal that keeps from chunk to chunk: u_t = ρ · u_(t-1) + √(1 − ρ²) · ε, ρ = `KEEPS`. With the
-    chance `TAIL` it is of the tail instead, as no interval knows every shift: then σ is at least `TAIL_LEAST`
+    chance `TAIL` it is of the tail instead, as no interval knows every shift: then σ is at least `SPREAD_OF_TAIL`
     and `TAIL_WIDTH` times as large, and ρ is `TAIL_KEEPS`. Labels observe the error (`Awaiting.by_labels`).
     With m and P the mean and variance of u_t before its labels, which say y with a variance s²,
 
@@ -200,7 +200,7 @@ def with_labels(chunks: Sequence[Awaiting]) -> Estimate:
 
 
 def _of_tail(chunk: Awaiting) -> float:
-    return max(TAIL_LEAST, TAIL_WIDTH * chunk.deviation)
+    return max(SPREAD_OF_TAIL, TAIL_WIDTH * chunk.deviation)
 
 
 def _below(parts: Sequence[tuple[float, float, float]], share: float) -> float:
