@@ -162,8 +162,9 @@ def with_labels(chunks: Sequence[Awaiting]) -> Estimate:
     The error of an estimate without labels is e_t = σ_t · u_t, with σ_t from half of its interval, and u_t a
     standard normal that keeps from chunk to chunk: u_t = ρ · u_(t-1) + √(1 − ρ²) · ε, ρ = `KEEPS`. With the
     chance `TAIL` it is of the tail instead, as no interval knows every shift: then σ is at least
-    `SPREAD_OF_TAIL` and `TAIL_WIDTH` times as large, and ρ is `TAIL_KEEPS`. Labels observe the error (`Awaiting.by_labels`).
-    With m and P the mean and variance of u_t before its labels, which say y with a variance s²,
+    `SPREAD_OF_TAIL` and `TAIL_WIDTH` times as large, and ρ is `TAIL_KEEPS`. Labels observe the
+    error (`Awaiting.by_labels`). With m and P the mean and variance of u_t before its labels, which
+    say y with a variance s²,
 
         K = P σ² / (P σ² + s²),   m + K · ((y − free) / σ − m),   (1 − K) · P,
 
