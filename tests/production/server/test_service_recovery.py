@@ -191,4 +191,4 @@ def test_facts_of_a_stream_as_written_since_version_1_are_read(tmp_path: Path) -
     stream.take({**facts, "of_a_later_version": 1})
     assert (stream.shape, stream.mode, stream.batches) == ((3, 6, 6), "hold", 10)
     assert stream.source_accuracy == eq.Estimate(0.72, 0.57, 0.84, True)
-    assert json.loads(json.dumps(stream.facts())) == facts
+    assert json.loads(json.dumps(stream.facts())) == {**facts, "reset_after": 0}
