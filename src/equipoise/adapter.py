@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from equipoise.calibration.expected import Expectations
 from equipoise.calibration.labels import checked_labels
 from equipoise.calibration.rehearsal import Estimate, Rehearsal, logit
-from equipoise.calibration.sets import SCORES, sets
+from equipoise.calibration.sets import sets
 from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
 from equipoise.calibration.temper import LABELLED, RehearsedTemperature, Temper, Tempering
 from equipoise.core.assembly import (
@@ -37,7 +37,16 @@ from equipoise.core.describe import (
     statistics_shift,
 )
 from equipoise.core.export import SourceModel, with_temperature
-from equipoise.core.given import LastBatch, logits_given, needs_rehearsal
+from equipoise.core.given import (
+    LastBatch,
+    checked_accuracy,
+    checked_answers,
+    checked_coverage,
+    checked_ids,
+    checked_score,
+    logits_given,
+    needs_rehearsal,
+)
 from equipoise.core.graph import CapturedSteps
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.method import Method, option_values
@@ -46,7 +55,7 @@ from equipoise.core.record import Record, Step
 from equipoise.core.state import Snapshot, check_snapshot
 from equipoise.core.step import Responder
 from equipoise.distributed.ranks import Ranks
-from equipoise.errors import OptionError, SourceError, StateError
+from equipoise.errors import BatchError, OptionError, SourceError, StateError
 from equipoise.files import write_tensors
 from equipoise.functional import at_least_single
 from equipoise.metrics.risk_coverage import RiskCoverage
@@ -68,7 +77,7 @@ from equipoise.network.forward import (
 from equipoise.network.modules import LearningModule, checked_module, device_of
 from equipoise.network.named_tensors import part, prefixed
 from equipoise.network.source_copy import Residence
-from equipoise.options import integer, number, one_of
+from equipoise.options import integer
 
 UNREHEARSED = (*EXECUTION_OPTIONS, "tempering", "source_copy", "falls_back", "seed", "head")
 """Options that a rehearsal does not depend on."""
@@ -191,8 +200,8 @@ class Adapter(LearningModule):
 
     def _assemble(self, respond: Responder) -> None:
         self._respond, self._captured = respond, CapturedSteps()
-        self._recent = RecentAnswers()
-        self._forget_answers()
+        self._recent, self._last = RecentAnswers(), None
+        self._forget_decisions()
 
     # ------------------------------------------------------------------ answer
 
@@ -222,8 +231,7 @@ class Adapter(LearningModule):
         """Answer a batch and learn from it."""
         respond = self._respond
         respond.method.check_batch(batch)
-        self._last_batch = self._expectations = None
-        self._estimated = {}
+        self._forget_decisions()
         with torch.inference_mode(False), torch.enable_grad(), fresh_autocast_cache():
             batch = batch.learnable()
             for parameter in respond.student.learned.values():
@@ -283,6 +291,9 @@ class Adapter(LearningModule):
         A sample that was set aside has every class in its set. An empty set (by "lac") says that no class is
         likely enough.
 
+        A batch is known again by its tensors and how often PyTorch wrote to them: what is written to their
+        memory through NumPy is not noticed.
+
         Args:
             args: calibrated logits (N, C), as this adapter gave them; or the model's inputs, which are
                 answered and learned from as by `adapter(x)`, the batch of the last call not again. Where
@@ -293,8 +304,9 @@ class Adapter(LearningModule):
             kwargs: inputs by keyword.
         """
         with self._lock:
+            score, coverage = checked_score(score), checked_coverage(coverage)  # before anything is learned
             given = self._given("sets", args, kwargs, logits)
-            threshold = self._expected("sets").set_threshold(_score(score), _coverage(coverage))
+            threshold = self._expected("sets").set_threshold(score, coverage)
             return sets(given, threshold, score=score)
 
     @one_at_a_time
@@ -304,8 +316,8 @@ class Adapter(LearningModule):
         Without labels it is the coverage that was asked for, in an interval that is wider the further the
         accuracy has fallen.
         """
-        _score(score)
-        value, low, high = self._expected("coverage").coverage(_coverage(coverage))
+        checked_score(score)
+        value, low, high = self._expected("coverage").coverage(checked_coverage(coverage))
         return Estimate(value, low, high, self._accuracy_now().inside)
 
     def decide(
@@ -317,6 +329,9 @@ class Adapter(LearningModule):
         recent stream reaches, and at which that accuracy is expected (`calibration.expected.Expectations`).
         Where no threshold has it, nothing is to be acted upon, and `reached` is False.
 
+        A batch is known again by its tensors and how often PyTorch wrote to them: what is written to their
+        memory through NumPy is not noticed.
+
         Args:
             args: as for `sets`: calibrated logits of this adapter, or inputs, which are learned from.
             accuracy: the least accuracy among the answers acted upon, from .5 to .999.
@@ -324,8 +339,8 @@ class Adapter(LearningModule):
             kwargs: inputs by keyword.
         """
         with self._lock:
+            accuracy = checked_accuracy(accuracy)  # before anything is learned
             given = at_least_single(self._given("decide", args, kwargs, logits))
-            accuracy = number("accuracy", accuracy, low=0.5, high=0.999)
             found = self._expected("decide").selected(accuracy)
             confidence, classes = given.softmax(1).max(1)
             known = confidence.isfinite()
@@ -462,12 +477,13 @@ class Adapter(LearningModule):
 
         The last few thousand answers are remembered, on the device, until a reset, a restore, a load or a
         move; ForgottenRequestError, before anything changes, for others. For later labels keep the answers,
-        and pass them as `logits`.
+        and pass them as `logits`. Answers of `predict` are not remembered: they have no numbers, and are
+        labelled by their logits alone.
 
         Args:
             targets: the classes, (N).
             ids: the numbers of the samples, as `adapter.last.ids` and `adapter.ask` have them; None: those of
-                the last batch.
+                the last batch that was learned from.
             logits: the answers as they were given, (N, C), in place of ids.
             source_logits: the source model's, beside `logits`; None where it was not asked.
         """
@@ -477,17 +493,23 @@ class Adapter(LearningModule):
             raise OptionError("expected source_logits beside logits, got them alone")
         with torch.inference_mode(False), torch.no_grad():
             if logits is None:
-                numbers = list(self._recent.latest()) if ids is None else [int(each) for each in ids]
+                numbers = list(self._recent.latest()) if ids is None else checked_ids(ids)
                 target = checked_labels(targets, len(numbers), rehearsed.rehearsal.classes)
                 told = self._recent.told(numbers, target)
             elif ids is not None:
                 raise OptionError("expected ids of samples or the logits that were answered, got both")
             else:
+                classes = rehearsed.rehearsal.classes
                 both = [
-                    None if each is None else each.detach().to(device).float()
-                    for each in (logits, source_logits)
+                    None if each is None else checked_answers(name, each, classes).to(device).float()
+                    for name, each in (("logits", logits), ("source_logits", source_logits))
                 ]
-                target = checked_labels(targets, len(logits), rehearsed.rehearsal.classes)
+                if source_logits is not None and len(source_logits) != len(logits):
+                    raise BatchError(
+                        f"expected source_logits of the same samples as logits, {len(logits)}, got "
+                        f"{len(source_logits)}"
+                    )
+                target = checked_labels(targets, len(logits), classes)
                 told = given_sums(target.to(device), both, rehearsed.now(observed))
             taught = self._expected("label").learned(told.scores)
             own = rehearsed.told(observed, told.sums.to(device), told.new.to(device), *taught)
@@ -733,7 +755,12 @@ class Adapter(LearningModule):
     def _forget_answers(self) -> None:
         """Forget what was read from a state that is no more."""
         self._recent.forget()
-        self._last = self._last_batch = self._expectations = None
+        self._last = None
+        self._forget_decisions()
+
+    def _forget_decisions(self) -> None:
+        """Forget what was computed for decisions, and the batch that they would know again."""
+        self._last_batch = self._expectations = None
         self._estimated = {}
 
     @one_at_a_time
@@ -872,16 +899,8 @@ class Adapter(LearningModule):
             self._recent.release()
             self._respond.student.moved()
             self._respond.state.move(fn)
+            self._forget_decisions()
         return self
-
-
-def _score(score: str) -> str:
-    one_of("score", score, SCORES)
-    return score
-
-
-def _coverage(coverage: float) -> float:
-    return number("coverage", coverage, low=0.5, high=0.99)
 
 
 def _around(value: float, like: Estimate) -> Estimate:
@@ -979,9 +998,14 @@ class Tempered(Adapter):
         self._forget_answers()
         self._respond.state.forget_temperature()
 
+    def _forget_answers(self) -> None:
+        super()._forget_answers()
+        self.adapter._forget_answers()  # the weights of both are other ones
+
     @one_at_a_time
     def _apply(self: _TemperedSelf, fn: Any, recurse: bool = True) -> _TemperedSelf:
         self.adapter._apply(fn, recurse)
         self._recent.release()
         self._respond.state.move_temperature()
+        self._forget_decisions()
         return self

@@ -203,6 +203,8 @@ def test_an_estimate_tells_itself() -> None:
     assert str(eq.Estimate(0.5, 0.25, 0.75, True)) == "0.500 (0.250 to 0.750)"
     assert float(eq.Estimate(0.5, 0.25, 0.75, True)) == 0.5
     assert str(eq.Estimate(0.5, 0.25, 0.75, False)).endswith("0.750, outside of what was rehearsed)")
+    assert f"{eq.Estimate(0.5, 0.25, 0.75, True):.1%}" == "50.0%"
+    assert f"{eq.Estimate(0.5, 0.25, 0.75, True)}" == "0.500 (0.250 to 0.750)"
 
 
 def test_logits_are_finite_at_the_ends() -> None:

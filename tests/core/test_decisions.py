@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,113 @@ def test_options_are_checked(adapter: eq.Adapter) -> None:
         adapter.sets(logits=torch.randn(5, 3))
     with pytest.raises(BatchError, match="both"):
         adapter.sets(logits, logits=logits)
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_wrong_options_are_refused_before_anything_is_learned(adapter: eq.Adapter, guard: bool) -> None:
+    called: eq.Adapter | eq.Guarded = eq.Guarded(adapter) if guard else adapter
+    x, _ = _data(50, 6)
+    with pytest.raises(OptionError, match="coverage"):
+        called.sets(x, coverage=2)
+    with pytest.raises(OptionError, match="score"):
+        called.sets(x, score="margin")
+    with pytest.raises(OptionError, match="accuracy"):
+        called.decide(x, accuracy=math.nan)
+    assert adapter.last is None
+
+
+def test_probabilities_in_place_of_logits_are_refused(adapter: eq.Adapter) -> None:
+    p = torch.randn(5, CLASSES).softmax(1)
+    p[2] = math.nan
+    for call in (adapter.sets, adapter.decide):
+        with pytest.raises(BatchError, match=r"probabilities that sum to one.*\.log\(\)"):
+            call(p)
+        with pytest.raises(BatchError, match="probabilities"):
+            call(logits=p)
+    assert adapter.sets(p.log()).shape == (5, CLASSES)
+
+
+def test_an_adapter_that_answered_can_be_pickled_and_copied(adapter: eq.Adapter) -> None:
+    x, _ = _data(50, 6)
+    logits = adapter(x)
+    loaded = pickle.loads(pickle.dumps(adapter))
+    assert torch.equal(loaded.sets(logits), adapter.sets(logits))
+    copied, before = copy.deepcopy(adapter), adapter.state_dict()
+    assert torch.equal(copied.sets(x), adapter.sets(x))
+    assert _same(before, copied.state_dict())
+
+
+class _Flagged(nn.Module):
+    """A model with an argument beside its inputs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, flag: bool = False, names: list[str] | None = None) -> Tensor:
+        logits: Tensor = self.model(-x if flag else x)
+        return logits
+
+
+def test_a_batch_with_other_arguments_is_another(model: nn.Module) -> None:
+    flagged = _Flagged(model).eval()
+    source = eq.rehearse(flagged, _data(1500, 2), shifts=10, progress=False)
+    adapter, (x, _) = eq.Poise(flagged, source), _data(50, 6)
+
+    def learns(*args: Any, **kwargs: Any) -> bool:
+        adapter.reset()
+        adapter(x, flag=True, names=["a", "b"])
+        before = adapter.last
+        adapter.decide(*args, **kwargs)
+        return adapter.last is not before
+
+    assert not learns(x, flag=True, names=["a", "b"])
+    assert learns(x, flag=False, names=["a", "b"])
+    assert learns(x, flag=1, names=["a", "b"])
+    assert learns(x, flag=True, names=["a", "c"])
+    assert learns(x=x, flag=True, names=["a", "b"])
+
+
+def test_a_move_forgets_what_was_computed(adapter: eq.Adapter, source: eq.SourceStatistics) -> None:
+    x, _ = _data(50, 6)
+    for one in (adapter, eq.Tempered(adapter, source, "rehearsed")):
+        logits, before = one(x), one.expectations()
+        assert one.sets(logits).dtype == torch.bool
+        one.double()
+        assert one.expectations() is not before
+        ids = one.last.ids if one.last else None
+        one.sets(x.double())
+        assert one.last is not None
+        assert one.last.ids != ids
+        one.float()
+
+
+def test_a_tempered_adapter_gone_back_to_has_no_estimates_of_before(
+    adapter: eq.Adapter, source: eq.SourceStatistics
+) -> None:
+    tempered = eq.Tempered(adapter, source, "rehearsed")
+    x, _ = _data(50, 6)
+    snapshot, state = tempered.snapshot(), tempered.state_dict()
+    goes_back: Any
+    for goes_back in (lambda: tempered.restore(snapshot), lambda: tempered.load_state_dict(state)):
+        adapter(x)
+        before = adapter.expectations()
+        ids = adapter.last.ids if adapter.last else None
+        goes_back()
+        assert adapter.expectations() is not before
+        adapter.sets(x)
+        assert adapter.last is not None
+        assert adapter.last.ids != ids
+
+
+def test_expectations_stay_as_they_were(adapter: eq.Adapter) -> None:
+    x, y = _data(50, 6)
+    adapter(x)
+    before = adapter.expectations()
+    taught = before.taught.clone()
+    adapter.label(y)
+    assert not torch.equal(adapter.expectations().taught, taught)
+    assert torch.equal(before.taught, taught)
 
 
 def test_an_adapter_without_rehearsal_says_what_to_do(model: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """Labels that come late, on an adapter with a rehearsal made by hand, against numbers written out here."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from equipoise.calibration.expected import Expectations
 from equipoise.calibration.labels import label_sums
 from equipoise.calibration.sets import SCORES, class_scores
 from equipoise.core.recent import recent_samples
-from equipoise.errors import ForgottenRequestError, OptionError, SourceError
+from equipoise.errors import BatchError, ForgottenRequestError, OptionError, SourceError
 from tests.support.models import CLASSES, drifted, make, rehearsed
 
 
@@ -95,6 +96,26 @@ def test_the_sums_are_those_of_labels_estimates_and_confidences(method: str, mod
     more = label_sums(hits[0][:4], expected[0][:4], own[0][:4], around, torch.full((4,), weight))
     torch.testing.assert_close(sums_of(adapter)[model], before[model] + more, rtol=1e-4, atol=1e-5)
     assert adapter.labels == 12
+
+
+def test_wrong_ids_and_logits_are_refused_before_anything_changes() -> None:
+    adapter = adapter_of()
+    streamed(adapter)
+    before, logits = rows_of(adapter), torch.randn(2, CLASSES)
+    wrong: Any
+    for wrong in ([0.9, 1.7], torch.tensor([0.9, 1.7]), ["a", "b"], "12", 3):
+        with pytest.raises(OptionError, match="expected ids"):
+            adapter.label([0, 1], wrong)
+    for wrong in (torch.randn(2, CLASSES + 1), torch.randn(2), logits.tolist(), logits.long()):
+        with pytest.raises(BatchError, match=rf"expected logits \(N, {CLASSES}\)"):
+            adapter.label([0, 1], logits=wrong)
+        with pytest.raises(BatchError, match=rf"expected source_logits \(N, {CLASSES}\)"):
+            adapter.label([0, 1], logits=logits, source_logits=wrong)
+    with pytest.raises(BatchError, match="same samples as logits, 2, got 1"):
+        adapter.label([0, 1], logits=logits, source_logits=logits[:1])
+    assert torch.equal(rows_of(adapter), before)
+    assert adapter.labels == 0
+    assert adapter.label([0, 1], torch.tensor([30, 31])) == 2
 
 
 def test_the_last_batch_is_labelled_without_ids() -> None:

@@ -69,6 +69,8 @@ def countable(logits: Tensor) -> Tensor:
 class Estimate:
     """An accuracy estimated without labels, or with the few that came; `float` gives the value alone.
 
+    So does a format: f"{estimate:.1%}".
+
     Attributes:
         value: the estimate.
         low: lower end of a 90 % interval.
@@ -94,6 +96,10 @@ class Estimate:
         """The value with its interval."""
         warning = "" if self.inside else ", outside of what was rehearsed"
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f}{warning})"
+
+    def __format__(self, spec: str) -> str:
+        """The value in a format of numbers; without one, the value with its interval."""
+        return format(self.value, spec) if spec else str(self)
 
 
 @dataclass(frozen=True)

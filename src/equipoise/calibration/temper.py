@@ -360,7 +360,7 @@ class RehearsedTemperature:
             rest.true,
             max(0.0, float(fall)),
             samples,
-            observed[TAUGHT_LEVELS],
+            observed[TAUGHT_LEVELS].clone(),  # labels write to the tensor
             float(observed[TEACHERS]),
         )
 

@@ -1,15 +1,20 @@
 """What a decision is about: logits, the batch that was answered last, or inputs that are to be answered."""
 
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from equipoise.calibration.sets import SCORES
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.errors import BatchError, OptionError, SourceError
 from equipoise.network.batch import leaves
-from equipoise.network.forward import logits_of
+from equipoise.network.forward import are_probabilities, logits_of
+from equipoise.options import integer, number, one_of
+
+_PLAIN = (bool, int, float, str, type(None))
 
 
 def needs_rehearsal(call: str, method: str) -> SourceError:
@@ -21,43 +26,109 @@ def needs_rehearsal(call: str, method: str) -> SourceError:
     )
 
 
+def checked_score(score: str) -> str:
+    """A score of classes; OptionError for an unknown one."""
+    return one_of("score", score, SCORES)
+
+
+def checked_coverage(coverage: float) -> float:
+    """A coverage that sets can be asked for; OptionError for another."""
+    return number("coverage", coverage, low=0.5, high=0.99)
+
+
+def checked_accuracy(accuracy: float) -> float:
+    """An accuracy that decisions can be asked for; OptionError for another."""
+    return number("accuracy", accuracy, low=0.5, high=0.999)
+
+
+def checked_ids(ids: Iterable[int] | Tensor) -> list[int]:
+    """The numbers of samples; OptionError unless they are whole."""
+    own = ids.tolist() if isinstance(ids, Tensor) else ids
+    if isinstance(own, str) or not isinstance(own, Iterable):
+        raise OptionError(f"expected ids as whole numbers, one for each label, got {ids!r}")
+    return [integer("ids", each, low=-math.inf) for each in own]
+
+
+def checked_answers(name: str, logits: Any, classes: int) -> Tensor:
+    """Logits (N, classes) that take part in no gradient; BatchError for anything else, and probabilities."""
+    if (
+        not isinstance(logits, Tensor)
+        or logits.ndim != 2
+        or logits.shape[1] != classes
+        or not logits.is_floating_point()
+    ):
+        came = (
+            f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        )
+        raise BatchError(f"expected {name} (N, {classes}) as this adapter gives them, got {came}")
+    own = logits.detach()
+    finite = own[own.isfinite().all(1)]
+    if len(finite) and are_probabilities(finite):
+        raise BatchError(
+            f"expected {name} (N, {classes}), got rows of probabilities that sum to one: their .log() does"
+        )
+    return own
+
+
 class LastBatch(NamedTuple):
-    """The last batch and its answer; of the batch only references that keep nothing alive.
+    """The last batch and its answer; of its tensors only references that keep nothing alive.
+
+    A pickle has None in its place, as the tensors of another process are others.
 
     Attributes:
-        inputs: the tensors of the batch.
-        versions: how often each had been written to.
+        tensors: those of the batch.
+        facts: of each leaf of the arguments its path and its type; of a tensor how often it had been written
+            to, of others the value.
         logits: the answer, (N, C).
     """
 
-    inputs: tuple["weakref.ReferenceType[Tensor]", ...]
-    versions: tuple[int, ...]
+    tensors: tuple["weakref.ReferenceType[Tensor]", ...]
+    facts: tuple[tuple[str, type, object], ...]
     logits: Tensor
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any], logits: Tensor) -> "LastBatch | None":
         """The batch of some arguments; None for one that could not be told from another.
 
-        Tensors of inference mode do not say whether they were written to.
+        Tensors of inference mode do not say whether they were written to, nor do arrays.
         """
-        own = list(_tensors(args, kwargs))
-        if not own or any(each.is_inference() for each in own):
+        facts, tensors = _facts(args, kwargs), _tensors(args, kwargs)
+        if facts is None or not tensors:
             return None
-        refs, versions = tuple(map(weakref.ref, own)), tuple(each._version for each in own)
-        return cls(refs, versions, logits.detach())
+        return cls(tuple(map(weakref.ref, tensors)), facts, logits.detach())
 
     def is_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether arguments are the same tensors, unchanged since."""
-        own = list(_tensors(args, kwargs))
-        if len(own) != len(self.inputs) or any(each.is_inference() for each in own):
+        """Whether arguments are the same tensors, unchanged since, in the same places, with equal others."""
+        if self.facts != _facts(args, kwargs):
             return False
-        same = all(ref() is each for ref, each in zip(self.inputs, own, strict=True))
-        return same and self.versions == tuple(each._version for each in own)
+        own = _tensors(args, kwargs)
+        return all(ref() is each for ref, each in zip(self.tensors, own, strict=True))
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LastBatch":
+        return self._replace(logits=self.logits.clone())
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Tensor]:
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors of the arguments of a model, labels and all."""
-    return (each for each in leaves((args, kwargs)).values() if isinstance(each, Tensor))
+    return [each for each in leaves((args, kwargs)).values() if isinstance(each, Tensor)]
+
+
+def _facts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[str, type, object], ...] | None:
+    """What tells the arguments of a model from others (`LastBatch.facts`); None where something cannot."""
+    found: list[tuple[str, type, object]] = []
+    for path, leaf in leaves((args, kwargs)).items():
+        if isinstance(leaf, Tensor) and not leaf.is_inference():
+            found.append((path, type(leaf), leaf._version))
+        elif isinstance(leaf, _PLAIN):
+            found.append((path, type(leaf), leaf))
+        elif isinstance(leaf, list) and all(isinstance(each, _PLAIN) for each in leaf):
+            found.append((path, list, tuple(leaf)))  # of file names, say
+        else:
+            return None
+    return tuple(found)
 
 
 def logits_given(
@@ -87,17 +158,12 @@ def logits_given(
     if logits is not None:
         if args or kwargs:
             raise BatchError("expected logits= or inputs to answer, got both")
-        own = logits
-    elif len(args) == 1 and not kwargs and _is_logits(args[0], classes, source):
-        own = logits_of(args[0])
-    elif last is not None and last.is_of(args, kwargs):
-        own = last.logits
-    else:
-        own = logits_of(answer(*args, **kwargs))
-    if not isinstance(own, Tensor) or own.ndim != 2 or own.shape[1] != classes or not own.is_floating_point():
-        came = f"{own.dtype} {tuple(own.shape)}" if isinstance(own, Tensor) else type(own).__name__
-        raise BatchError(f"expected logits (N, {classes}) as this adapter gives them, got {came}")
-    return own.detach()
+        return checked_answers("logits", logits, classes)
+    if len(args) == 1 and not kwargs and _is_logits(args[0], classes, source):
+        return checked_answers("logits", logits_of(args[0]), classes)
+    if last is not None and last.is_of(args, kwargs):
+        return last.logits
+    return logits_of(answer(*args, **kwargs)).detach()
 
 
 def _is_logits(value: Any, classes: int, source: SourceStatistics | None) -> bool:

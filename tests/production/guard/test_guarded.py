@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.errors import BatchError, OptionError, StateError
+from equipoise.errors import BatchError, ForgottenRequestError, OptionError, StateError
 from equipoise.production.guard.triggers import LARGEST_STEP
 from equipoise.testing.models import drifted_stream
 from tests.production.guard.streams import FAULTS, SIZE, accuracy_of, adapter, clean, contented, run_to, small
@@ -481,6 +481,21 @@ def test_labels_without_the_source_models_answers_are_of_the_batch_that_they_nam
     answers = guarded(drifted(8))
     assert guarded.label(target, logits=answers, batch=1) == guarded.labels == 0
     assert guarded.label(target, logits=answers, batch=2) == guarded.labels == 8
+
+
+def test_labels_of_a_batch_that_was_not_learned_from_are_of_no_earlier_one() -> None:
+    guarded, target = rehearsed_guard(), torch.zeros(8, dtype=torch.long)
+    with pytest.raises(ForgottenRequestError, match="learned from"):
+        guarded.label(target)
+    guarded(drifted(8))
+    assert guarded.label(target) == 8
+    guarded.hold()
+    answers = guarded(drifted(8, 1))
+    with pytest.raises(ForgottenRequestError, match=r"learned from.*logits"):
+        guarded.label(target)
+    assert guarded.label(target, range(8)) == 8
+    assert guarded.labels == 8
+    assert guarded.label(target, logits=answers) == 8
 
 
 def test_labels_of_a_model_that_was_left_do_not_reach_the_adapter() -> None:

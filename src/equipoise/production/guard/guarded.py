@@ -13,10 +13,17 @@ from torch import Tensor
 
 from equipoise.adapter import Adapter, Selection
 from equipoise.calibration.rehearsal import Estimate
-from equipoise.core.given import LastBatch, logits_given, needs_rehearsal
+from equipoise.core.given import (
+    LastBatch,
+    checked_accuracy,
+    checked_coverage,
+    checked_score,
+    logits_given,
+    needs_rehearsal,
+)
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.record import Step
-from equipoise.errors import BatchError, OptionError, StateError
+from equipoise.errors import BatchError, ForgottenRequestError, OptionError, StateError
 from equipoise.functional import entropy
 from equipoise.json_form import from_json, to_json
 from equipoise.metrics.risk_coverage import RiskCoverage
@@ -171,9 +178,10 @@ class Guarded:
         **kwargs: Any,
     ) -> Tensor:
         """Prediction sets as the adapter's (`Adapter.sets`); inputs are answered and watched as by a call."""
-        return self._adapter.sets(
-            coverage=coverage, score=score, logits=self._given("sets", args, kwargs, logits)
-        )
+        with self._lock:
+            score, coverage = checked_score(score), checked_coverage(coverage)  # before anything is learned
+            given = self._given("sets", args, kwargs, logits)
+            return self._adapter.sets(coverage=coverage, score=score, logits=given)
 
     def coverage(self, coverage: float = 0.9, score: str = "lac") -> Estimate:
         """The estimated coverage of sets, as the adapter's (`Adapter.coverage`)."""
@@ -184,6 +192,7 @@ class Guarded:
     ) -> Selection:
         """Answers to act upon, as the adapter's (`Adapter.decide`); inputs are answered and watched."""
         with self._lock:
+            accuracy = checked_accuracy(accuracy)  # before anything is learned
             given = self._given("decide", args, kwargs, logits)
             return self._adapter.decide(accuracy=accuracy, logits=given)
 
@@ -228,12 +237,20 @@ class Guarded:
         Args:
             target: labels (N).
             ids: the numbers of the samples, as `guarded.last.ids` and `ask` have them; None: those of the
-                last batch, unless logits are given.
+                last batch, unless logits are given. A batch that was not learned from (held, or undone) has
+                none; ForgottenRequestError.
             logits: that were answered, (N, C), in place of ids.
             source_logits: those of the source model, (N, C); `guarded.last` has those of the last batch.
             batch: `guarded.batch` after the call that answered, the first one of a backlog; None: now.
         """
         at = self.batch if batch is None else integer("batch", batch, low=0)
+        if ids is None and logits is None:
+            ids = self._last.ids if self._last else range(0)
+            if not ids:
+                raise ForgottenRequestError(
+                    "expected labels of a batch that was learned from, got them for one that was not, or "
+                    "before any: pass the logits that were answered, guarded.label(targets, logits=logits)"
+                )
         if logits is None or source_logits is None:
             if logits is not None and at <= self._watch.acted:
                 return 0
