@@ -164,6 +164,7 @@ def test_labels_by_name() -> None:
     assert float(estimator.last.accuracy) == pytest.approx(truth, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*rows are NaN")
 def test_rows_of_nan_have_no_label_that_counts(estimator: eq.Estimator) -> None:
     probs, labels = drawn(100, 4)
     probs[:30] = math.nan

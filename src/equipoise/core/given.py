@@ -50,7 +50,7 @@ def checked_ids(ids: Iterable[int] | Tensor) -> list[int]:
 
 
 def checked_answers(name: str, logits: Any, classes: int) -> Tensor:
-    """Logits (N, classes) that take part in no gradient; BatchError for anything else, and probabilities."""
+    """Logits (N, classes) that take part in no gradient; BatchError for anything else."""
     if (
         not isinstance(logits, Tensor)
         or logits.ndim != 2
@@ -61,13 +61,15 @@ def checked_answers(name: str, logits: Any, classes: int) -> Tensor:
             f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         )
         raise BatchError(f"expected {name} (N, {classes}) as this adapter gives them, got {came}")
-    own = logits.detach()
-    finite = own[own.isfinite().all(1)]
+    return logits.detach()
+
+
+def _no_probabilities(logits: Tensor) -> Tensor:
+    """The same logits; BatchError for rows of probabilities in their place."""
+    finite = logits[logits.isfinite().all(1)]
     if len(finite) and are_probabilities(finite):
-        raise BatchError(
-            f"expected {name} (N, {classes}), got rows of probabilities that sum to one: their .log() does"
-        )
-    return own
+        raise BatchError("expected logits, got rows of probabilities that sum to one: their .log() does")
+    return logits
 
 
 class LastBatch(NamedTuple):
@@ -158,9 +160,9 @@ def logits_given(
     if logits is not None:
         if args or kwargs:
             raise BatchError("expected logits= or inputs to answer, got both")
-        return checked_answers("logits", logits, classes)
+        return _no_probabilities(checked_answers("logits", logits, classes))
     if len(args) == 1 and not kwargs and _is_logits(args[0], classes, source):
-        return checked_answers("logits", logits_of(args[0]), classes)
+        return _no_probabilities(checked_answers("logits", logits_of(args[0]), classes))
     if last is not None and last.is_of(args, kwargs):
         return last.logits
     return logits_of(answer(*args, **kwargs)).detach()
