@@ -20,6 +20,11 @@ QUANTILE = 0.9
 """The quantile of the entropy that scales sets; EACP's for a coverage of 90 %."""
 
 
+def spans(rows: int) -> list[slice]:
+    """The batches of so many rows."""
+    return [slice(at, min(at + BATCH, rows)) for at in range(0, rows, BATCH)]
+
+
 class Tally(NamedTuple):
     """The sets of a stream.
 

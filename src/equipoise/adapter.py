@@ -16,7 +16,14 @@ from equipoise.calibration.labels import checked_labels
 from equipoise.calibration.rehearsal import Estimate, Rehearsal, logit
 from equipoise.calibration.sets import sets
 from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
-from equipoise.calibration.temper import LABELLED, RehearsedTemperature, Temper, Tempering
+from equipoise.calibration.temper import (
+    LABELLED,
+    RehearsedTemperature,
+    Temper,
+    Tempering,
+    TrustedModel,
+    judged_accuracy,
+)
 from equipoise.core.assembly import (
     EXECUTION_OPTIONS,
     MACHINE_OPTIONS,
@@ -154,6 +161,7 @@ class Adapter(LearningModule):
     """
 
     _last: Record | Step | None
+    _judged: TrustedModel | None
     _last_batch: LastBatch | None
     _expectations: Expectations | None
     _estimated: dict[int, Estimate]
@@ -200,7 +208,7 @@ class Adapter(LearningModule):
 
     def _assemble(self, respond: Responder) -> None:
         self._respond, self._captured = respond, CapturedSteps()
-        self._recent, self._last = RecentAnswers(), None
+        self._recent, self._last, self._judged = RecentAnswers(), None, None
         self._forget_decisions()
 
     # ------------------------------------------------------------------ answer
@@ -242,6 +250,7 @@ class Adapter(LearningModule):
             )
             with torch.no_grad():
                 self._last = self._recent.take(record)
+                self._judged = record.judged
         return answer
 
     @one_at_a_time
@@ -313,12 +322,25 @@ class Adapter(LearningModule):
     def coverage(self, coverage: float = 0.9, score: str = "lac") -> Estimate:
         """The share of sets of this `coverage` that have the right class, estimated over the recent stream.
 
-        Without labels it is the coverage that was asked for, in an interval that is wider the further the
-        accuracy has fallen.
+        Without labels it is the coverage that was asked for, or more where even the smallest sets of a score
+        cover more, in an interval that is wider the further the accuracy has fallen. Labels correct it:
+        `calibration.expected.Expectations.coverage` has the formula.
         """
-        checked_score(score)
-        value, low, high = self._expected("coverage").coverage(checked_coverage(coverage))
+        score, coverage = checked_score(score), checked_coverage(coverage)
+        value, low, high = self._expected("coverage").coverage(score, coverage)
         return Estimate(value, low, high, self._accuracy_now().inside)
+
+    @one_at_a_time
+    def overconfidence(self) -> Estimate:
+        """The mean confidence of the recent answers less their accuracy, estimated; 0 if they are calibrated.
+
+        Between the confidence less the upper end of `accuracy` and less its lower end. Without labels it is
+        near 0, as the temperature makes both equal, but for what the regression doubts of its own estimate;
+        labels show what is left.
+        """
+        accuracy, confidence = self._accuracy_now(), self._expected("overconfidence").confidence
+        ends = (confidence - accuracy.high, confidence - accuracy.low)
+        return Estimate(confidence - accuracy.value, *ends, accuracy.inside)
 
     def decide(
         self, *args: Any, accuracy: float = 0.95, logits: Tensor | None = None, **kwargs: Any
@@ -512,7 +534,7 @@ class Adapter(LearningModule):
                 target = checked_labels(targets, len(logits), classes)
                 told = given_sums(target.to(device), both, rehearsed.now(observed))
             taught = self._expected("label").learned(told.scores)
-            own = rehearsed.told(observed, told.sums.to(device), told.new.to(device), *taught)
+            own = rehearsed.told(observed, told.sums.to(device), told.new.to(device), taught)
             self._respond.state.observe(own)
             self._expectations = None
             self._estimated = {}
@@ -674,8 +696,12 @@ class Adapter(LearningModule):
         if rehearsed is None or (model and not rehearsed.compares):
             return None
         if model not in self._estimated:
-            far = 0.0 if model else float(self._respond.student.weight_distance())
-            self._estimated[model] = rehearsed.estimate(model, self._respond.state.temperature, far)
+            observed, student = self._respond.state.temperature, self._respond.student
+            if self._judged is None:  # after a load, say
+                self._judged = rehearsed.now(observed)
+            far = 0.0 if model or not student.learned else student.weight_distance()
+            found = judged_accuracy(rehearsed.rehearsal, model, observed, self._judged, far)
+            self._estimated[model] = found
         return self._estimated[model]
 
     @one_at_a_time
@@ -755,7 +781,7 @@ class Adapter(LearningModule):
     def _forget_answers(self) -> None:
         """Forget what was read from a state that is no more."""
         self._recent.forget()
-        self._last = None
+        self._last = self._judged = None
         self._forget_decisions()
 
     def _forget_decisions(self) -> None:
@@ -897,6 +923,7 @@ class Adapter(LearningModule):
         with torch.inference_mode(False):
             nn.Module._apply(self, fn, recurse)
             self._recent.release()
+            self._judged = None
             self._respond.student.moved()
             self._respond.state.move(fn)
             self._forget_decisions()
@@ -1006,6 +1033,7 @@ class Tempered(Adapter):
     def _apply(self: _TemperedSelf, fn: Any, recurse: bool = True) -> _TemperedSelf:
         self.adapter._apply(fn, recurse)
         self._recent.release()
+        self._judged = None
         self._respond.state.move_temperature()
         self._forget_decisions()
         return self

@@ -1,15 +1,19 @@
 """The programs behind docs/decisions.md: the rivals, the streams, and which labels arrive."""
 
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 from torch import nn
 
+import equipoise as eq
 from benchmarks.decisions import baselines, decisions_page
-from benchmarks.decisions.baselines import Share, shared, tally
-from benchmarks.decisions.measure_decisions import labelled_rows, measured, spans
+from benchmarks.decisions.baselines import Share, shared, spans, tally
+from benchmarks.decisions.measure_decisions import labelled_rows, measured
+from benchmarks.decisions.record_streams import record
+from benchmarks.decisions.replay import Replay, named_cases, read
 from benchmarks.decisions.subjects import Case, Stream, Subject, pictures
 
 LOGITS = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.1, 0.1, 0.8]]).log()
@@ -82,8 +86,10 @@ def test_the_factors_of_entropy() -> None:
 
 
 def test_labels_of_that_many_rows_arrive() -> None:
-    assert int(labelled_rows(300, 50).sum()) == 50
-    assert not labelled_rows(300, 0).any()
+    drawn = [labelled_rows(300, 50, draw) for draw in (0, 1)]
+    assert [int(rows.sum()) for rows in drawn] == [50, 50]
+    assert not torch.equal(*drawn)
+    assert not labelled_rows(300, 0, 0).any()
     assert [each.stop - each.start for each in spans(120)] == [50, 50, 20]
 
 
@@ -99,21 +105,52 @@ def test_streams_of_pictures_end_where_they_began() -> None:
     assert len(mixed.labels) == 4 * 300
 
 
-def test_a_stream_is_met_once_for_each_number_of_labels() -> None:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The records of a network with batch norm on a stream, beside the network and the inputs."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval().requires_grad_(False)
+    layers = (nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    model = nn.Sequential(*layers).eval().requires_grad_(False)
     x = torch.randn(700, 4)
     y = model(x).argmax(1)
-    stream = Stream("natural", x[400:], y[400:], counts=(0, 50))
+    stream = Stream("natural", x[400:] + 0.3, y[400:], counts=(0, 50))
     options = {"samples": 400, "shifts": 8, "check_held_out": False}
     subject = Subject(model, (x[:400], y[:400]), {"in order": stream}, options)
-    first, second = measured(Case("tables", "line", lambda: subject))
+    folder = tmp_path_factory.mktemp("records")
+    record(Case("tables", "line, MLP", lambda: subject), folder)
+    torch.save({"x": stream.inputs, "model": model.state_dict()}, folder / "stream.pt")
+    return folder
+
+
+def test_a_replay_answers_and_estimates_as_the_adapter_did(recorded: Path) -> None:
+    records, kept = read(recorded, "line, MLP"), torch.load(recorded / "stream.pt")
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    model.load_state_dict(kept["model"])
+    adapter, replay, (stream,) = eq.Poise(model.eval(), records.source), Replay(records), records.streams
+    for at, span in enumerate(spans(300)):
+        answer = adapter(kept["x"][span])
+        torch.testing.assert_close(replay.answer(stream, span), answer, atol=1e-4, rtol=1e-4)
+        if at % 2:
+            ids = torch.arange(span.start, span.stop)[::5]
+            adapter.label(stream.labels[ids], ids)
+            replay.label(stream.labels[ids], ids)
+        assert adapter.accuracy is not None
+        assert replay.accuracy.value == pytest.approx(adapter.accuracy.value, abs=1e-4)
+        expected, found = adapter.coverage(0.9), replay.expectations().coverage("lac", 0.9)
+        assert found == pytest.approx((expected.value, expected.low, expected.high), abs=1e-3)
+
+
+def test_a_stream_is_met_for_each_number_and_draw_of_labels(recorded: Path) -> None:
+    assert named_cases(recorded) == ["line, MLP"]
+    first, *others = measured(read(recorded, "line, MLP"))
     assert (first["stream"], first["kind"], first["rows"]) == ("in order", "natural", 300)
-    assert (first["labels"], second["labels"]) == (0, 50)
-    assert first["sets.oracle.coverage"] == pytest.approx(0.9, abs=0.01)
-    assert first["accuracy.true"] == 1.0
-    assert first["accuracy.estimate"] < second["accuracy.estimate"], "labels that say so raise the estimate"
-    assert "sets.aci.coverage" in first and "sets.aci.coverage" not in second
+    assert [first["labels"], *(row["labels"] for row in others)] == [0, 50, 50, 50, 50]
+    assert [row["draw"] for row in others] == [0, 1, 2, 3]
+    assert first["sets.oracle.coverage"] == pytest.approx(0.9, abs=0.02)
+    for row in others:
+        off = abs(row["accuracy.estimate"] - row["accuracy.true"])
+        assert off <= abs(first["accuracy.estimate"] - first["accuracy.true"]) + 0.02
+    assert "sets.aci.coverage" in first and "sets.aci.coverage" not in others[0]
 
 
 def rows() -> pd.DataFrame:

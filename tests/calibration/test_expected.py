@@ -15,6 +15,7 @@ from equipoise.calibration.expected import (
     RIGHT,
     Curves,
     Expectations,
+    Taught,
     expected_sums,
     grid,
     true_sums,
@@ -88,8 +89,8 @@ def _expectations(
 
     logits, labels = rehearsed
     window = logits if now is None else now
-    true, none = Curves.of(true_sums(logits, labels)), torch.zeros(len(SCORES), len(COVERAGES))
-    return Expectations(of(window), of(logits), true, fall, len(window), none, 0.0)
+    none = Taught(torch.zeros(len(SCORES), len(COVERAGES)), torch.zeros(len(SCORES), 1 + len(COVERAGES)))
+    return Expectations(of(window), of(logits), Curves.of(true_sums(logits, labels)), fall, none)
 
 
 def _coverage(logits: Tensor, labels: Tensor, threshold: float, score: str) -> float:
@@ -139,13 +140,64 @@ def test_a_fall_of_the_accuracy_makes_sets_larger_by_the_formula() -> None:
     assert _coverage(logits, labels, threshold, "lac") == pytest.approx(risen, abs=0.015)
 
 
-def test_the_interval_of_a_coverage() -> None:
+@pytest.mark.parametrize("coverage", [0.9, 0.99])
+def test_the_interval_of_a_coverage(coverage: float) -> None:
     logits, labels = _answers(400, 6)
-    value, low, high = _expectations((logits, labels), fall=0.5).coverage(0.9)
-    half = math.sqrt(1.645**2 / (400 * 0.09 + 1) + (0.25 + 0.9 * 0.5) ** 2)
-    assert value == 0.9
-    assert math.log(high / (1 - high)) - math.log(9) == pytest.approx(half)
-    assert math.log(9) - math.log(low / (1 - low)) == pytest.approx(half)
+    value, low, high = _expectations((logits, labels), fall=0.5).coverage("lac", coverage)
+    spread, middle = coverage * (1 - coverage), math.log(coverage / (1 - coverage))
+    half = math.sqrt(1.645**2 / (400 * spread + 1) + (0.25 + 0.9 * 0.5) ** 2)
+    assert value == pytest.approx(coverage, abs=1e-4)
+    assert math.log(high / (1 - high)) - middle == pytest.approx(half, abs=0.01)
+    assert middle - math.log(low / (1 - low)) == pytest.approx(half, abs=0.01)
+
+
+def test_sets_with_the_first_class_are_known_to_cover_the_accuracy() -> None:
+    logits, labels = _answers(4000, 6)
+    accuracy = float((logits.argmax(1) == labels).float().mean())
+    value, low, high = _expectations((logits, labels)).coverage("aps", 0.5)
+    assert value == pytest.approx(accuracy, abs=0.02)
+    assert low < value < high
+    fallen, *_ = _expectations((logits, labels), fall=0.6).coverage("aps", 0.5)
+    assert fallen == pytest.approx(1 / (1 + math.exp(0.5 * 0.6) * (1 - value) / value), abs=1e-6)
+
+
+def test_full_sets_are_known_to_cover() -> None:
+    logits = torch.tensor([[10.2, 0.0]]).repeat(500, 1)  # sure, and wrong in a fiftieth
+    labels = (torch.arange(500) % 50 == 0).long()
+    found = _expectations((logits, labels), fall=0.4)
+    assert found.set_threshold("lac", 0.98) == math.inf
+    value, low, high = found.coverage("lac", 0.98)
+    assert value > 0.9999 and 0.99 < low < high <= 1
+
+
+def test_labels_correct_the_coverage_by_how_many_sets_had_them() -> None:
+    logits, labels = _answers(4000, 6)
+    found = _expectations((logits, labels), fall=0.3)
+    p = logits.softmax(1)
+    own = torch.stack([class_scores(p, score).gather(1, labels[:, None])[:, 0] for score in SCORES], 1)
+    scores = own[own[:, 0].argsort(descending=True)][200:3000:35]  # many of sets that miss them
+    taught = found.learned(scores)
+    assert taught.labels == 80
+    later = replace(found, taught=taught)
+    for score, coverage in (("lac", 0.9), ("lac", 0.6), ("aps", 0.9)):
+        threshold = found.set_threshold(score, coverage)
+        had = float((scores[:, SCORES.index(score)] <= threshold).sum())
+        assert 0 < had < 80
+        prior = 1.645**2 / (coverage * (1 - coverage) * (0.25 + 0.9 * 0.3) ** 2)
+        before, *_ = found.coverage(score, coverage)
+        value, low, high = later.coverage(score, coverage)
+        assert value == pytest.approx((prior * before + had) / (prior + 80), abs=1e-6)
+        spread, middle = value * (1 - value), math.log(value / (1 - value))
+        half = 1.645 * math.sqrt(1 / (4000 * spread + 1) + 1 / ((prior + 80) * spread))
+        assert math.log(high / (1 - high)) - middle == pytest.approx(half, rel=1e-6)
+        assert middle - math.log(low / (1 - low)) == pytest.approx(half, rel=1e-6)
+
+
+def test_between_the_coverages_that_learn_labels_are_interpolated() -> None:
+    found = _expectations(_answers(4000, 6))
+    later = replace(found, taught=found.learned(torch.full((300, 3), 0.9999)))
+    low, middle, high = (later.coverage("lac", c)[0] for c in (0.9, 0.925, 0.95))
+    assert low < middle < high < 0.8
 
 
 @pytest.mark.parametrize("heat", [0.7, 1.0, 2.0])
@@ -195,7 +247,7 @@ def test_labels_teach_levels_by_steps_of_adaptive_conformal_inference() -> None:
     rehearsed = _answers(4000, 6)
     start = _expectations(rehearsed, fall=0.4)
     scores = torch.tensor([[0.3, 0.2, 0.2], [0.99, 0.9, 0.95], [0.999, 0.99, 1.0]], dtype=torch.float64)
-    taught, count = start.learned(scores)
+    taught = start.learned(scores)
     logits, labels = rehearsed
     p = logits.softmax(1).double()
     half = 0.25 + 0.9 * 0.4
@@ -208,8 +260,8 @@ def test_labels_teach_levels_by_steps_of_adaptive_conformal_inference() -> None:
                 needed = float((own <= row[at]).double().mean())  # the share of sets that reach this score
                 rate = max(0.005 * n / 200, 1 / (prior + n))
                 offset += rate * (coverage - float(needed <= risen + offset))
-            assert float(taught[at, place]) == pytest.approx(offset, abs=1e-9)
-    assert count == 3
+            assert float(taught.levels[at, place]) == pytest.approx(offset, abs=1e-9)
+    assert taught.labels == 3
 
 
 def test_with_a_label_for_every_answer_sets_cover_whatever_the_model_believes() -> None:
@@ -223,18 +275,17 @@ def test_with_a_label_for_every_answer_sets_cover_whatever_the_model_believes() 
     covered = []
     for row in own:
         covered.append(float(row[0]) <= found.set_threshold("lac", 0.9))
-        taught, count = found.learned(row[None])
-        found = replace(found, taught=taught, labels=count)
+        found = replace(found, taught=found.learned(row[None]))
     assert sum(covered[1500:]) / 1500 == pytest.approx(0.9, abs=0.02)
-    value, low, high = found.coverage(0.9)
-    assert (value, high - low < 0.08) == (0.9, True)
+    value, low, high = found.coverage("lac", 0.9)
+    assert value == pytest.approx(0.9, abs=0.03)
+    assert high - low < 0.08
 
 
 def test_ten_labels_move_sets_by_little_where_the_rehearsal_is_sure() -> None:
     found = _expectations(_answers(4000, 6))
     for scores in (torch.zeros(10, 3), torch.full((10, 3), 0.99999)):
-        taught, _ = found.learned(scores)
-        assert float(taught.abs().max()) < 0.035
+        assert float(found.learned(scores).levels.abs().max()) < 0.035
 
 
 def test_a_few_answers_without_an_error_do_not_promise_that_there_is_none() -> None:

@@ -73,10 +73,11 @@ def test_prediction_powered_intervals_hold_and_are_narrower_than_those_of_hits_a
     assert abs(float(value.mean()) - truth) < 0.005
 
 
-def test_sums_forget_by_half_in_two_thousand_samples_and_keep_an_eighth_at_a_change() -> None:
+def test_sums_forget_by_half_in_two_thousand_samples_and_at_a_change() -> None:
     still, changed = torch.tensor(False), torch.tensor(True)
     assert float(kept(torch.tensor(2000.0), still)) == 0.5
-    assert float(kept(torch.tensor(0.0), changed)) == 0.125
+    assert float(kept(torch.tensor(0.0), changed)) == 0.5
+    assert float(kept(torch.tensor(2000.0), changed)) == 0.25
 
 
 def test_a_label_counts_by_its_weight() -> None:
@@ -98,9 +99,9 @@ def test_without_labels_nothing_is_corrected_bit_for_bit() -> None:
             estimate, one = torch.tensor(logit, dtype=kind), torch.ones((), dtype=kind)
             sums = torch.zeros(7, dtype=kind)
             weight, offset = posterior(sums, estimate, 0.3 * one)
-            row = believing(sums, weight, offset)
-            assert row.tolist() == [0.0] * 9
-            assert [float(each) for each in correction(row)] == [0.0, 1.0]
+            row = believing(sums, weight, offset, estimate)
+            assert row.tolist() == [0.0] * 10
+            assert [float(each) for each in correction(row, estimate - 1)] == [0.0, 1.0]
             assert float(labelled_error(sums, estimate.sigmoid()).precision) == 0.0
 
 
@@ -108,12 +109,37 @@ def test_belief_fades_as_labels_forget() -> None:
     """Odds of o · f are those of a Gaussian prior where the labels have the part f of their weight left."""
     prior, variance, part = 0.03**2, 0.02**2, 0.25
     weight = prior / (prior + variance)
-    row = believing(NONE + 1, double(weight)[0], double(-0.8 * weight)[0])
-    offset, left = correction(row)
+    estimate = double(1.3)[0]
+    row = believing(NONE + 1, double(weight)[0], double(-0.8 * weight)[0], estimate)
+    offset, left = correction(row, estimate)
     assert float(offset) == pytest.approx(-0.8 * weight) and float(left) == pytest.approx(1 - weight)
-    offset, left = correction(part * row)
+    offset, left = correction(part * row, estimate)
     later = prior / (prior + variance / part)
     assert float(offset) == pytest.approx(-0.8 * later) and float(left) == pytest.approx(1 - later)
+
+
+def test_half_of_a_move_of_the_estimate_is_believed_as_far_as_labels_are() -> None:
+    for weight in (0.0, 0.4, 0.999):
+        row = believing(NONE + 1, double(weight)[0], double(-0.7)[0], double(1.3)[0])
+        for moved in (-0.5, 0.0, 2.0):
+            offset, left = correction(row, double(1.3 + moved)[0])
+            assert float(offset) == pytest.approx(-0.7 - 0.5 * weight * moved)
+            assert float(left) == pytest.approx(1 - weight)
+
+
+def test_labels_of_another_estimate_are_measured_from_half_way_to_it() -> None:
+    hits, scores = double(1, 0, 1, 1, 0, 1), double(0.9, 0.4, 0.8, 0.9, 0.7, 0.6)
+    then, weights = double(0.8, 0.8, 0.8, 0.7, 0.7, 0.7), double(1, 1, 1, 0.5, 0.5, 0.5)
+    sums = label_sums(hits, then, scores, double(0.7).expand(6), weights)
+    plain = rectified(sums, double(0.6)[0])
+    before = (0.8 * 3 + 0.7 * 1.5) / 4.5
+    found = labelled_error(sums, double(0.6)[0])
+    moved = 0.6 - before
+    assert float(found.value) == pytest.approx(float(plain.value) - moved / 2)
+    slope = float(plain.slope)
+    sampled = max(float(plain.spread), 0.24 - slope * (2 - slope) * float(plain.scatter)) / 4.5
+    assert float(found.sampled) == pytest.approx(1 / sampled)
+    assert float(found.precision) == pytest.approx(1 / (sampled + (moved / 2) ** 2))
 
 
 def test_the_posterior_is_its_formula() -> None:
@@ -123,7 +149,7 @@ def test_the_posterior_is_its_formula() -> None:
         hits, torch.full_like(hits, a), scores, torch.full_like(hits, 0.7), torch.ones_like(hits)
     )
     found = posterior(sums, double(a)[0].logit(), double(0.6)[0])
-    error, precision = labelled_error(sums, double(a)[0])
+    error, precision, _ = labelled_error(sums, double(a)[0])
     labelled = rectified(sums, double(a)[0])
     r, slope = float(labelled.value), float(labelled.slope)
     floor = a * (1 - a) - slope * (2 - slope) * float(labelled.scatter)

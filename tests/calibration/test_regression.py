@@ -177,7 +177,7 @@ def test_the_limit_is_what_95_percent_of_the_rows_keep_from_other_shifts() -> No
     assert float(found.limit) == pytest.approx(float(np.quantile(nearest, 0.95)))
     x = drawn.x[3] + 2
     apart = min(math.dist(plain.z(x.numpy()), row) for row in plain.rows)
-    assert float(found.distance(x)) == pytest.approx(apart / float(found.limit))
+    assert found.at(x).distance == pytest.approx(apart / float(found.limit))
 
 
 @pytest.mark.parametrize("far", [0.0, 0.5, 3.0, 30.0])
@@ -188,16 +188,16 @@ def test_the_half_width_written_out(far: float) -> None:
     z = plain.z(x.numpy())
     own = OFFSET * (1 - math.exp(-(math.dist(z, plain.start) ** 2) / 2))
     deviation = math.sqrt(plain.variance(z) + own**2 + NOISE**2)
-    own = float(found.margin) * deviation * max(1.0, float(found.distance(x)))
+    own = float(found.margin) * deviation * max(1.0, found.at(x).distance)
     expected = math.sqrt(own**2 + ROOM**2)
-    assert float(found.half_width(x)) == pytest.approx(expected, rel=1e-6)
+    assert found.at(x).half_width == pytest.approx(expected, rel=1e-6)
 
 
 def test_no_interval_is_narrower_than_03_on_either_side() -> None:
     drawn = Drawn()
     certain = replace(drawn.fit(), margin=torch.tensor(0.0, dtype=torch.float64))
     for x in (drawn.origin, drawn.x[2], drawn.x[2] + 50):
-        assert float(certain.half_width(x)) == pytest.approx(ROOM)
+        assert certain.at(x).half_width == pytest.approx(ROOM)
 
 
 def test_the_target_at_rest_is_the_exact_one() -> None:
@@ -211,10 +211,10 @@ def test_the_interval_is_narrow_where_nothing_shifted_and_widens_with_the_distan
     drawn = Drawn()
     found = drawn.fit()
     along = torch.tensor([1.0, 4.0, 1.0, 0.0], dtype=torch.float64)
-    widths = [float(found.half_width(drawn.origin + step * along)) for step in (0, 3, 6, 20)]
+    widths = [found.at(drawn.origin + step * along).half_width for step in (0, 3, 6, 20)]
     assert widths == sorted(widths)
     assert widths[0] < 0.5 * widths[1]
-    assert float(found.distance(drawn.origin)) == 0
+    assert found.at(drawn.origin).distance == 0
 
 
 def test_the_estimate_is_exact_where_nothing_shifted() -> None:
@@ -265,7 +265,7 @@ def test_a_floor_of_infinity_leaves_a_feature_out() -> None:
     other = drawn.x.clone()
     other[:, 3] += 100
     assert torch.equal(found(other), found(drawn.x))
-    assert float(found.half_width(other[2])) == float(found.half_width(drawn.x[2]))
+    assert found.at(other[2]).half_width == found.at(drawn.x[2]).half_width
 
 
 def test_tensors_make_it_again() -> None:
@@ -274,7 +274,7 @@ def test_tensors_make_it_again() -> None:
     x = Drawn().x
     assert torch.equal(again(x), found(x))
     assert torch.equal(again.left_out(), found.left_out())
-    assert float(again.half_width(x[0])) == float(found.half_width(x[0]))
+    assert again.at(x[0]).half_width == found.at(x[0]).half_width
 
 
 def test_posteriors_of_a_device_agree_in_single_precision_each_at_its_own_features() -> None:
@@ -287,10 +287,7 @@ def test_posteriors_of_a_device_agree_in_single_precision_each_at_its_own_featur
     assert on_device.dtype == far.dtype == torch.float32
     expected = torch.stack([found(x), other(x.flip(0))], 1)
     torch.testing.assert_close(on_device.double(), expected, rtol=1e-4, atol=1e-4)
-    apart = [
-        [float(found.distance(own)), float(other.distance(its))]
-        for own, its in zip(x, x.flip(0), strict=True)
-    ]
+    apart = [[found.at(own).distance, other.at(its).distance] for own, its in zip(x, x.flip(0), strict=True)]
     torch.testing.assert_close(far.double(), torch.tensor(apart).double(), rtol=1e-3, atol=1e-3)
     assert [part.shape for part in made(both[:28].float().reshape(4, 7, 8))] == [(4, 7, 2)] * 2
     assert made(both[0].float())[0].shape == (2,)

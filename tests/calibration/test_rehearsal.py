@@ -64,7 +64,7 @@ def test_the_interval_of_an_estimate(limit: float, rows: int) -> None:
         value = bias + sum(w * f for w, f in zip(weights, x, strict=True))
         a = sigmoid(value)
         far = 1e4 * min(math.dist(x, row) for row in line_rows()) / own
-        wide = float(made.processes(2)[place].half_width(window.features(windows)[place]))
+        wide = made.processes(2)[place].at(window.features(windows)[place]).half_width
         assert wide > margin * 0.1
         half = math.sqrt(wide**2 + 1.645**2 / (rows * a * (1 - a) + 1))
         assert estimate.value == pytest.approx(a, abs=1e-5)

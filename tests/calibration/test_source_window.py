@@ -59,10 +59,10 @@ def test_what_labels_taught_of_the_adapters_sets_is_not_of_the_source_models() -
         seen = adapter.source_window(seen, adapter(x))
         adapter.label((labels + 1) % 4)
     assert seen is not None
-    assert bool(adapter.expectations().taught.any())
+    assert bool(adapter.expectations().taught.levels.any())
     found = adapter.source_expectations(seen)
-    assert not bool(found.taught.any())
-    assert found.labels == 0
+    assert not bool(found.taught.levels.any())
+    assert found.taught.labels == 0
 
 
 def test_a_change_of_the_stream_counts_with_the_batch_that_showed_it() -> None:

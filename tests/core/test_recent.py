@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.calibration.expected import Expectations
+from equipoise.calibration.expected import Expectations, Taught
 from equipoise.calibration.labels import label_sums
 from equipoise.calibration.sets import SCORES, class_scores
 from equipoise.core.recent import recent_samples
@@ -321,7 +321,7 @@ def test_the_scores_of_labels_are_those_of_the_answers_as_given(
     adapter, came = adapter_of(method), []
     plain = Expectations.learned
 
-    def learned(self: Expectations, scores: Tensor) -> tuple[Tensor, float]:
+    def learned(self: Expectations, scores: Tensor) -> Taught:
         came.append(scores)
         return plain(self, scores)
 

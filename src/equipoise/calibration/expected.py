@@ -3,13 +3,14 @@
 An answer with probabilities p expects its set to have the right class with the probability of the classes in
 it, and its first class to be right with max p. Means of both over a window, at each of a grid of thresholds,
 are curves; a threshold for sets, or for acting, is where a curve has the level that was right in rehearsal
-(`Anchor`). Every curve is a sum over samples, so curves add and forget as windows do (`calibration.window`).
+(`Expectations`). Every curve is a sum over samples: curves add and forget as windows do (`window`).
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.labels import aci
+from equipoise.calibration.scalars import NINETY, log_odds, share_of
 from equipoise.calibration.sets import FREE_RANKS, RANK_PENALTY, SCORES
 from equipoise.functional import at_least_single
 
@@ -54,7 +56,10 @@ FEW_ERRORS = 5
 LEAST_SHARE = 0.005
 """The share of a window below which answers are too few to be acted upon."""
 
-_EDGE, _LEAST = 1e-4, 1e-7
+LEAST_SPREAD = 0.001
+"""The least variance of whether a set has the right class: full sets are not in doubt."""
+
+_EDGE = 1e-4
 
 
 def grid(like: Tensor) -> Tensor:
@@ -119,34 +124,60 @@ class Selected(NamedTuple):
 
 @dataclass(frozen=True)
 class Curves:
-    """Means over samples at each threshold of the grid.
+    """Means over samples at each threshold of the grid, as lists: they are read at few places.
 
     Attributes:
-        sets: for each score the share of sets that have the right class, expected or true.
-        answered: the share of answers whose first class scores no more by LAC.
-        right: the accuracy of these, expected or true; that of the next threshold with any, where there is
-            none.
-        count: of the samples.
+        rows: the sums, in the order of `CURVES`.
     """
 
-    sets: dict[str, list[float]]
-    answered: list[float]
-    right: list[float]
-    count: float
+    rows: list[list[float]]
 
     @classmethod
     def of(cls, sums: Tensor) -> "Curves":
         """The means of sums (CURVES, FINITE + 1)."""
-        rows = sums.double().cpu()
-        count = float(rows[ANSWERED, -1]) or 1.0
-        answered, right = rows[ANSWERED].tolist(), rows[RIGHT].tolist()
-        accuracies = [0.0] * len(right)
-        following = 0.0
-        for place in reversed(range(len(right))):
-            following = right[place] / answered[place] if answered[place] > _EDGE else following
-            accuracies[place] = following
-        sets = {score: (rows[at] / count).tolist() for at, score in enumerate(SCORES)}
-        return cls(sets, [each / count for each in answered], accuracies, count)
+        return cls(sums.tolist())
+
+    @cached_property
+    def count(self) -> float:
+        """The number of samples."""
+        return self.rows[ANSWERED][-1] or 1.0
+
+    @cached_property
+    def sets(self) -> dict[str, list[float]]:
+        """For each score the share of sets that have the right class, expected or true."""
+        return {score: [each / self.count for each in self.rows[at]] for at, score in enumerate(SCORES)}
+
+    @cached_property
+    def answered(self) -> list[float]:
+        """The share of answers whose first class scores no more by LAC."""
+        return [each / self.count for each in self.rows[ANSWERED]]
+
+    @cached_property
+    def right(self) -> list[float]:
+        """The accuracy of these, expected or true; that of the next threshold with any where none is."""
+        found, following = [], 0.0
+        for right, answered in zip(reversed(self.rows[RIGHT]), reversed(self.rows[ANSWERED]), strict=True):
+            following = right / answered if answered > _EDGE else following
+            found.append(following)
+        return found[::-1]
+
+
+class Taught(NamedTuple):
+    """What labels have taught of sets.
+
+    Attributes:
+        levels: what they add to each of `COVERAGES`, (SCORES, COVERAGES).
+        had: how many labels count, and how many of them were in the sets for each of `COVERAGES` when they
+            came; (SCORES, 1 + COVERAGES).
+    """
+
+    levels: Tensor
+    had: Tensor
+
+    @property
+    def labels(self) -> float:
+        """How many labels count."""
+        return float(self.had[0, 0])
 
 
 @dataclass(frozen=True)
@@ -169,90 +200,113 @@ class Expectations:
         expected: of rehearsed answers without shift.
         true: the truth of these (`true_sums`).
         fall: of the accuracy.
-        samples: in the window.
-        taught: what labels add to each of `COVERAGES`, (SCORES, COVERAGES).
-        labels: how many of them count.
+        taught: by labels.
     """
 
     now: Curves
     expected: Curves
     true: Curves
     fall: float
-    samples: float
-    taught: Tensor
-    labels: float
+    taught: Taught
+
+    @property
+    def confidence(self) -> float:
+        """The mean confidence of the answers in the window."""
+        return self.now.rows[RIGHT][-1] / self.now.count
 
     def set_threshold(self, score: str, coverage: float) -> float:
         """The threshold of sets that are to have the right class in this share."""
-        added = np.interp(coverage, COVERAGES, self.taught[SCORES.index(score)].tolist())
-        wanted = min(max(self._risen(coverage) + float(added), 0.0), 1.0)
+        levels = self.taught.levels[SCORES.index(score)].tolist() if self._labels else None
+        added = 0.0 if levels is None else float(np.interp(coverage, COVERAGES, levels))
+        return self._threshold(score, min(max(self._risen(coverage) + added, 0.0), 1.0))
+
+    def _threshold(self, score: str, wanted: float) -> float:
+        """The threshold of sets that, but for a fall, have the right class in this share."""
         level = _value(self.expected.sets[score], _place(self.true.sets[score], wanted))
         return _threshold(_place(self.now.sets[score], level))
 
-    def learned(self, scores: Tensor) -> tuple[Tensor, float]:
-        """What labels have taught, and their number, after more of them with these scores, (N, SCORES).
+    def learned(self, scores: Tensor) -> Taught:
+        """What labels have taught after more of them with these scores, (N, SCORES).
 
         Each is a step of adaptive conformal inference at every level (`labels.aci`), by
 
-            rate = max(1 / (n₀ + n), .005 · min(1, n / 200)),   n₀ = 1 / (c · (1 − c) · s²),
+            rate = max(1 / (n₀ + n), .005 · min(1, n / 200))
 
-        for n labels before it, with s the standard deviation of the rehearsal's own interval of the coverage,
-        as a logit. So the rehearsal counts as n₀ labels: few labels change little where it is sure, and more
-        where the accuracy has fallen; where every answer gets its label, the coverage comes to c on any
-        stream.
+        for n labels before it, with n₀ = 1.645² / (c · (1 − c) · (.25 + .9 · fall)²). The rehearsal counts as
+        n₀ labels, as many as make its own interval of the coverage that wide: few labels change little where
+        it is sure, and more where the accuracy has fallen; where every answer gets its label, the coverage
+        comes to c on any stream.
         """
         risen = torch.tensor([self._risen(c) for c in COVERAGES], dtype=torch.float64)
         wanted = torch.tensor(COVERAGES, dtype=torch.float64)
-        prior = 1 / (wanted * (1 - wanted) * (self._doubt / 1.645) ** 2)
-        taught, labels = self.taught.double().cpu(), self.labels
-        for own in scores.double().cpu():
-            needed = [self._level(score, float(own[at])) for at, score in enumerate(SCORES)]
-            covered = torch.tensor(needed, dtype=torch.float64).unsqueeze(1) <= risen + taught
-            least = SLOWEST * min(1.0, labels / MANY)
-            taught = aci(taught, covered, wanted, (1 / (prior + labels)).clamp(min=least))
+        prior = torch.tensor([self._rehearsed_labels(c) for c in COVERAGES], dtype=torch.float64)
+        thresholds = [[self.set_threshold(score, c) for c in COVERAGES] for score in SCORES]
+        inside = scores.double().unsqueeze(2).cpu() <= torch.tensor(thresholds, dtype=torch.float64)
+        one = inside.new_ones(*scores.shape, 1)
+        had = self.taught.had.double().cpu() + torch.cat([one, inside], 2).double().sum(0)
+        levels, labels = self.taught.levels.double().cpu(), self._labels
+        for own in scores.tolist():
+            least = [self._level(score, own[at]) for at, score in enumerate(SCORES)]
+            covered = torch.tensor(least, dtype=torch.float64).unsqueeze(1) <= risen + levels
+            slowest = SLOWEST * min(1.0, labels / MANY)
+            levels = aci(levels, covered, wanted, (1 / (prior + labels)).clamp(min=slowest))
             labels += 1
-        return taught, labels
+        return Taught(levels, had)
+
+    def coverage(self, score: str, coverage: float) -> tuple[float, float, float]:
+        """The coverage of the sets that are to cover this share, with its 90 % interval over the window.
+
+        By the rehearsal it is v₀, the share c that was asked for; or more, where even the smallest sets of
+        the score cover more: then logit v₀ = logit ℓ − .5 · fall, with ℓ the share that they covered without
+        shift. Of m labels, k were in the sets when they came. The rehearsal counts as n₀ labels (`learned`):
+
+            v = (n₀ · v₀ + k) / (n₀ + m).
+
+        The interval is, in logits, ± 1.645 · √(1 / (n · u + 1) + 1 / ((n₀ + m) · u)) for n samples in the
+        window, with u = max(v · (1 − v), .001).
+        """
+        level = self._level(score, self._threshold(score, self._risen(coverage)))
+        value = share_of(log_odds(level) - STRICTER_SETS * self.fall)
+        rehearsed, labels = self._rehearsed_labels(coverage), self._labels
+        if labels:
+            had = self.taught.had[SCORES.index(score), 1:].tolist()
+            value = (rehearsed * value + float(np.interp(coverage, COVERAGES, had))) / (rehearsed + labels)
+        middle, spread = log_odds(value), max(value * (1 - value), LEAST_SPREAD)
+        half = NINETY * math.sqrt(1 / (self.now.count * spread + 1) + 1 / ((rehearsed + labels) * spread))
+        return value, share_of(middle - half), share_of(middle + half)
 
     def _level(self, score: str, threshold: float) -> float:
         """The least coverage whose sets, without labels and without a fall, have a class of this score."""
         expected = _value(self.now.sets[score], _place_of(threshold))
         return _value(self.true.sets[score], _place(self.expected.sets[score], expected))
 
-    def coverage(self, coverage: float) -> tuple[float, float, float]:
-        """The coverage of sets that are to cover this share, with its 90 % interval over the window.
-
-        In logits ± √(1.645² / (n · c · (1 − c)) + (.25 + .9 · fall)² · n₀ / (n₀ + m)), for n samples in the
-        window and m labels, of which the rehearsal counts as n₀ (`learned`).
-        """
-        middle, spread = _logit(coverage), coverage * (1 - coverage)
-        prior = 1 / (spread * (self._doubt / 1.645) ** 2)
-        sampling = 1.645**2 / (self.samples * spread + 1)
-        half = math.sqrt(sampling + self._doubt**2 * prior / (prior + self.labels))
-        return coverage, _sigmoid(middle - half), _sigmoid(middle + half)
-
     def _risen(self, coverage: float) -> float:
-        return _sigmoid(_logit(coverage) + STRICTER_SETS * self.fall)
+        return share_of(log_odds(coverage) + STRICTER_SETS * self.fall)
 
-    @property
-    def _doubt(self) -> float:
-        """Half of the interval of a coverage, but for the choice of samples, as a logit."""
-        return COVERAGE_SLACK + COVERAGE_SPREAD * self.fall
+    @cached_property
+    def _labels(self) -> float:
+        return self.taught.labels
+
+    def _rehearsed_labels(self, coverage: float) -> float:
+        """n₀, the labels as which the rehearsal counts."""
+        doubt = COVERAGE_SLACK + COVERAGE_SPREAD * self.fall
+        return NINETY**2 / (coverage * (1 - coverage) * doubt**2)
 
     def selected(self, accuracy: float) -> Selected:
         """The largest share of the window that is expected to be right this often."""
         optimism = self._optimism(accuracy)
         margin = optimism + STRICTER_ANSWERS * self.fall
-        place = _last_place(self.now.right, self.now.answered, _sigmoid(_logit(accuracy) + margin))
+        place = _last_place(self.now.right, self.now.answered, share_of(log_odds(accuracy) + margin))
         if place is None:
             return Selected(math.inf, 0.0, math.nan)
-        expected = _sigmoid(_logit(_value(self.now.right, place)) - margin)
+        expected = share_of(log_odds(_value(self.now.right, place)) - margin)
         return Selected(max(0.0, 1 - _threshold(place)), _value(self.now.answered, place), expected)
 
     def accuracies(self) -> tuple[list[float], list[float], list[float]]:
         """Confidences that fall, the shares at least as confident, and their expected accuracy."""
         found = []
         for place in range(len(self.now.right)):
-            value = _sigmoid(_logit(self.now.right[place]) - self._optimism_at(float(place)))
+            value = share_of(log_odds(self.now.right[place]) - self._optimism_at(float(place)))
             found.append((max(0.0, 1 - _threshold(float(place))), self.now.answered[place], value))
         confidences, shares, values = (list(each) for each in zip(*found, strict=True))
         return confidences, shares, values
@@ -276,7 +330,7 @@ class Expectations:
         """
         expected, true = _value(self.expected.right, place), _value(self.true.right, place)
         answers = self.expected.count * _value(self.expected.answered, place)
-        optimism = _logit(expected) - _logit((answers * true + 0.5) / (answers + 1))
+        optimism = log_odds(expected) - log_odds((answers * true + 0.5) / (answers + 1))
         errors = answers * (1 - expected)
         return optimism if optimism > 0 else optimism * errors / (errors + FEW_ERRORS)
 
@@ -313,21 +367,12 @@ def _threshold(place: float) -> float:
     """The threshold at a place of the grid: linear in logits, infinity beyond the last finite one."""
     if place > FINITE - 1:
         return math.inf
-    return _sigmoid(_LOWEST + place * (_HIGHEST - _LOWEST) / (FINITE - 1))
+    return share_of(_LOWEST + place * (_HIGHEST - _LOWEST) / (FINITE - 1))
 
 
 def _place_of(threshold: float) -> float:
     """The inverse of `_threshold`."""
     if threshold >= 1:
         return float(FINITE)
-    place = (_logit(threshold) - _LOWEST) * (FINITE - 1) / (_HIGHEST - _LOWEST)
+    place = (log_odds(threshold) - _LOWEST) * (FINITE - 1) / (_HIGHEST - _LOWEST)
     return min(max(place, 0.0), float(FINITE - 1))
-
-
-def _logit(share: float) -> float:
-    share = min(max(share, _LEAST), 1 - _LEAST)
-    return math.log(share / (1 - share))
-
-
-def _sigmoid(value: float) -> float:
-    return 1 / (1 + math.exp(-value))

@@ -23,11 +23,18 @@ from equipoise.errors import OptionError
 LABEL_HALF_LIFE = 2000.0
 """The answered samples after which a label counts half: a shift lasts longer than a window."""
 
-KEPT_AT_CHANGE = 1 / 8
-"""The weight that labels keep where the stream has changed (`window.after`): they are of another shift."""
+KEPT_AT_CHANGE = 1 / 2
+"""The weight that labels keep where the stream has changed (`window.after`): they may be of another shift."""
 
-SUMS, WIDTH = 7, 9
-"""The number of sums of a model, and of the numbers of its row: two more (`believing`)."""
+MOVED = 0.5
+"""The part of a move of the estimate since the labels that is believed.
+
+Over 356 streams of 20 models, how far accuracies had moved was .5 of how far estimates had where the stream
+changed, and .2 or nothing where it went on as it was.
+"""
+
+SUMS, WIDTH = 7, 10
+"""The number of sums of a model, and of the numbers of its row: three more (`believing`)."""
 
 CAUTION = 10
 """The samples as which calibrated answers count beside the labelled ones, in a slope and in a variance."""
@@ -156,22 +163,34 @@ class LabelledError(NamedTuple):
     Attributes:
         value: accuracy less estimate, as a share; 0 without labels.
         precision: the inverse of its variance; 0 without labels.
+        sampled: the same, of the choice of labelled samples alone.
     """
 
     value: Tensor
     precision: Tensor
+    sampled: Tensor
 
 
 def labelled_error(sums: Tensor, accuracy: Tensor) -> LabelledError:
     """The error of an estimate of accuracy (…), a share, by the labels in sums (…, 7).
 
-    Its variance is s² / Σw, with s² that of d − λ · q (`rectified`), and at least the one that calibrated
-    answers of accuracy a would have, a · (1 − a) − λ · (2 − λ) · var(q): ten labels without a miss, common
-    where nine in ten answers are right, do not say that the variance is nought.
+    The estimate may have moved since the labels came, by m from the mean ā of the estimates of their time. Of
+    that, a half is believed (`MOVED`), as accuracies move less than their estimates do:
+
+        r = avg (d − λ · q) − ½ · m,   m = a − ā.
+
+    Its variance is s² / Σw + (½ · m)², with s² that of d − λ · q (`rectified`), and at least the one that
+    calibrated answers of accuracy a would have, a · (1 − a) − λ · (2 − λ) · var(q): ten labels without a
+    miss, common where nine in ten answers are right, do not say that the variance is nought.
     """
     found = rectified(sums, accuracy)
     calibrated = accuracy * (1 - accuracy) - found.slope * (2 - found.slope) * found.scatter
-    return LabelledError(found.value, found.weight / found.spread.maximum(calibrated))
+    labels, errors, hits = sums[..., 0], sums[..., 1], sums[..., -1]
+    before = torch.where(labels > 0, (hits - errors) / labels.clamp(min=_TINY), accuracy)
+    doubted = (1 - MOVED) * (accuracy - before)
+    sampled = found.spread.maximum(calibrated)
+    variance = sampled + found.weight * doubted.square()
+    return LabelledError(found.value - doubted, found.weight / variance, found.weight / sampled)
 
 
 def posterior(sums: Tensor, estimate: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,7 +216,7 @@ def posterior(sums: Tensor, estimate: Tensor, deviation: Tensor) -> tuple[Tensor
         deviation: the standard deviation of the estimate's error, in logits.
     """
     a = estimate.sigmoid()
-    error, precision = labelled_error(sums, a)
+    error, precision, sampled = labelled_error(sums, a)
     sigma = a * (1 - a) * deviation
     near, far = sigma.square() * precision, (TAIL_WIDTH * sigma).clamp(min=TAIL_LEAST).square() * precision
     # Log odds of the tail: both densities of r have the variance (1 + near or far) / precision.
@@ -205,26 +224,31 @@ def posterior(sums: Tensor, estimate: Tensor, deviation: Tensor) -> tuple[Tensor
     tail = (evidence + ((1 + near) / (1 + far)).log() / 2 + math.log(TAIL / (1 - TAIL))).sigmoid()
     weight = torch.lerp(near / (1 + near), far / (1 + far), tail)
     right = torch.where(sums[..., 0] > 0, sums[..., -1] / sums[..., 0].clamp(min=_TINY), a)
-    room = 2 * precision.clamp(min=_TINY).rsqrt()
+    room = 2 * sampled.clamp(min=_TINY).rsqrt()
     after = (a + weight * error).maximum(a.minimum(right) - room).minimum(a.maximum(right) + room)
     after = after.clamp(_EDGE, 1 - _EDGE)
     return weight, after.logit() - a.clamp(_EDGE, 1 - _EDGE).logit()
 
 
-def believing(sums: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
-    """The row of a model, (…, 9), from its sums and what is believed of them: the sums, o and o · offset / ω.
+def believing(sums: Tensor, weight: Tensor, offset: Tensor, estimate: Tensor) -> Tensor:
+    """The row of a model, (…, 10): its sums and what is believed of them, o, o · offset / ω and o · estimate.
 
     o = ω / (1 − ω) are the odds of belief: where all labels lose a part of their weight, so do the odds, as L
-    grows by what n loses.
+    grows by what n loses. The estimate, in logits, is the one that was corrected.
     """
     odds = weight / (1 - weight).clamp(min=_EDGE)
-    return torch.cat([sums, odds.unsqueeze(-1), (offset * (1 + odds)).unsqueeze(-1)], -1)
+    believed = torch.stack([odds, offset * (1 + odds), odds * estimate], -1)
+    return torch.cat([sums, believed], -1)
 
 
-def correction(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The offset to the logits of estimates by rows (…, 9), and the share 1 − ω of their doubt that stays."""
-    left = (1 + rows[..., SUMS]).reciprocal()
-    return rows[..., SUMS + 1] * left, left
+def correction(rows: Tensor, estimate: Tensor) -> tuple[Tensor, Tensor]:
+    """The offset to the logits of estimates (…) by rows (…, 10), and the share 1 − ω of doubt that stays.
+
+    Where the estimate has moved by m since it was corrected, ½ · ω · m is taken back (`MOVED`).
+    """
+    odds, offset, corrected = rows[..., SUMS:].unbind(-1)
+    left = (1 + odds).reciprocal()
+    return (offset + (1 - MOVED) * (corrected - odds * estimate)) * left, left
 
 
 def aci(level: Tensor, covered: Tensor, coverage: Tensor | float, rate: Tensor | float) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise.calibration import labels, window
 from equipoise.calibration.expected import CURVES, FINITE
 from equipoise.calibration.regression import ROOM, Process, Ridge
+from equipoise.calibration.scalars import NINETY, share_of
 from equipoise.errors import StateError
 from equipoise.functional import at_least_single
 from equipoise.json_form import from_json, to_json
@@ -23,7 +24,6 @@ DISTANT = 2.0
 
 _VERSION = 3
 _LEAST = 1e-3
-_Z = 1.645  # of a 90 % interval
 _LARGEST = 1e16
 _INK, _ACCENT, _PALE = "#33415c", "#d1495b", "#b8c4d6"
 _TENSORS = ("prior", "coolest", "hottest", "bins", "expected", "true")
@@ -100,6 +100,22 @@ class Estimate:
     def __format__(self, spec: str) -> str:
         """The value in a format of numbers; without one, the value with its interval."""
         return format(self.value, spec) if spec else str(self)
+
+
+class Seen(NamedTuple):
+    """What the estimates of windows are from, on the host.
+
+    Attributes:
+        features: (models, features).
+        values: the estimates without labels, in logits; of each model.
+        rows: samples in the windows.
+        novelty: of their inputs.
+    """
+
+    features: Tensor
+    values: list[float]
+    rows: float
+    novelty: float
 
 
 @dataclass(frozen=True)
@@ -203,81 +219,77 @@ class Rehearsal:
     ) -> tuple[Estimate, Estimate | None]:
         """The accuracy of the answers in windows (models, width), and of the source model if it has one.
 
-        `labelled` has the rows of labels that came, (models, 9); None for none. Where the weights that learn
+        `labelled` has the rows of labels that came, (models, 10); None for none. Where the weights that learn
         are further from the source model's than in rehearsal, nothing rehearsed is like them: the interval of
         the adapted model is wider by the root of how much further.
         """
-        count = len(self.processes(len(windows)))
-        found = [self.estimate(model, windows, weight_distance, labelled) for model in range(count)]
+        seen = self.seen(windows)
+        rows = seen.features.new_zeros(len(windows), labels.WIDTH) if labelled is None else labelled
+        found = [self.estimate(model, seen, weight_distance, rows) for model in range(len(seen.values))]
         return found[0], found[1] if len(found) > 1 else None
 
-    def estimate(
-        self, model: int, windows: Tensor, weight_distance: float = 0.0, labelled: Tensor | None = None
-    ) -> Estimate:
-        """The accuracy of one of the models alone, as `estimates` has it, in half the time."""
-        stretch = 1.0
-        if not model and self.reach > 0:
-            stretch = math.sqrt(max(1.0, weight_distance / self.reach))
-        seen = windows.detach().double().cpu()
-        x, rows = window.features(seen[model]), float(seen[0, window.COUNT])
-        new = window.means(seen[0])[window.NOVEL]
-        none = seen.new_zeros(labels.WIDTH)
-        given = none if labelled is None else labelled[model].detach().cpu().to(none)
-        return self._estimate(self.processes(len(seen))[model], x, rows, new, stretch, given)
+    def seen(self, windows: Tensor) -> Seen:
+        """What estimates are from, of windows (models, width)."""
+        own = windows.detach().double().cpu()
+        x, novelty = window.features(own), float(window.means(own[0])[window.NOVEL])
+        values = [self._alone(each, x[at], novelty) for at, each in enumerate(self.processes(len(own)))]
+        return Seen(x, values, float(own[0, window.COUNT]), novelty)
 
-    def _estimate(
-        self, process: Process, x: Tensor, rows: float, novelty: Tensor, stretch: float, labelled: Tensor
-    ) -> Estimate:
-        """An estimate in logits with its interval.
+    def estimate(self, model: int, seen: Seen, weight_distance: float, labelled: Tensor) -> Estimate:
+        """An estimate in logits with its interval, of one of the models; as `estimates` has it.
 
         The half width is s · √(h² + z² / (n · a · (1 − a) + 1)) with h that of the process, z = 1.645, n the
-        samples in the window, a the estimate and s the stretch.
+        samples in the window, a the estimate and s the stretch by the weights.
 
         Labels that came correct a to b, with b in place of a from there on; h is multiplied by
         (1 − ω) · a · (1 − a) / (b · (1 − b)), and z² · ω² · L / (b · (1 − b))² joins the squares: ω is the
         share of the labelled error that is believed, and L its variance (`labels`). Without labels, ω is 0.
         """
-        found, value, near, h = self._alone(process, x, novelty)
+        process, value, given = self.processes(len(seen.values))[model], seen.values[model], labelled[model]
+        found, rows = process.at(seen.features[model]), seen.rows
+        far = not model and self.reach > 0
+        stretch = math.sqrt(max(1.0, weight_distance / self.reach)) if far else 1.0
         offset, left, error, precision = 0.0, 1.0, 0.0, 0.0
-        if labelled[0]:  # without labels nothing of this needs time
-            offset, left = (float(number) for number in labels.correction(labelled))
-            told = labels.labelled_error(labelled[: labels.SUMS], value.sigmoid())
-            error, precision = (float(each) for each in told)
-        alone, after = float(value.sigmoid()), float((value + offset).sigmoid())
+        if given[0]:  # without labels nothing of this needs time
+            estimate, sums = torch.tensor(value, dtype=torch.float64), given.double()
+            offset, left = (float(each) for each in labels.correction(sums, estimate))
+            told = labels.labelled_error(sums[: labels.SUMS], estimate.sigmoid())
+            error, precision = float(told.value), float(told.precision)
+        alone, after = share_of(value), share_of(value + offset)
         steepness = after * (1 - after)
-        own = left * (alone * (1 - alone)) / steepness * h
+        own = left * (alone * (1 - alone)) / steepness * found.half_width
         half = math.hypot(
-            stretch * math.sqrt(own**2 + _Z**2 / (rows * steepness + 1)),
-            _Z * (1 - left) / math.sqrt(precision) / steepness if precision else 0.0,
+            stretch * math.sqrt(own**2 + NINETY**2 / (rows * steepness + 1)),
+            NINETY * (1 - left) / math.sqrt(precision) / steepness if precision else 0.0,
         )
-        low, high = (float(torch.sigmoid(value + offset + side * half)) for side in (-1, 1))
-        better = bool(found > process.at_rest + ROOM) and bool(novelty > self.familiar)
-        near = near and stretch <= 1 and not better
+        better = found.value > process.at_rest + ROOM and seen.novelty > self.familiar
+        near = found.distance <= 1 and stretch <= 1 and not better
         if precision:
-            wide = stretch * math.sqrt(h**2 + _Z**2 / (rows * alone * (1 - alone) + 1))
-            least, most = (float(torch.sigmoid(value + side * wide)) for side in (-1, 1))
-            margin = _Z / math.sqrt(precision)
-            near = near and alone + error + margin >= least and alone + error - margin <= most
-        return Estimate(after, low, high, near)
+            wide = stretch * math.sqrt(found.half_width**2 + NINETY**2 / (rows * alone * (1 - alone) + 1))
+            margin = NINETY / math.sqrt(precision)
+            near = near and alone + error + margin >= share_of(value - wide)
+            near = near and alone + error - margin <= share_of(value + wide)
+        return Estimate(after, share_of(value + offset - half), share_of(value + offset + half), near)
 
-    def _alone(self, process: Process, x: Tensor, novelty: Tensor) -> tuple[Tensor, Tensor, bool, float]:
-        """What a process finds, the estimate, if the window is near rehearsed ones, and its half width."""
-        found, distance = process(x), process.distance(x)
-        value = believed(found, process.at_rest, novelty, self.familiar)
-        value = faded(value, middle_of(process.at_rest, self.classes), distance)
-        return found, value, bool(distance <= 1), float(process.half_width(x))
+    def _alone(self, process: Process, x: Tensor, novelty: float) -> float:
+        """The estimate of a process without labels, in logits."""
+        found = process.at(x)
+        own, distance, new = torch.tensor([found.value, found.distance, novelty], dtype=torch.float64)
+        value = believed(own, process.at_rest, new, self.familiar)
+        return float(faded(value, middle_of(process.at_rest, self.classes), distance))
 
     def labelled(self, windows: Tensor, sums: Tensor) -> Tensor:
-        """The rows (models, 9) of labels with these sums (models, 7), for windows (models, width).
+        """The rows (models, 10) of labels with these sums (models, 7), for windows (models, width).
 
         The prior of the error of an estimate is its interval without labels (`labels.posterior`).
         """
-        seen, given = windows.detach().double().cpu(), sums.detach().double().cpu()
-        x, new = window.features(seen), window.means(seen[0])[window.NOVEL]
-        alone = [self._alone(own, x[at], new) for at, own in enumerate(self.processes(len(seen)))]
-        estimates = torch.stack([value for _, value, _, _ in alone])
-        deviations = torch.tensor([h / _Z for *_, h in alone], dtype=torch.float64)
-        return labels.believing(given, *labels.posterior(given, estimates, deviations))
+        seen, given = self.seen(windows), sums.detach().double().cpu()
+        widths = [
+            own.at(x).half_width
+            for own, x in zip(self.processes(len(seen.values)), seen.features, strict=True)
+        ]
+        estimates, deviations = torch.tensor([seen.values, widths], dtype=torch.float64)
+        return labels.believing(given, *labels.posterior(given, estimates, deviations / NINETY), estimates)
 
     def processes(self, models: int) -> tuple[Process, ...]:
         """The regressions for windows of the answers alone, or of the source model's as well."""

@@ -15,10 +15,20 @@ from equipoise.calibration.expected import (
     FINITE,
     Curves,
     Expectations,
+    Taught,
     expected_sums,
 )
 from equipoise.calibration.regression import Posteriors, Ridge
-from equipoise.calibration.rehearsal import Estimate, Rehearsal, believed, countable, faded, logit, middle_of
+from equipoise.calibration.rehearsal import (
+    Estimate,
+    Rehearsal,
+    Seen,
+    believed,
+    countable,
+    faded,
+    middle_of,
+)
+from equipoise.calibration.scalars import log_odds
 from equipoise.calibration.sets import SCORES
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.window import GRID
@@ -93,13 +103,16 @@ TOLERATED = 0.05
 NEW = 2.0
 """The novelty beyond which all inputs are new, in units of `Rehearsal.familiar`."""
 
+LOWEST_END = 0.001
+"""The lower end of an accuracy, and what it lacks to 1, below which a fall is not told from a larger one."""
+
 SHARE_OF_DOUBT = 0.5
 """The part of the regression's doubt that keeps answers as they are: it favours models that are honest."""
 
 WINDOWS, TRUSTS, EXPECTED = "windows", "trusts_source", "expected"
 
-TAUGHT_LEVELS, TEACHERS = "taught", "teachers"
-"""What labels add to the levels of sets (`Expectations.taught`), and how many of them count there."""
+TAUGHT_LEVELS, HAD = "taught", "had"
+"""What labels have taught of sets (`expected.Taught`): `levels` and `had`."""
 
 STREAM_CHANGED, LABEL_ROWS, LABELLED = "changed", "labels", "labelled"
 """Whether the stream changed with the last batch, the rows of labels (`calibration.labels`), their number."""
@@ -112,11 +125,48 @@ class TrustedModel(NamedTuple):
         temperatures: of each model.
         trusts: whether the source model answers.
         estimates: the logits of their accuracies, without labels.
+        features: of the windows that all of it is from, (models, features).
     """
 
     temperatures: Tensor
     trusts: Tensor
     estimates: Tensor
+    features: Tensor
+
+
+def judged_accuracy(
+    rehearsal: Rehearsal,
+    model: int,
+    observed: Mapping[str, Tensor],
+    judged: TrustedModel,
+    weight_distance: float | Tensor = 0.0,
+) -> Estimate:
+    """The estimated accuracy of one of the models, 0 the adapted one and 1 the source model.
+
+    Args:
+        rehearsal: of the method.
+        model: the model.
+        observed: the observations.
+        judged: by these observations.
+        weight_distance: how far the weights that learn are from the source model's.
+    """
+    sums, far = observed[WINDOWS][0, 0, : window.NOVEL + 1], weight_distance
+    if isinstance(far, Tensor):
+        sums = torch.cat([sums, far.to(sums).view(1)])
+    x, values, sums, labelled = on_host(judged.features, judged.estimates, sums, observed[LABEL_ROWS])
+    own = sums.tolist()
+    rows = own[window.COUNT]
+    seen = Seen(x, values.tolist(), rows, own[window.NOVEL] / max(rows, 1e-6))
+    return rehearsal.estimate(model, seen, own[-1] if isinstance(far, Tensor) else far, labelled)
+
+
+def on_host(*tensors: Tensor) -> list[Tensor]:
+    """Tensors on the host; from a device in one copy, in single precision, as every copy waits for it."""
+    if all(each.device.type == "cpu" for each in tensors):
+        return list(tensors)
+    parts = torch.cat([each.detach().flatten().float() for each in tensors]).cpu()
+    sizes = [each.numel() for each in tensors]
+    return [own.view_as(each) for own, each in zip(parts.split(sizes), tensors, strict=True)]
 
 
 class _Constants(NamedTuple):
@@ -211,7 +261,7 @@ class RehearsedTemperature:
             LABEL_ROWS: prior.new_zeros(models, labels.WIDTH),
             LABELLED: prior.new_zeros(()),
             TAUGHT_LEVELS: prior.new_zeros(len(SCORES), len(COVERAGES)),
-            TEACHERS: prior.new_zeros(()),
+            HAD: prior.new_zeros(len(SCORES), 1 + len(COVERAGES)),
         }
 
     def _expected_at_rest(self, model: int) -> Tensor:
@@ -253,7 +303,7 @@ class RehearsedTemperature:
             LABEL_ROWS: labelled,
             LABELLED: before[LABELLED],
             TAUGHT_LEVELS: torch.where(changed, labels.KEPT_AT_CHANGE * taught, taught),
-            TEACHERS: before[TEACHERS] * kept,
+            HAD: before[HAD] * kept,
         }
         return TemperedAnswers(answers, temperature, after, judged)
 
@@ -261,7 +311,7 @@ class RehearsedTemperature:
         """Temperatures of the models in windows (models, 2, width), and whether the source model answers now.
 
         The slow windows count; models disagree where they do so in the fast window, too. `labelled` has the
-        rows of labels that came, (models, 9); None for none.
+        rows of labels that came, (models, 10); None for none.
         """
         known, models = self._on(windows.device), len(windows)
         slow, seen = windows[:, 0], window.means(windows)
@@ -269,7 +319,8 @@ class RehearsedTemperature:
         found, far = known.estimates(x.flatten())  # of the accuracy of each model, and of the lead
         values = believed(found[:models], known.at_rest, novelty, self.rehearsal.familiar)
         values = faded(values, known.middle, far[:models])
-        offset, left = labels.correction(windows.new_zeros(1, labels.WIDTH) if labelled is None else labelled)
+        rows = windows.new_zeros(1, labels.WIDTH) if labelled is None else labelled
+        offset, left = labels.correction(rows, values)
         corrected = values + offset
         trusts = torch.zeros_like(trusted)
         if known.gap is not None:
@@ -291,20 +342,18 @@ class RehearsedTemperature:
         moved, doubt_squared = off.square(), known.doubt_squared * left.square()
         aim = (confidence + off * moved / (moved + doubt_squared)).sigmoid()
         right = window.temperature_for(slow, aim)
-        return TrustedModel(right.clamp(known.coolest, known.hottest), trusts, values)
+        return TrustedModel(right.clamp(known.coolest, known.hottest), trusts, values, x)
 
     def told(
         self,
         observed: Mapping[str, Tensor],
         sums: Tensor,
         count: Tensor,
-        taught: Tensor | None = None,
-        teachers: float = 0.0,
+        taught: Taught | None = None,
     ) -> dict[str, Tensor]:
         """The observations after labels with the sums (models, 7) came, `count` of them for new samples.
 
-        `taught` is what they and those before add to the levels of sets, and `teachers` their number
-        (`Expectations.learned`); None: nothing new.
+        `taught` is what they and those before have taught of sets (`Expectations.learned`); None: nothing.
 
         Waits for the device: what is believed of labels is worked out on the host, once for all batches that
         follow until the next labels come.
@@ -314,8 +363,8 @@ class RehearsedTemperature:
         after = self.rehearsal.labelled(observed[WINDOWS][:, 0], total)
         found = {**observed, LABEL_ROWS: after.to(rows), LABELLED: observed[LABELLED] + count}
         if taught is not None:
-            found[TAUGHT_LEVELS] = taught.to(observed[TAUGHT_LEVELS])
-            found[TEACHERS] = torch.full_like(observed[TEACHERS], teachers)
+            for name, own in ((TAUGHT_LEVELS, taught.levels), (HAD, taught.had)):
+                found[name] = own.to(observed[name])
         return found
 
     def now(self, observed: Mapping[str, Tensor]) -> TrustedModel:
@@ -340,29 +389,22 @@ class RehearsedTemperature:
 
         `weight_distance` is how far the weights that learn are from the source model's.
         """
-        return self.rehearsal.estimates(observed[WINDOWS][:, 0], weight_distance, observed[LABEL_ROWS])
-
-    def estimate(self, model: int, observed: Mapping[str, Tensor], weight_distance: float = 0.0) -> Estimate:
-        """The estimated accuracy of one of the models, 0 the adapted one and 1 the source model."""
-        windows = observed[WINDOWS][:, 0]
-        return self.rehearsal.estimate(model, windows, weight_distance, observed[LABEL_ROWS])
+        judged = self.now(observed)
+        models = range(len(judged.estimates))
+        found = [
+            judged_accuracy(self.rehearsal, model, observed, judged, weight_distance) for model in models
+        ]
+        return found[0], found[1] if len(found) > 1 else None
 
     def expectations(self, observed: Mapping[str, Tensor], accuracy: Estimate) -> Expectations:
         """What is expected of decisions about the answers now, whose accuracy is estimated."""
-        model = int(observed[TRUSTS])
-        curves = observed[EXPECTED][0].view(len(CURVES), FINITE + 1)
-        rest = self._at_rest(model)
-        fall = logit(torch.tensor(rest.low)) - logit(torch.tensor(accuracy.low))
-        samples = float(curves[ANSWERED, -1])
-        return Expectations(
-            Curves.of(curves),
-            rest.expected,
-            rest.true,
-            max(0.0, float(fall)),
-            samples,
-            observed[TAUGHT_LEVELS].clone(),  # labels write to the tensor
-            float(observed[TEACHERS]),
-        )
+        own = (observed[TRUSTS], observed[EXPECTED][0], observed[TAUGHT_LEVELS], observed[HAD])
+        trusts, curves, levels, had = on_host(*own)
+        rest = self._at_rest(int(trusts))
+        before, after = (log_odds(low, LOWEST_END) for low in (rest.low, accuracy.low))
+        now = Curves.of(curves.view(len(CURVES), FINITE + 1))
+        taught = Taught(levels.clone(), had.clone())  # those observed are written to by labels
+        return Expectations(now, rest.expected, rest.true, max(0.0, before - after), taught)
 
     def source_window(
         self, observed: Mapping[str, Tensor], before: Tensor | None, logits: Tensor, *, seen: bool = True
@@ -385,14 +427,15 @@ class RehearsedTemperature:
 
         What labels taught is of sets of the answers that were given, and is left out.
         """
-        untaught = {name: torch.zeros_like(observed[name]) for name in (TAUGHT_LEVELS, TEACHERS)}
+        untaught = {name: torch.zeros_like(observed[name]) for name in (TAUGHT_LEVELS, HAD)}
         trusted = torch.ones_like(observed[TRUSTS])
         return self.expectations({**observed, **untaught, TRUSTS: trusted, EXPECTED: windows}, accuracy)
 
     def _at_rest(self, model: int) -> "_AtRest":
         """What was expected and true of a model's decisions without shift; made once."""
         if model not in self._rest:
-            own, low = self.rehearsal, self.estimate(model, self.initial()).low
+            own, start = self.rehearsal, self.initial()
+            low = judged_accuracy(own, model, start, self.now(start)).low
             self._rest[model] = _AtRest(Curves.of(own.expected[model]), Curves.of(own.true[model]), low)
         return self._rest[model]
 

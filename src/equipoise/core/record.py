@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
-from equipoise.calibration.temper import LABEL_ROWS, TRUSTS, WINDOWS, TrustedModel
+from equipoise.calibration.temper import TRUSTS, WINDOWS, TrustedModel, judged_accuracy
 from equipoise.core.verdict import StepVerdict
 from equipoise.functional import entropy
 
@@ -104,11 +104,13 @@ class Record:
         bits = bits[bits.isfinite()]
         trusts = bool(self.observed[TRUSTS]) if self.rehearsal else False
         own, theirs, new = None, None, None
-        if self.rehearsal:
+        if self.rehearsal and self.judged:
             new = float(window.means(self.observed[WINDOWS][0, 0])[window.NOVEL])
-            far = float(self.weight_distance)
-            windows, labelled = self.observed[WINDOWS][:, 0], self.observed[LABEL_ROWS]
-            own, theirs = self.rehearsal.estimates(windows, far, labelled)
+            both = [
+                judged_accuracy(self.rehearsal, model, self.observed, self.judged, self.weight_distance)
+                for model in range(len(self.judged.estimates))
+            ]
+            own, theirs = both[0], both[1] if len(both) > 1 else None
         return Step(
             samples=len(self.answer),
             used=used,

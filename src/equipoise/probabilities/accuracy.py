@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.rehearsal import Estimate
+from equipoise.calibration.scalars import NINETY, log_odds, share_of
 from equipoise.probabilities.tally import Calibration, Tally
 
 GROUPS = 20
@@ -27,7 +28,6 @@ CERTAIN = 4.0
 
 _LEAST_DRIFT = 0.01
 _EDGE = 1e-3
-_NINETY = 1.645  # half of the 90 % interval of a normal distribution
 
 
 class Distance(NamedTuple):
@@ -84,8 +84,8 @@ class HeldOut:
         """
         share = self.right / self.counts.rows
         variance = 1 / (self.counts.rows * max(share * (1 - share), _EDGE))
-        apart = _logit(share) - _logit(self.confidence)
-        return _logit(share) - apart * variance / (variance + apart**2)
+        apart = log_odds(share, _EDGE) - log_odds(self.confidence, _EDGE)
+        return log_odds(share, _EDGE) - apart * variance / (variance + apart**2)
 
     def groups(self) -> Tensor:
         """The group of each step of confidence, (CELLS)."""
@@ -123,29 +123,20 @@ class HeldOut:
         held-out rows), z = 1.645.
         """
         right, at_rest = self.calibration, self.at_rest
-        gain = _logit(counts.expected(right)) - _logit(self.counts.expected(right))
+        gain = log_odds(counts.expected(right), _EDGE) - log_odds(self.counts.expected(right), _EDGE)
         d = distance.confidence
         believed = at_rest + min(gain, 0.0) + max(gain, 0.0) * math.exp(-d / FADE)
         value = max(believed - DISCOUNT * d, min(believed, -math.log(len(counts.steps) - 1)))
         sampled = 0.0
         for logit, rows in ((value, counts.rows), (at_rest, self.counts.rows)):
-            share = _sigmoid(logit)
-            sampled += _NINETY**2 / (rows * share * (1 - share) + 1)
+            share = share_of(logit)
+            sampled += NINETY**2 / (rows * share * (1 - share) + 1)
         half = math.sqrt(LEAST_HALF**2 + SPREAD**2 * distance.both + sampled)
-        low, high = _sigmoid(value - half), _sigmoid(value + half)
-        return Estimate(_sigmoid(value), low, high, distance.both <= NEAR_HELD_OUT)
+        low, high = share_of(value - half), share_of(value + half)
+        return Estimate(share_of(value), low, high, distance.both <= NEAR_HELD_OUT)
 
 
 def kullback_leibler(counts: Tensor, others: Tensor) -> float:
     """Σ p ln(p / q) of the shares of two histograms, with half a row more in each group."""
     p, q = ((each + 0.5) / (each + 0.5).sum() for each in (counts, others))
     return float((p * (p / q).log()).sum())
-
-
-def _logit(share: float) -> float:
-    inner = min(max(share, _EDGE), 1 - _EDGE)
-    return math.log(inner / (1 - inner))
-
-
-def _sigmoid(logit: float) -> float:
-    return 1 / (1 + math.exp(-logit))

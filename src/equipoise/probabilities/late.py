@@ -13,6 +13,7 @@ from torch import Tensor
 
 from equipoise.calibration.labels import TAIL, TAIL_WIDTH, prediction_powered
 from equipoise.calibration.rehearsal import Estimate
+from equipoise.calibration.scalars import NINETY, log_odds, share_of
 from equipoise.errors import ForgottenRequestError, OptionError
 
 AWAITED_ROWS = 2**20
@@ -31,7 +32,6 @@ NEAR = 1.85
 NO_CLASS = -1
 """In place of the class of a row of NaN, and of a label that has not come."""
 
-_NINETY = 1.645
 _TINY = 1e-12
 _COUNT = 30  # the chunks whose labels count: an older one would count for less than one in 10,000
 
@@ -174,19 +174,19 @@ def with_labels(chunks: Sequence[Awaiting]) -> Estimate:
     both kinds, its interval has 5 % of their distribution on each side. Without labels it is the estimate
     without labels, to the bit.
     """
-    near, far, odds, apart = _Error(0.0, 1.0), _Error(0.0, 1.0), _logit(TAIL), False
+    near, far, odds, apart = _Error(0.0, 1.0), _Error(0.0, 1.0), log_odds(TAIL), False
     for chunk in chunks[-_COUNT:]:
         near, far = near.later(KEEPS), far.later(TAIL_KEEPS)
-        odds = _logit(TAIL + TAIL_KEEPS * (_sigmoid(odds) - TAIL))
+        odds = log_odds(TAIL + TAIL_KEEPS * (share_of(odds) - TAIL))
         value, variance = chunk.by_labels
         if math.isinf(variance):
             continue
         error, sigma, tau = value - chunk.free.value, chunk.deviation, _of_tail(chunk)
-        apart = abs(error) > _NINETY * (sigma + math.sqrt(variance))
+        apart = abs(error) > NINETY * (sigma + math.sqrt(variance))
         of_near, of_far = (error / sigma, variance / sigma**2), (error / tau, variance / tau**2)
         odds += near.surprise(*of_near) + math.log(sigma) - far.surprise(*of_far) - math.log(tau)
         near, far = near.observed(*of_near), far.observed(*of_far)
-    last, free, tail = chunks[-1], chunks[-1].free, _sigmoid(odds)
+    last, free, tail = chunks[-1], chunks[-1].free, share_of(odds)
     if near.spread == 1:
         return free
     parts = [
@@ -215,12 +215,3 @@ def _below(parts: Sequence[tuple[float, float, float]], share: float) -> float:
         below = sum(own * (1 + math.erf((middle - mean) / (s * math.sqrt(2)))) / 2 for own, mean, s in parts)
         low, high = (middle, high) if below < share else (low, middle)
     return (low + high) / 2
-
-
-def _logit(share: float) -> float:
-    return math.log(share / (1 - share))
-
-
-def _sigmoid(logit: float) -> float:
-    inner = min(max(logit, -30.0), 30.0)
-    return 1 / (1 + math.exp(-inner))

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.calibration.rehearsal import Estimate
+from equipoise.calibration.scalars import NINETY
 from equipoise.probabilities.classes import ByClass, by_class
 from equipoise.probabilities.tally import Calibration, Tally, offset_for
-
-_NINETY = 1.645
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def _around(value: float, *ends: float, rows: float, inside: bool) -> Estimate:
     """An estimate with its ends, wider by what a share of so many rows varies."""
     if math.isnan(value):
         return Estimate(value, value, value, inside)
-    sampled = _NINETY**2 * value * (1 - value) / max(rows, 1.0)
+    sampled = NINETY**2 * value * (1 - value) / max(rows, 1.0)
     low = value - math.sqrt((value - min(value, *ends)) ** 2 + sampled)
     high = value + math.sqrt((max(value, *ends) - value) ** 2 + sampled)
     return Estimate(value, max(0.0, low), min(1.0, high), inside)

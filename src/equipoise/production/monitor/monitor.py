@@ -225,7 +225,7 @@ class Monitor:
         if not due or step.answered_by != inner.answered_by:
             return
         expected = inner.expectations()
-        _, low, high = expected.coverage(SET_COVERAGE)
+        _, low, high = expected.coverage("lac", SET_COVERAGE)
         share = expected.selected(ACTED_ACCURACY).share
         self._decided = self._totals.samples
         self._decisions = {"coverage_low": low, "coverage_high": high, "answered_share": share}
