@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from equipoise.calibration.expected import Expectations
 from equipoise.calibration.labels import checked_labels
-from equipoise.calibration.rehearsal import Estimate, Rehearsal, logit
+from equipoise.calibration.rehearsal import Estimate, Rehearsal
+from equipoise.calibration.scalars import log_odds, share_of
 from equipoise.calibration.sets import sets
 from equipoise.calibration.source_statistics import GivenSource, SourceStatistics, checked_source
 from equipoise.calibration.temper import (
@@ -330,15 +331,15 @@ class Adapter(LearningModule):
         value, low, high = self._expected("coverage").coverage(score, coverage)
         return Estimate(value, low, high, self._accuracy_now().inside)
 
+    @property
     @one_at_a_time
-    def overconfidence(self) -> Estimate:
+    def calibration_gap(self) -> Estimate:
         """The mean confidence of the recent answers less their accuracy, estimated; 0 if they are calibrated.
 
-        Between the confidence less the upper end of `accuracy` and less its lower end. Without labels it is
-        near 0, as the temperature makes both equal, but for what the regression doubts of its own estimate;
-        labels show what is left.
+        From the confidence less the upper end of `accuracy` to less its lower end. Without labels it is near
+        0, as the temperature makes both equal, but for what the regression doubts of its own estimate.
         """
-        accuracy, confidence = self._accuracy_now(), self._expected("overconfidence").confidence
+        confidence, accuracy = self._expected("calibration_gap").confidence, self._accuracy_now()
         ends = (confidence - accuracy.high, confidence - accuracy.low)
         return Estimate(confidence - accuracy.value, *ends, accuracy.inside)
 
@@ -932,11 +933,9 @@ class Adapter(LearningModule):
 
 def _around(value: float, like: Estimate) -> Estimate:
     """An estimate with the interval of another one, in logits."""
-    middle, low, high, wanted = (
-        logit(torch.tensor(each)) for each in (like.value, like.low, like.high, value)
-    )
-    least, most = (float((wanted + end - middle).sigmoid()) for end in (low, high))
-    return Estimate(value, least, most, like.inside)
+    middle, wanted = log_odds(like.value), log_odds(value)
+    low, high = (share_of(wanted + log_odds(end) - middle) for end in (like.low, like.high))
+    return Estimate(value, low, high, like.inside)
 
 
 _TemperedSelf = TypeVar("_TemperedSelf", bound="Tempered")

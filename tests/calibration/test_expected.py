@@ -145,7 +145,7 @@ def test_the_interval_of_a_coverage(coverage: float) -> None:
     logits, labels = _answers(400, 6)
     value, low, high = _expectations((logits, labels), fall=0.5).coverage("lac", coverage)
     spread, middle = coverage * (1 - coverage), math.log(coverage / (1 - coverage))
-    half = math.sqrt(1.645**2 / (400 * spread + 1) + (0.25 + 0.9 * 0.5) ** 2)
+    half = math.sqrt(1.645**2 / (400 * spread + 1) + (0.35 + 0.9 * 0.5) ** 2)
     assert value == pytest.approx(coverage, abs=1e-4)
     assert math.log(high / (1 - high)) - middle == pytest.approx(half, abs=0.01)
     assert middle - math.log(low / (1 - low)) == pytest.approx(half, abs=0.01)
@@ -183,7 +183,7 @@ def test_labels_correct_the_coverage_by_how_many_sets_had_them() -> None:
         threshold = found.set_threshold(score, coverage)
         had = float((scores[:, SCORES.index(score)] <= threshold).sum())
         assert 0 < had < 80
-        prior = 1.645**2 / (coverage * (1 - coverage) * (0.25 + 0.9 * 0.3) ** 2)
+        prior = 1.645**2 / (coverage * (1 - coverage) * (0.35 + 0.9 * 0.3) ** 2)
         before, *_ = found.coverage(score, coverage)
         value, low, high = later.coverage(score, coverage)
         assert value == pytest.approx((prior * before + had) / (prior + 80), abs=1e-6)
@@ -250,7 +250,7 @@ def test_labels_teach_levels_by_steps_of_adaptive_conformal_inference() -> None:
     taught = start.learned(scores)
     logits, labels = rehearsed
     p = logits.softmax(1).double()
-    half = 0.25 + 0.9 * 0.4
+    half = 0.35 + 0.9 * 0.4
     for at, score in enumerate(SCORES):
         own = class_scores(p, score).gather(1, labels[:, None])[:, 0]
         for place, coverage in enumerate(COVERAGES):
@@ -285,7 +285,8 @@ def test_with_a_label_for_every_answer_sets_cover_whatever_the_model_believes() 
 def test_ten_labels_move_sets_by_little_where_the_rehearsal_is_sure() -> None:
     found = _expectations(_answers(4000, 6))
     for scores in (torch.zeros(10, 3), torch.full((10, 3), 0.99999)):
-        assert float(found.learned(scores).levels.abs().max()) < 0.035
+        moved = found.learned(scores).levels.abs()
+        assert float(moved.max()) < 0.07 and float(moved[:, COVERAGES.index(0.9)].max()) < 0.04
 
 
 def test_a_few_answers_without_an_error_do_not_promise_that_there_is_none() -> None:

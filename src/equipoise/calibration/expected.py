@@ -9,7 +9,7 @@ are curves; a threshold for sets, or for acting, is where a curve has the level 
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ STRICTER_SETS, STRICTER_ANSWERS = 0.5, 1.3
 answers for 95 % have 93 %, on nine streams in ten.
 """
 
-COVERAGE_SLACK, COVERAGE_SPREAD = 0.25, 0.9
+COVERAGE_SLACK, COVERAGE_SPREAD = 0.35, 0.9
 """Half of the interval of a coverage, as a logit, where nothing shifted, and what a fall adds to it."""
 
 COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
@@ -131,6 +131,7 @@ class Curves:
     """
 
     rows: list[list[float]]
+    _sets: dict[str, list[float]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, sums: Tensor) -> "Curves":
@@ -142,10 +143,11 @@ class Curves:
         """The number of samples."""
         return self.rows[ANSWERED][-1] or 1.0
 
-    @cached_property
-    def sets(self) -> dict[str, list[float]]:
-        """For each score the share of sets that have the right class, expected or true."""
-        return {score: [each / self.count for each in self.rows[at]] for at, score in enumerate(SCORES)}
+    def sets(self, score: str) -> list[float]:
+        """The share of sets of a score that have the right class, expected or true."""
+        if score not in self._sets:
+            self._sets[score] = [each / self.count for each in self.rows[SCORES.index(score)]]
+        return self._sets[score]
 
     @cached_property
     def answered(self) -> list[float]:
@@ -222,8 +224,8 @@ class Expectations:
 
     def _threshold(self, score: str, wanted: float) -> float:
         """The threshold of sets that, but for a fall, have the right class in this share."""
-        level = _value(self.expected.sets[score], _place(self.true.sets[score], wanted))
-        return _threshold(_place(self.now.sets[score], level))
+        level = _value(self.expected.sets(score), _place(self.true.sets(score), wanted))
+        return _threshold(_place(self.now.sets(score), level))
 
     def learned(self, scores: Tensor) -> Taught:
         """What labels have taught after more of them with these scores, (N, SCORES).
@@ -232,7 +234,7 @@ class Expectations:
 
             rate = max(1 / (n₀ + n), .005 · min(1, n / 200))
 
-        for n labels before it, with n₀ = 1.645² / (c · (1 − c) · (.25 + .9 · fall)²). The rehearsal counts as
+        for n labels before it, with n₀ = 1.645² / (c · (1 − c) · (.35 + .9 · fall)²). The rehearsal counts as
         n₀ labels, as many as make its own interval of the coverage that wide: few labels change little where
         it is sure, and more where the accuracy has fallen; where every answer gets its label, the coverage
         comes to c on any stream.
@@ -277,8 +279,8 @@ class Expectations:
 
     def _level(self, score: str, threshold: float) -> float:
         """The least coverage whose sets, without labels and without a fall, have a class of this score."""
-        expected = _value(self.now.sets[score], _place_of(threshold))
-        return _value(self.true.sets[score], _place(self.expected.sets[score], expected))
+        expected = _value(self.now.sets(score), _place_of(threshold))
+        return _value(self.true.sets(score), _place(self.expected.sets(score), expected))
 
     def _risen(self, coverage: float) -> float:
         return share_of(log_odds(coverage) + STRICTER_SETS * self.fall)

@@ -96,11 +96,12 @@ class Found(NamedTuple):
 
 
 class _Host(NamedTuple):
-    """Numbers of a `Process` on the host."""
+    """Numbers of a `Process` on the host; `lengths` are the squares of those of its rows."""
 
     mean: Array
     scale: Array
     rows: Array
+    lengths: Array
     origin: Array
     inverse: Array
     weights: Array
@@ -166,9 +167,10 @@ class Process:
         """
         own = self._host
         z = (x.double().numpy() - own.mean) * own.scale
-        apart = np.square(z - own.rows).sum(1)
-        near = TREND**2 * (own.rows @ z + 1) + BEND**2 * np.exp(apart / (-2 * LENGTH**2))
-        known = TREND**2 * (float(z @ z) + 1) + BEND**2 - float(near @ own.inverse @ near)
+        along, length = own.rows @ z, float(z @ z)
+        apart = np.maximum(own.lengths + length - 2 * along, 0.0)
+        near = TREND**2 * (along + 1) + BEND**2 * np.exp(apart / (-2 * LENGTH**2))
+        known = TREND**2 * (length + 1) + BEND**2 - float(near @ own.inverse @ near)
         shifted = OFFSET * (1 - math.exp(-float(np.square(z - own.origin).sum()) / 2))
         deviation = math.sqrt(max(known, 0.0) + shifted**2 + SCATTER**2)
         distance = math.sqrt(float(apart.min())) / own.limit
@@ -186,6 +188,7 @@ class Process:
             mean=array(self.mean),
             scale=array(self.scale),
             rows=array(self.rows),
+            lengths=array(self.rows.square().sum(1)),
             origin=array(self.origin),
             inverse=array(self.inverse),
             weights=array(self.weights),

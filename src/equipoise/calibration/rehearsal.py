@@ -67,9 +67,10 @@ def countable(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An accuracy estimated without labels, or with the few that came; `float` gives the value alone.
+    """A number estimated without labels, or with the few that came; `float` gives the value alone.
 
-    So does a format: f"{estimate:.1%}".
+    An accuracy, the coverage of sets, or the gap between confidence and accuracy. A format has the value,
+    too: f"{estimate:.1%}".
 
     Attributes:
         value: the estimate.

@@ -14,6 +14,12 @@ from equipoise.network.batch import leaves
 from equipoise.network.forward import are_probabilities, logits_of
 from equipoise.options import integer, number, one_of
 
+COVERAGES_ASKED = (0.5, 0.99)
+"""The least and the largest coverage that sets can be asked for."""
+
+ACCURACIES_ASKED = (0.5, 0.999)
+"""The least and the largest accuracy that decisions can be asked for."""
+
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -33,12 +39,12 @@ def checked_score(score: str) -> str:
 
 def checked_coverage(coverage: float) -> float:
     """A coverage that sets can be asked for; OptionError for another."""
-    return number("coverage", coverage, low=0.5, high=0.99)
+    return number("coverage", coverage, low=COVERAGES_ASKED[0], high=COVERAGES_ASKED[1])
 
 
 def checked_accuracy(accuracy: float) -> float:
     """An accuracy that decisions can be asked for; OptionError for another."""
-    return number("accuracy", accuracy, low=0.5, high=0.999)
+    return number("accuracy", accuracy, low=ACCURACIES_ASKED[0], high=ACCURACIES_ASKED[1])
 
 
 def checked_ids(ids: Iterable[int] | Tensor) -> list[int]:
@@ -66,6 +72,8 @@ def checked_answers(name: str, logits: Any, classes: int) -> Tensor:
 
 def _no_probabilities(logits: Tensor) -> Tensor:
     """The same logits; BatchError for rows of probabilities in their place."""
+    if bool((logits < 0).any()):  # as a rule: so that a device is waited for once
+        return logits
     finite = logits[logits.isfinite().all(1)]
     if len(finite) and are_probabilities(finite):
         raise BatchError("expected logits, got rows of probabilities that sum to one: their .log() does")

@@ -88,7 +88,7 @@ def test_statistics_that_follow_the_stream_are_at_a_distance_from_the_source() -
     assert monitor.gauges()["statistics_shift"] == pytest.approx(expected, rel=1e-4)
 
 
-DECISIONS = {"coverage_low", "coverage_high", "answered_share"}
+DECISIONS = {"coverage", "coverage_low", "coverage_high", "answered_share"}
 
 
 @pytest.mark.parametrize("guarded", [False, True])
@@ -102,6 +102,7 @@ def test_decisions_are_those_of_the_adapter_read_twice_a_window(guarded: bool) -
         if seed in (0, 3, 5):
             coverage = adapter.coverage(0.9)
             expected = {
+                "coverage": coverage.value,
                 "coverage_low": coverage.low,
                 "coverage_high": coverage.high,
                 "answered_share": adapter.decide(logits=torch.zeros(1, 4), accuracy=0.95).share,
@@ -302,7 +303,8 @@ def test_decisions_of_a_tempered_adapter_are_its_own() -> None:
     monitor = eq.Monitor(adapter)
     monitor(samples(16)[0])
     coverage, gauges = adapter.coverage(0.9), monitor.gauges()
-    assert (gauges["coverage_low"], gauges["coverage_high"]) == (coverage.low, coverage.high)
+    names = ("coverage", "coverage_low", "coverage_high")
+    assert tuple(gauges[name] for name in names) == (coverage.value, coverage.low, coverage.high)
 
 
 def test_an_adapter_without_a_rehearsal_needs_no_labels() -> None:

@@ -225,10 +225,11 @@ class Monitor:
         if not due or step.answered_by != inner.answered_by:
             return
         expected = inner.expectations()
-        _, low, high = expected.coverage("lac", SET_COVERAGE)
+        covered, low, high = expected.coverage("lac", SET_COVERAGE)
         share = expected.selected(ACTED_ACCURACY).share
         self._decided = self._totals.samples
-        self._decisions = {"coverage_low": low, "coverage_high": high, "answered_share": share}
+        ends = {"coverage_low": low, "coverage_high": high}
+        self._decisions = {"coverage": covered, **ends, "answered_share": share}
 
     def _checked_requests(
         self, request: str | Mapping[str, int] | None, fresh: Rows

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.core.export import SourceModel
+from equipoise.core.given import ACCURACIES_ASKED, COVERAGES_ASKED
 from equipoise.errors import EquipoiseError
 from equipoise.production.server.errors import InputError
-from equipoise.production.server.interface import ACCURACY_RANGE, COVERAGE_RANGE, Asked
+from equipoise.production.server.interface import Asked
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """The names of streams: fit for files, URLs and the labels of metrics."""
@@ -31,7 +32,7 @@ def check_name(stream: Any) -> str:
 
 def check_asked(asked: Asked, *, rehearsed: bool) -> None:
     """Raise InputError where a request asks for what no service, or none without a rehearsal, can give."""
-    for name, (low, high) in (("coverage", COVERAGE_RANGE), ("accuracy", ACCURACY_RANGE)):
+    for name, (low, high) in (("coverage", COVERAGES_ASKED), ("accuracy", ACCURACIES_ASKED)):
         value = getattr(asked, name)
         if value is None:
             continue

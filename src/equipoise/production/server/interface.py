@@ -9,12 +9,6 @@ import numpy as np
 
 from equipoise.calibration.rehearsal import Estimate
 
-COVERAGE_RANGE = (0.5, 0.99)
-"""The least and the largest coverage of sets that can be asked for."""
-
-ACCURACY_RANGE = (0.5, 0.999)
-"""The least and the largest accuracy of the answers to act upon that can be asked for."""
-
 Mode = Literal["adapted", "shadow", "hold"]
 """The mode of a stream: the model that answers, and whether it is learned from.
 
@@ -28,8 +22,8 @@ class Asked:
     """The wishes of a request beside classes and probabilities; they need a rehearsal.
 
     Attributes:
-        coverage: of its prediction sets, in `COVERAGE_RANGE`; None where it asks for no sets.
-        accuracy: of the answers to act upon, in `ACCURACY_RANGE`; None where it asks for no decision.
+        coverage: of its prediction sets, in `given.COVERAGES_ASKED`; None where it asks for no sets.
+        accuracy: of the answers to act upon, in `given.ACCURACIES_ASKED`; None where it asks for no decision.
     """
 
     coverage: float | None = None

@@ -66,11 +66,11 @@ export class Stream {
     const remembered = status.resident || Object.keys(status.gauges).length > 0;
     this.#showEstimate(status.gauges, remembered);
     const { labels, labels_seen: seen, true_accuracy: right, answered_share: answered } = status.gauges;
-    const { coverage_low: low, coverage_high: high } = status.gauges;
+    const { coverage, coverage_low: low, coverage_high: high } = status.gauges;
     this.#write("facts", [
       plural(status.samples, "sample"),
       ...(right == null ? [] : [`${share(right)} right by the last ${plural(labels, "label")} of ${count(seen ?? labels)}`]),
-      ...(low == null ? [] : [`between ${share(low)} and ${share(high)} of 90 % sets have the class (estimated)`]),
+      ...(low == null ? [] : [`${share(coverage ?? 0.9)} of 90 % sets have the class (estimated, ${share(low)} to ${share(high)})`]),
       ...(answered == null ? [] : [`${share(answered)} can be acted upon with 95 % right`]),
       `last request ${ago(status.last_seen)}`,
       ...(remembered ? [`${plural(status.snapshots.length, "snapshot")} to go back to`] : []),

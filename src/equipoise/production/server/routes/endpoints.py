@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from equipoise.core.given import ACCURACIES_ASKED, COVERAGES_ASKED
 from equipoise.production.server.inputs import NAME_PATTERN
 from equipoise.production.server.interface import (
-    ACCURACY_RANGE,
-    COVERAGE_RANGE,
     Asked,
     GuardEvent,
     LabelsTaken,
@@ -41,16 +40,16 @@ StreamInPath = Annotated[str, Path(pattern=NAME_PATTERN, description="The stream
 WantedCoverage = Annotated[
     float | None,
     Query(
-        ge=COVERAGE_RANGE[0],
-        le=COVERAGE_RANGE[1],
+        ge=COVERAGES_ASKED[0],
+        le=COVERAGES_ASKED[1],
         description="Answer with prediction sets that have the true class with this probability.",
     ),
 ]
 WantedAccuracy = Annotated[
     float | None,
     Query(
-        ge=ACCURACY_RANGE[0],
-        le=ACCURACY_RANGE[1],
+        ge=ACCURACIES_ASKED[0],
+        le=ACCURACIES_ASKED[1],
         description="Answer with the rows to act upon, so that this share of them is right.",
     ),
 ]
