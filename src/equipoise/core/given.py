@@ -70,9 +70,10 @@ def checked_answers(name: str, logits: Any, classes: int) -> Tensor:
     return logits.detach()
 
 
-def _no_probabilities(logits: Tensor) -> Tensor:
-    """The same logits; BatchError for rows of probabilities in their place."""
-    if bool((logits < 0).any()):  # as a rule: so that a device is waited for once
+def _no_probabilities(logits: Tensor, last: "LastBatch | None") -> Tensor:
+    """The same logits, the last answer or others; BatchError for rows of probabilities in their place."""
+    # Both are so as a rule: a device is not waited for, or once.
+    if (last is not None and last.gave(logits)) or bool((logits < 0).any()):
         return logits
     finite = logits[logits.isfinite().all(1)]
     if len(finite) and are_probabilities(finite):
@@ -106,6 +107,10 @@ class LastBatch(NamedTuple):
         if facts is None or not tensors:
             return None
         return cls(tuple(map(weakref.ref, tensors)), facts, logits.detach())
+
+    def gave(self, logits: Tensor) -> bool:
+        """Whether logits are the answer itself, the same memory."""
+        return logits.data_ptr() == self.logits.data_ptr() and logits.shape == self.logits.shape
 
     def is_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether arguments are the same tensors, unchanged since, in the same places, with equal others."""
@@ -168,9 +173,9 @@ def logits_given(
     if logits is not None:
         if args or kwargs:
             raise BatchError("expected logits= or inputs to answer, got both")
-        return _no_probabilities(checked_answers("logits", logits, classes))
+        return _no_probabilities(checked_answers("logits", logits, classes), last)
     if len(args) == 1 and not kwargs and _is_logits(args[0], classes, source):
-        return _no_probabilities(checked_answers("logits", logits_of(args[0]), classes))
+        return _no_probabilities(checked_answers("logits", logits_of(args[0]), classes), last)
     if last is not None and last.is_of(args, kwargs):
         return last.logits
     return logits_of(answer(*args, **kwargs)).detach()
