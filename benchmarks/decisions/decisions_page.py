@@ -1,4 +1,4 @@
-"""Writes docs/decisions.md from the rows that measure_decisions.py and cost.py wrote.
+"""Writes docs/decisions.md from the rows that measure_decisions.py, moves.py and cost.py wrote.
 
 python -m benchmarks.decisions.decisions_page
 """
@@ -141,6 +141,7 @@ def error(rows: pd.DataFrame, name: str = "accuracy") -> pd.Series:
 def labels_table(rows: pd.DataFrame) -> str:
     """What a few labels change, by kind of stream."""
     head = ["", "labels", "error of the accuracy", "at the end", "interval holds", "width", "ECE", "coverage"]
+    head += ["error of the coverage", "interval holds"]
     body = []
     for name, own in with_labels(rows).items():
         for count in COUNTS:
@@ -148,6 +149,7 @@ def labels_table(rows: pd.DataFrame) -> str:
             means = (error(some).mean(), error(some, "last_accuracy").mean())
             cells = [percent(some["accuracy.held"].mean())]
             cells += [told(some[each].mean()) for each in ("accuracy.width", "ece", "sets.lac.coverage")]
+            cells += [told(error(some, "last_coverage").mean()), percent(some["last_coverage.held"].mean())]
             body.append([name, str(count), *map(told, means), *cells])
     return table(head, body)
 
@@ -162,6 +164,18 @@ def cost_table(cost: pd.DataFrame) -> str:
 
 
 PARTS = ("sets", "decide")
+
+
+def moves_table(moves: pd.DataFrame) -> str:
+    """How far accuracies move where their estimates do, by kind of stream."""
+    head = ["", "streams", "moments", "slope", "all believed", "half", "nothing"]
+    body = []
+    for kind, name in (*KINDS.items(), ("part", "parts of tables")):
+        for _, own in moves[moves["kind"] == kind].iterrows():
+            errors = [told(own[f"believed {part}"]) for part in (1.0, 0.5, 0.0)]
+            counts = [str(int(own["streams"])), str(int(own["moments"]))]
+            body.append([name, *counts, told(own["slope"], 2), *errors])
+    return table(head, body)
 
 
 def goals(rows: pd.DataFrame, cost: pd.DataFrame) -> Iterator[Goal]:
@@ -207,6 +221,7 @@ def parts(folder: Path = HERE) -> Mapping[str, str]:
         "worst": worst_table(rows),
         "decisions": decisions_table(rows),
         "labels": labels_table(rows),
+        "moves": moves_table(pd.read_csv(folder / "moves.csv")),
         "cost": cost_table(cost),
         "goals": table(["goal", "measured", ""], reached),
     }

@@ -30,7 +30,7 @@ LATE = 4
 LAST = 500
 """The rows at the end of a stream that the last estimates are held against."""
 
-DRAWS = 6
+DRAWS = 4
 """How often the rows that get their labels are drawn."""
 
 Row = dict[str, Any]

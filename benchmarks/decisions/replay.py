@@ -17,7 +17,7 @@ import equipoise as eq
 from equipoise.calibration.expected import Expectations
 from equipoise.calibration.rehearsal import Estimate, countable
 from equipoise.calibration.temper import TRUSTS, RehearsedTemperature, judged_accuracy
-from equipoise.core.recent import RecentAnswers
+from equipoise.core.recent import RecentAnswers, label_scores
 from equipoise.core.record import Record
 from equipoise.core.verdict import JudgedRows, StepVerdict
 from equipoise.files import read_tensors
@@ -148,6 +148,8 @@ class Replay:
 
     def label(self, targets: Tensor, ids: Tensor) -> None:
         """Labels of remembered answers."""
-        told = self.recent.told(ids.tolist(), targets)
-        taught = self.expectations().learned(told.scores)
-        self.observed = self.rehearsed.told(self.observed, told.sums, told.new, taught)
+        told, before = self.recent.told(ids.tolist(), targets), self.observed
+        self.observed = self.rehearsed.told(before, told.sums, told.new)
+        cooler = self.rehearsed.level(before) / self.rehearsed.level(self.observed)
+        taught, _ = self.expectations().learned(label_scores(told.given * cooler, told.target), told.back)
+        self.observed = self.rehearsed.taught(self.observed, taught)

@@ -58,7 +58,7 @@ from equipoise.core.given import (
 from equipoise.core.graph import CapturedSteps
 from equipoise.core.lock import CallLock, one_at_a_time
 from equipoise.core.method import Method, option_values
-from equipoise.core.recent import RecentAnswers, given_sums
+from equipoise.core.recent import RecentAnswers, given_sums, label_scores
 from equipoise.core.record import Record, Step
 from equipoise.core.state import Snapshot, check_snapshot
 from equipoise.core.step import Responder
@@ -163,6 +163,7 @@ class Adapter(LearningModule):
 
     _last: Record | Step | None
     _judged: TrustedModel | None
+    _kept: Tensor | None
     _last_batch: LastBatch | None
     _expectations: Expectations | None
     _estimated: dict[int, Estimate]
@@ -209,7 +210,7 @@ class Adapter(LearningModule):
 
     def _assemble(self, respond: Responder) -> None:
         self._respond, self._captured = respond, CapturedSteps()
-        self._recent, self._last, self._judged = RecentAnswers(), None, None
+        self._recent, self._last, self._judged, self._kept = RecentAnswers(), None, None, None
         self._forget_decisions()
 
     # ------------------------------------------------------------------ answer
@@ -251,7 +252,7 @@ class Adapter(LearningModule):
             )
             with torch.no_grad():
                 self._last = self._recent.take(record)
-                self._judged = record.judged
+                self._judged, self._kept = record.judged, record.kept
         return answer
 
     @one_at_a_time
@@ -494,7 +495,7 @@ class Adapter(LearningModule):
         They correct the estimated accuracies (`calibration.labels`), and with them the temperature, `inside`,
         and the choice between adapted and source model; and the thresholds of sets
         (`calibration.expected.Expectations.learned`). Few change little, as the rehearsal is the prior.
-        Labels of the last few thousand samples count, and those from before a change of the stream hardly.
+        Labels of the last few thousand samples count, those from before a change of the stream a half.
         They are in the state: saved, restored, and gone after a reset. An answer of NaN is neither right nor
         wrong. A label that comes again by its id replaces the first. Waits for the device.
 
@@ -534,11 +535,17 @@ class Adapter(LearningModule):
                     )
                 target = checked_labels(targets, len(logits), classes)
                 told = given_sums(target.to(device), both, rehearsed.now(observed))
-            taught = self._expected("label").learned(told.scores)
-            own = rehearsed.told(observed, told.sums.to(device), told.new.to(device), taught)
-            self._respond.state.observe(own)
-            self._expectations = None
-            self._estimated = {}
+            state = self._respond.state
+            state.observe(rehearsed.told(observed, told.sums.to(device), told.new.to(device)))
+            self._forget_estimates()
+            # Sets and decisions learn what the corrected accuracy and temperature leave for them.
+            cooler = rehearsed.level(observed) / rehearsed.level(state.temperature)
+            scores = label_scores(told.given * cooler.to(told.given), told.target)
+            taught, each = self._expected("label").learned(scores, told.back)
+            state.observe(rehearsed.taught(state.temperature, taught))
+            if told.ids:
+                self._recent.remember(told.ids, each)
+            self._forget_estimates()
         return int(told.counted)
 
     @one_at_a_time
@@ -557,6 +564,11 @@ class Adapter(LearningModule):
         """The labels that came since the last reset; those of a state that was loaded are among them."""
         self._labelled("labels")
         return int(self._respond.state.temperature[LABELLED])
+
+    @one_at_a_time
+    def number_from(self, number: int) -> None:
+        """Give the next sample this number (`adapter.last.ids`): no number comes again after a load."""
+        self._recent.begin_at(integer("number", number, low=0))
 
     @property
     @one_at_a_time
@@ -698,8 +710,9 @@ class Adapter(LearningModule):
             return None
         if model not in self._estimated:
             observed, student = self._respond.state.temperature, self._respond.student
-            if self._judged is None:  # after a load, say
-                self._judged = rehearsed.now(observed)
+            kept = self._kept is None or bool(self._kept)
+            if self._judged is None or not kept:  # after a load, say, or a step that was undone
+                self._judged, self._kept = rehearsed.now(observed), None
             far = 0.0 if model or not student.learned else student.weight_distance()
             found = judged_accuracy(rehearsed.rehearsal, model, observed, self._judged, far)
             self._estimated[model] = found
@@ -787,8 +800,11 @@ class Adapter(LearningModule):
 
     def _forget_decisions(self) -> None:
         """Forget what was computed for decisions, and the batch that they would know again."""
-        self._last_batch = self._expectations = None
-        self._estimated = {}
+        self._last_batch = None
+        self._forget_estimates()
+
+    def _forget_estimates(self) -> None:
+        self._expectations, self._estimated = None, {}
 
     @one_at_a_time
     def snapshot(self) -> Snapshot:
@@ -903,6 +919,7 @@ class Adapter(LearningModule):
             "options": json.dumps({n: v for n, v in self.options.items() if n not in MACHINE_OPTIONS}),
             "source": self.source.to_json() if self.source else "",
             "model_fingerprint": self.model_fingerprint,
+            "samples": str(self._recent.last.stop),
         }
         tensors = {**self.state_dict(), **(self.source.tensors() if self.source else {})}
         write_tensors(path, STATE_KIND, STATE_VERSION, tensors, text)

@@ -94,7 +94,7 @@ def load(
         if "teacher" in options:  # the name of the option in files of before
             options["source_copy"] = options.pop("teacher")
         saved = SourceStatistics.from_parts(text["source"], tensors) if text["source"] else None
-        expected = text["model_fingerprint"]
+        expected, answered = text["model_fingerprint"], int(text.get("samples", 0))
         if surplus := sorted(set(options) & {*MACHINE_OPTIONS, *FUNCTIONS, "name", "model", "source"}):
             raise ValueError(f"options {', '.join(surplus)}")
     except (KeyError, TypeError, ValueError) as error:
@@ -123,6 +123,7 @@ def load(
         raise StateError(f"{path}: its header does not make a {method!r}: {error}") from error
     of_source = saved.tensors() if saved else {}
     adapter.load_state_dict({name: tensor for name, tensor in tensors.items() if name not in of_source})
+    adapter.number_from(answered)
     return adapter
 
 

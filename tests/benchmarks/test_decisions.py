@@ -169,6 +169,7 @@ def rows() -> pd.DataFrame:
         "accuracy.width": 0.2,
         "last_coverage.true": 0.9,
         "last_coverage.estimate": 0.88,
+        "last_coverage.held": True,
     }
     for method in decisions_page.SETS:
         own |= {f"sets.{method}.coverage": 0.8, f"sets.{method}.size": 3.0}
@@ -197,7 +198,11 @@ def test_the_tables_of_the_page() -> None:
     decided = decisions_page.decisions_table(made).splitlines()[-1]
     assert decided == "| natural shifts | .940 / .940 | .450 | 0 of 1 | .500 | .700 / .700 | .900 |"
     labels = decisions_page.labels_table(made)
-    assert "| natural shifts | 50 | .025 | .000 | 100 % | .200 | .040 | .860 |" in labels
+    assert "| natural shifts | 50 | .025 | .000 | 100 % | .200 | .040 | .860 | .020 | 100 % |" in labels
+    moved = {"kind": "natural", "streams": 2, "moments": 9, "slope": 0.314, "believed 0.0": 0.02}
+    moved |= {"believed 0.5": 0.015, "believed 1.0": 0.03}
+    table = decisions_page.moves_table(pd.DataFrame([moved]))
+    assert table.splitlines()[-1] == "| natural shifts | 2 | 9 | .31 | .030 | .015 | .020 |"
     assert "| CPU | MLP | 2.00 | .020 (1 %) | .060 (3 %) |" in decisions_page.cost_table(COST)
 
 

@@ -15,6 +15,7 @@ from equipoise.calibration.expected import (
     RIGHT,
     Curves,
     Expectations,
+    LabelScores,
     Taught,
     expected_sums,
     grid,
@@ -89,8 +90,13 @@ def _expectations(
 
     logits, labels = rehearsed
     window = logits if now is None else now
-    none = Taught(torch.zeros(len(SCORES), len(COVERAGES)), torch.zeros(len(SCORES), 1 + len(COVERAGES)))
-    return Expectations(of(window), of(logits), Curves.of(true_sums(logits, labels)), fall, none)
+    true = Curves.of(true_sums(logits, labels))
+    return Expectations(of(window), of(logits), true, fall, Taught.nothing())
+
+
+def _learned(found: Expectations, own: Tensor, back: Taught | None = None) -> Taught:
+    """What labelled classes with these scores teach, (N, SCORES); of answers that are not sure."""
+    return found.learned(LabelScores(own, torch.ones(len(own)), torch.zeros(len(own))), back)[0]
 
 
 def _coverage(logits: Tensor, labels: Tensor, threshold: float, score: str) -> float:
@@ -176,26 +182,60 @@ def test_labels_correct_the_coverage_by_how_many_sets_had_them() -> None:
     p = logits.softmax(1)
     own = torch.stack([class_scores(p, score).gather(1, labels[:, None])[:, 0] for score in SCORES], 1)
     scores = own[own[:, 0].argsort(descending=True)][200:3000:35]  # many of sets that miss them
-    taught = found.learned(scores)
+    taught = _learned(found, scores)
     assert taught.labels == 80
     later = replace(found, taught=taught)
     for score, coverage in (("lac", 0.9), ("lac", 0.6), ("aps", 0.9)):
-        threshold = found.set_threshold(score, coverage)
+        threshold = later.set_threshold(score, coverage)
         had = float((scores[:, SCORES.index(score)] <= threshold).sum())
         assert 0 < had < 80
         prior = 1.645**2 / (coverage * (1 - coverage) * (0.35 + 0.9 * 0.3) ** 2)
         before, *_ = found.coverage(score, coverage)
         value, low, high = later.coverage(score, coverage)
-        assert value == pytest.approx((prior * before + had) / (prior + 80), abs=1e-6)
+        least = max(50.0, prior)
+        assert value == pytest.approx((least * before + had) / (least + 80), abs=1e-6)
         spread, middle = value * (1 - value), math.log(value / (1 - value))
         half = 1.645 * math.sqrt(1 / (4000 * spread + 1) + 1 / ((prior + 80) * spread))
         assert math.log(high / (1 - high)) - middle == pytest.approx(half, rel=1e-6)
         assert middle - math.log(low / (1 - low)) == pytest.approx(half, rel=1e-6)
 
 
+def test_labels_that_are_taken_back_leave_nothing() -> None:
+    found = _expectations(_answers(4000, 6))
+    wrong, right = torch.full((30, 3), 0.9999), torch.full((30, 3), 0.2)
+    taught, each = found.learned(LabelScores(wrong, torch.full((30,), 0.3), torch.zeros(30)))
+    assert taught.labels == 30 and float(taught.acted[0, -1]) == 30
+    back = Taught(*(part.sum(0) for part in each))
+    after, _ = replace(found, taught=taught).learned(
+        LabelScores(right, torch.full((30,), 0.3), torch.ones(30)), back
+    )
+    alone, _ = found.learned(LabelScores(right, torch.full((30,), 0.3), torch.ones(30)))
+    for one, other in zip(after, alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_labels_say_how_often_answers_acted_upon_are_right() -> None:
+    rehearsed = _answers(4000, 4)
+    found = _expectations(rehearsed, fall=0.2)
+    logits, labels = (each[:300] for each in rehearsed)
+    p, hits = logits.softmax(1), (torch.arange(300) % 3 > 0).float()  # two thirds are right
+    confidence = p.max(1).values
+    own = torch.stack([class_scores(p, score).gather(1, labels[:, None])[:, 0] for score in SCORES], 1)
+    later = replace(found, taught=found.learned(LabelScores(own, 1 - confidence, hits))[0])
+    confidences, _, before = found.accuracies()
+    _, _, after = later.accuracies()
+    for place in range(30, FINITE, 7):
+        acted = confidence >= confidences[place]
+        a = min(max(before[place], 0.5), 0.99)
+        prior = max(50.0, 1.645**2 / (a * (1 - a) * (0.35 + 0.9 * 0.2) ** 2))
+        expected = (prior * before[place] + float(hits[acted].sum())) / (prior + float(acted.sum()))
+        assert after[place] == pytest.approx(expected, abs=1e-5)
+    assert later.selected(0.9).share < 0.9 * found.selected(0.9).share
+
+
 def test_between_the_coverages_that_learn_labels_are_interpolated() -> None:
     found = _expectations(_answers(4000, 6))
-    later = replace(found, taught=found.learned(torch.full((300, 3), 0.9999)))
+    later = replace(found, taught=_learned(found, torch.full((300, 3), 0.9999)))
     low, middle, high = (later.coverage("lac", c)[0] for c in (0.9, 0.925, 0.95))
     assert low < middle < high < 0.8
 
@@ -247,14 +287,14 @@ def test_labels_teach_levels_by_steps_of_adaptive_conformal_inference() -> None:
     rehearsed = _answers(4000, 6)
     start = _expectations(rehearsed, fall=0.4)
     scores = torch.tensor([[0.3, 0.2, 0.2], [0.99, 0.9, 0.95], [0.999, 0.99, 1.0]], dtype=torch.float64)
-    taught = start.learned(scores)
+    taught = _learned(start, scores)
     logits, labels = rehearsed
     p = logits.softmax(1).double()
     half = 0.35 + 0.9 * 0.4
     for at, score in enumerate(SCORES):
         own = class_scores(p, score).gather(1, labels[:, None])[:, 0]
         for place, coverage in enumerate(COVERAGES):
-            offset, prior = 0.0, (1.645 / half) ** 2 / (coverage * (1 - coverage))
+            offset, prior = 0.0, max(50.0, (1.645 / half) ** 2 / (coverage * (1 - coverage)))
             risen = 1 / (1 + (1 / coverage - 1) * math.exp(-0.5 * 0.4))
             for n, row in enumerate(scores):
                 needed = float((own <= row[at]).double().mean())  # the share of sets that reach this score
@@ -275,7 +315,7 @@ def test_with_a_label_for_every_answer_sets_cover_whatever_the_model_believes() 
     covered = []
     for row in own:
         covered.append(float(row[0]) <= found.set_threshold("lac", 0.9))
-        found = replace(found, taught=found.learned(row[None]))
+        found = replace(found, taught=_learned(found, row[None]))
     assert sum(covered[1500:]) / 1500 == pytest.approx(0.9, abs=0.02)
     value, low, high = found.coverage("lac", 0.9)
     assert value == pytest.approx(0.9, abs=0.03)
@@ -285,7 +325,7 @@ def test_with_a_label_for_every_answer_sets_cover_whatever_the_model_believes() 
 def test_ten_labels_move_sets_by_little_where_the_rehearsal_is_sure() -> None:
     found = _expectations(_answers(4000, 6))
     for scores in (torch.zeros(10, 3), torch.full((10, 3), 0.99999)):
-        moved = found.learned(scores).levels.abs()
+        moved = _learned(found, scores).levels.abs()
         assert float(moved.max()) < 0.07 and float(moved[:, COVERAGES.index(0.9)].max()) < 0.04
 
 

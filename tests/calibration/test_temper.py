@@ -13,6 +13,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.calibration import window
+from equipoise.calibration.expected import Taught
 from equipoise.calibration.labels import label_sums
 from equipoise.calibration.regression import Process
 from equipoise.calibration.rehearsal import Estimate
@@ -773,6 +774,18 @@ def test_labels_are_forgotten_as_the_stream_goes_on() -> None:
     torch.testing.assert_close(after["labels"], labelled["labels"] * 2 ** (-len(ALL) / 2000))
     assert by_labels < made.estimates(after)[0].value < free
     assert float(after["labelled"]) == 40
+
+
+def test_what_labels_taught_is_forgotten_as_labels_are() -> None:
+    made = RehearsedTemperature(rehearsal(flat(1.5)), compares=False)
+    observed, _ = judged(made, made.initial(), drawn(), None, ALL)
+    taught = Taught(*(each + 8 for each in Taught.nothing()))
+    after, _ = judged(made, made.taught(observed, taught), drawn(), None, ALL)
+    assert not bool(after["changed"])
+    kept = 2 ** (-len(ALL) / 2000)
+    assert float(after["had"].mean()) == pytest.approx(8 * kept)
+    assert float(after["acted"].mean()) == pytest.approx(8 * kept)
+    assert float(after["taught"].mean()) == 8
 
 
 @pytest.mark.parametrize(("count", "answers"), [(10, False), (20, False), (300, True)])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.core.verdict import Check
 from equipoise.errors import BatchError, OptionError, SourceError
 
 CLASSES = 4
@@ -276,6 +277,37 @@ def test_a_tempered_adapter_gone_back_to_has_no_estimates_of_before(
         adapter.sets(x)
         assert adapter.last is not None
         assert adapter.last.ids != ids
+
+
+def test_the_calibration_gap_is_confidence_less_accuracy(adapter: eq.Adapter) -> None:
+    x, y = _data(1000, 8, moved=1.0)
+    answers = torch.cat([adapter(batch) for batch in x.split(50)])
+    adapter.label((y[:400] + 1) % CLASSES, range(400))  # most are wrong
+    gap, accuracy = adapter.calibration_gap, adapter.accuracy
+    assert accuracy is not None
+    confidence = float(answers[-300:].softmax(1).amax(1).mean())
+    assert gap.value == pytest.approx(confidence - accuracy.value, abs=0.06) and gap.value > 0.1
+    assert gap.high - gap.value == pytest.approx(accuracy.value - accuracy.low, abs=1e-6)
+    assert gap.value - gap.low == pytest.approx(accuracy.high - accuracy.value, abs=1e-6)
+    assert gap.inside is accuracy.inside is False
+
+
+def test_an_estimate_is_of_the_state_where_a_step_was_undone(
+    adapter: eq.Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in _data(500, 9)[0].split(50):
+        adapter(batch)
+    before, covered = adapter.accuracy, adapter.coverage()
+    assert before is not None
+    broken = Check(torch.tensor(False), "made up")
+    monkeypatch.setattr(type(adapter.responder.student), "finite_statistics", lambda student: broken)
+    adapter(_data(50, 10, moved=6.0)[0])
+    last = adapter.last
+    assert last is not None and last.reason == "made up" and last.accuracy is not None
+    assert adapter.accuracy is not None
+    for found in (adapter.accuracy, last.accuracy):
+        assert (found.value, found.low) == pytest.approx((before.value, before.low), abs=1e-5)
+    assert adapter.coverage().low == pytest.approx(covered.low, abs=1e-5)
 
 
 def test_expectations_stay_as_they_were(adapter: eq.Adapter) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import equipoise as eq
-from equipoise.calibration.expected import Expectations, Taught
+from equipoise.calibration.expected import Expectations, LabelScores, Taught
 from equipoise.calibration.labels import label_sums
 from equipoise.calibration.sets import SCORES, class_scores
 from equipoise.core.recent import recent_samples
@@ -306,10 +306,67 @@ def test_sets_grow_with_labels_that_they_miss_and_the_levels_go_with_the_state()
     assert adapter.coverage() != interval
     levels = adapter.snapshot().temperature["taught"]
     assert bool((levels > 0).any())
-    adapter.label((answers.argmin(1) + 1) % CLASSES, range(96, 104))  # samples with a label teach once
+    adapter.label(answers.argmin(1), range(96, 104))  # the same labels teach once
     assert torch.equal(adapter.snapshot().temperature["taught"], levels)
     adapter.reset()
     assert not bool(adapter.snapshot().temperature["taught"].any())
+
+
+def test_a_label_that_replaces_another_takes_back_what_that_one_taught() -> None:
+    one, other = adapter_of("tent"), adapter_of("tent")
+    answers = streamed(one, batches=12)
+    streamed(other, batches=12)
+    right, wrong = answers.argmax(1), answers.argmin(1)
+    one.label(wrong, range(96))
+    one.label(right, range(96))
+    other.label(right, range(96))
+    assert one.labels == other.labels == 96
+    for name in ("taught", "had", "acted"):
+        found, expected = (each.snapshot().temperature[name] for each in (one, other))
+        torch.testing.assert_close(found, expected, atol=0.03, rtol=0.02)
+    assert one.coverage().value == pytest.approx(other.coverage().value, abs=0.01)
+    assert one.sets(logits=answers).sum() == pytest.approx(float(other.sets(logits=answers).sum()), abs=4)
+
+
+def test_labels_of_answers_that_are_wrong_withhold_them() -> None:
+    adapter = adapter_of("source")
+    answers = streamed(adapter, batches=12)
+    before = adapter.decide(logits=answers, accuracy=0.6)
+    assert before.reached
+    adapter.label((answers.argmax(1) + 1) % CLASSES, range(96))
+    after = adapter.decide(logits=answers, accuracy=0.6)
+    assert after.share < before.share and int(after.mask.sum()) < int(before.mask.sum())
+
+
+def test_numbers_go_on_after_a_load(tmp_path: Path) -> None:
+    adapter = adapter_of()
+    streamed(adapter)
+    adapter.save(tmp_path / "state.safetensors")
+    loaded = eq.load(tmp_path / "state.safetensors", make("batch_norm")[0])
+    loaded(drifted(8, 30))
+    assert loaded.last is not None and adapter.last is not None
+    assert loaded.last.ids == range(adapter.last.ids.stop, adapter.last.ids.stop + 8)
+    with pytest.raises(ForgottenRequestError, match="32 to 39"):
+        loaded.label([0], [3])
+
+
+def test_no_labels_are_none() -> None:
+    adapter = adapter_of()
+    streamed(adapter)
+    before = adapter.accuracy
+    assert adapter.label([], []) == 0
+    assert adapter.accuracy == before and adapter.labels == 0
+
+
+def test_labels_of_chosen_answers_that_the_caller_kept_are_no_move_of_the_estimate() -> None:
+    adapter = adapter_of("tent")
+    answers = streamed(adapter, batches=12)
+    assert adapter.accuracy is not None
+    estimate = adapter.accuracy.value
+    doubtful = answers[answers.softmax(1).amax(1).argsort()[:40]]
+    adapter.label(doubtful.argmax(1), logits=doubtful)
+    sums = sums_of(adapter)[0]
+    assert float((sums[-1] - sums[1]) / sums[0]) == pytest.approx(estimate, abs=1e-4)
 
 
 @pytest.mark.parametrize("method", ["tent", "poise"])
@@ -321,15 +378,20 @@ def test_the_scores_of_labels_are_those_of_the_answers_as_given(
     adapter, came = adapter_of(method), []
     plain = Expectations.learned
 
-    def learned(self: Expectations, scores: Tensor) -> Taught:
-        came.append(scores)
-        return plain(self, scores)
+    def learned(
+        self: Expectations, labelled: LabelScores, back: Taught | None = None
+    ) -> tuple[Taught, Taught]:
+        came.append(labelled)
+        return plain(self, labelled, back)
 
     monkeypatch.setattr(Expectations, "learned", learned)
     answers, target = streamed(adapter)[-8:], torch.arange(8) % CLASSES
     adapter.label(target, logits=answers if kept else None)
     expected = [class_scores(answers.softmax(1), score).gather(1, target.unsqueeze(1)) for score in SCORES]
-    torch.testing.assert_close(came[0], torch.cat(expected, 1), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(came[0].own, torch.cat(expected, 1), atol=1e-4, rtol=1e-4)
+    confidence, classes = answers.softmax(1).max(1)
+    torch.testing.assert_close(came[0].first, 1 - confidence, atol=1e-4, rtol=1e-4)
+    assert came[0].hits.tolist() == (classes == target).float().tolist()
 
 
 def test_without_labels_a_stream_is_answered_as_ever() -> None:
@@ -346,11 +408,13 @@ def test_answers_that_the_caller_kept(method: str, model: int) -> None:
     adapter = adapter_of(method)
     answers = streamed(adapter)
     right = answers.argmax(1)
-    assert adapter.last is not None
+    before = adapter.accuracy
+    assert adapter.last is not None and before is not None
     assert adapter.label(right[-8:], logits=answers[-8:], source_logits=adapter.last.source_logits) == 8
     sums = sums_of(adapter)
     gap = 1 - answers[-8:].softmax(1).amax(1)
-    expected = [8.0, float(gap.sum()), float(gap.square().sum()), 0.0, 0.0, 0.0, 8.0]
+    right_now = float(gap.sum()) + 8 * before.value
+    expected = [8.0, float(gap.sum()), float(gap.square().sum()), 0.0, 0.0, 0.0, right_now]
     assert sums[model].tolist() == pytest.approx(expected, rel=1e-4)
     assert len(sums) == model + 1 and not bool(sums[:model].any())
     adapter.reset()

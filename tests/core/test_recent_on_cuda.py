@@ -75,3 +75,15 @@ def test_a_replayed_batch_with_its_answers_remembered_waits_for_nothing() -> Non
         for x in batches[5:]:
             graph(x)
     assert graph.label([0] * 8) == 8
+
+
+def test_a_window_of_the_source_model_may_be_on_the_host() -> None:
+    """A server keeps the source model's answers there while that model answers."""
+    _, graph = pair("poise")
+    seen = None
+    for seed in range(5):
+        graph(drifted(8, seed).cuda())
+        assert graph.last is not None and graph.last.source_logits is not None
+        seen = graph.source_window(seen, graph.last.source_logits.cpu())
+    assert seen is not None and seen.device.type == "cpu"
+    assert 0 < graph.source_expectations(seen).set_threshold("lac", 0.9) <= 1

@@ -9,7 +9,7 @@ are curves; a threshold for sets, or for acting, is where a curve has the level 
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -45,6 +45,9 @@ COVERAGE_SLACK, COVERAGE_SPREAD = 0.35, 0.9
 
 COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
 """The coverages for which labels are learned from; those between them are interpolated."""
+
+LEAST_PRIOR = 50.0
+"""The labels as which the rehearsal counts at least: ten of them shall change little, wherever they come."""
 
 SLOWEST, MANY = 0.005, 200
 """The least rate of a step by a label, with which sets keep their coverage whatever a stream does, and the
@@ -164,17 +167,44 @@ class Curves:
         return found[::-1]
 
 
-class Taught(NamedTuple):
-    """What labels have taught of sets.
+class LabelScores(NamedTuple):
+    """What labelled answers teach sets and decisions with, (N) of them.
 
     Attributes:
-        levels: what they add to each of `COVERAGES`, (SCORES, COVERAGES).
-        had: how many labels count, and how many of them were in the sets for each of `COVERAGES` when they
-            came; (SCORES, 1 + COVERAGES).
+        own: the scores of the labelled classes, (N, SCORES).
+        first: of the first classes, by LAC; (N).
+        hits: 1 where the first class is the labelled one; (N).
+    """
+
+    own: Tensor
+    first: Tensor
+    hits: Tensor
+
+
+class Taught(NamedTuple):
+    """What labels have taught of sets and decisions; of one label, or their sum.
+
+    Attributes:
+        levels: what they add to each of `COVERAGES`, (…, SCORES, COVERAGES).
+        had: how many labels count, and how many of them are in the sets for each of `COVERAGES` that are made
+            once they have taught; (…, SCORES, 1 + COVERAGES).
+        acted: how many labelled answers would be acted upon at each threshold of the grid, and how many of
+            these are right; (…, 2, FINITE + 1).
     """
 
     levels: Tensor
     had: Tensor
+    acted: Tensor
+
+    @classmethod
+    def nothing(cls) -> "Taught":
+        """What no label teaches."""
+        shapes = (
+            (len(SCORES), len(COVERAGES)),
+            (len(SCORES), 1 + len(COVERAGES)),
+            (2, FINITE + 1),
+        )
+        return cls(*(torch.zeros(shape) for shape in shapes))
 
     @property
     def labels(self) -> float:
@@ -227,52 +257,67 @@ class Expectations:
         level = _value(self.expected.sets(score), _place(self.true.sets(score), wanted))
         return _threshold(_place(self.now.sets(score), level))
 
-    def learned(self, scores: Tensor) -> Taught:
-        """What labels have taught after more of them with these scores, (N, SCORES).
+    def learned(self, labelled: LabelScores, back: Taught | None = None) -> tuple[Taught, Taught]:
+        """What labels have taught after more of them, and what each of these adds (N, …).
 
         Each is a step of adaptive conformal inference at every level (`labels.aci`), by
 
             rate = max(1 / (n₀ + n), .005 · min(1, n / 200))
 
-        for n labels before it, with n₀ = 1.645² / (c · (1 − c) · (.35 + .9 · fall)²). The rehearsal counts as
-        n₀ labels, as many as make its own interval of the coverage that wide: few labels change little where
-        it is sure, and more where the accuracy has fallen; where every answer gets its label, the coverage
-        comes to c on any stream.
+        for n labels before it, with n₀ = max(50, 1.645² / (c · (1 − c) · (.35 + .9 · fall)²)). The rehearsal
+        counts as n₀ labels, as many as make its own interval of the coverage that wide: few labels change
+        little where it is sure, and more where the accuracy has fallen; where every answer gets its label,
+        the coverage comes to c on any stream. `back` is what labels have taught that these ones replace.
         """
         risen = torch.tensor([self._risen(c) for c in COVERAGES], dtype=torch.float64)
         wanted = torch.tensor(COVERAGES, dtype=torch.float64)
-        prior = torch.tensor([self._rehearsed_labels(c) for c in COVERAGES], dtype=torch.float64)
-        thresholds = [[self.set_threshold(score, c) for c in COVERAGES] for score in SCORES]
-        inside = scores.double().unsqueeze(2).cpu() <= torch.tensor(thresholds, dtype=torch.float64)
-        one = inside.new_ones(*scores.shape, 1)
-        had = self.taught.had.double().cpu() + torch.cat([one, inside], 2).double().sum(0)
-        levels, labels = self.taught.levels.double().cpu(), self._labels
-        for own in scores.tolist():
-            least = [self._level(score, own[at]) for at, score in enumerate(SCORES)]
+        prior = torch.tensor([self._prior(c) for c in COVERAGES], dtype=torch.float64)
+        before = Taught(*(each.cpu().double() for each in self.taught))
+        if back is not None:
+            had, acted = (each.cpu().double() for each in back[1:])
+            before = Taught(
+                before.levels - back.levels.cpu().double(), before.had - had, before.acted - acted
+            )
+            before = Taught(before.levels, before.had.clamp(min=0), before.acted.clamp(min=0))
+        own, first, hits = (each.detach().cpu().double() for each in labelled)
+        answered = (first.unsqueeze(1) <= grid(first)).double()
+        levels, labels, steps = before.levels, before.labels, []
+        for row in own.tolist():
+            least = [self._level(score, row[at]) for at, score in enumerate(SCORES)]
             covered = torch.tensor(least, dtype=torch.float64).unsqueeze(1) <= risen + levels
             slowest = SLOWEST * min(1.0, labels / MANY)
-            levels = aci(levels, covered, wanted, (1 / (prior + labels)).clamp(min=slowest))
-            labels += 1
-        return Taught(levels, had)
+            after = aci(levels, covered, wanted, (1 / (prior + labels)).clamp(min=slowest))
+            steps.append(after - levels)
+            levels, labels = after, labels + 1
+        made = replace(self, taught=Taught(levels, before.had + 1, before.acted))  # the sets from now on
+        thresholds = [[made.set_threshold(score, c) for c in COVERAGES] for score in SCORES]
+        inside = (own.unsqueeze(2) <= torch.tensor(thresholds, dtype=torch.float64)).double()
+        each = Taught(
+            torch.stack(steps) if steps else inside.new_zeros(0, *levels.shape),
+            torch.cat([torch.ones_like(inside[..., :1]), inside], 2),
+            torch.stack([answered, answered * hits.unsqueeze(1)], 1),
+        )
+        return Taught(levels, before.had + each.had.sum(0), before.acted + each.acted.sum(0)), each
 
     def coverage(self, score: str, coverage: float) -> tuple[float, float, float]:
         """The coverage of the sets that are to cover this share, with its 90 % interval over the window.
 
         By the rehearsal it is v₀, the share c that was asked for; or more, where even the smallest sets of
         the score cover more: then logit v₀ = logit ℓ − .5 · fall, with ℓ the share that they covered without
-        shift. Of m labels, k were in the sets when they came. The rehearsal counts as n₀ labels (`learned`):
+        shift. Of m labels, k are in the sets that are made once they have taught. The rehearsal counts as n₀
+        labels (`learned`):
 
             v = (n₀ · v₀ + k) / (n₀ + m).
 
-        The interval is, in logits, ± 1.645 · √(1 / (n · u + 1) + 1 / ((n₀ + m) · u)) for n samples in the
-        window, with u = max(v · (1 − v), .001).
+        The interval is, in logits, ± 1.645 · √(1 / (n · u + 1) + 1 / ((n₁ + m) · u)) for n samples in the
+        window, with u = max(v · (1 − v), .001) and n₁ that of n₀ which may be less than 50.
         """
         level = self._level(score, self._threshold(score, self._risen(coverage)))
         value = share_of(log_odds(level) - STRICTER_SETS * self.fall)
-        rehearsed, labels = self._rehearsed_labels(coverage), self._labels
+        prior, rehearsed, labels = self._prior(coverage), self._rehearsed_labels(coverage), self._labels
         if labels:
             had = self.taught.had[SCORES.index(score), 1:].tolist()
-            value = (rehearsed * value + float(np.interp(coverage, COVERAGES, had))) / (rehearsed + labels)
+            value = (prior * value + float(np.interp(coverage, COVERAGES, had))) / (prior + labels)
         middle, spread = log_odds(value), max(value * (1 - value), LEAST_SPREAD)
         half = NINETY * math.sqrt(1 / (self.now.count * spread + 1) + 1 / ((rehearsed + labels) * spread))
         return value, share_of(middle - half), share_of(middle + half)
@@ -289,29 +334,45 @@ class Expectations:
     def _labels(self) -> float:
         return self.taught.labels
 
-    def _rehearsed_labels(self, coverage: float) -> float:
+    def _prior(self, coverage: float) -> float:
         """n₀, the labels as which the rehearsal counts."""
+        return max(LEAST_PRIOR, self._rehearsed_labels(coverage))
+
+    def _rehearsed_labels(self, coverage: float) -> float:
+        """n₁, the labels that would make an interval as wide as that of the rehearsal."""
         doubt = COVERAGE_SLACK + COVERAGE_SPREAD * self.fall
         return NINETY**2 / (coverage * (1 - coverage) * doubt**2)
 
     def selected(self, accuracy: float) -> Selected:
         """The largest share of the window that is expected to be right this often."""
-        optimism = self._optimism(accuracy)
-        margin = optimism + STRICTER_ANSWERS * self.fall
-        place = _last_place(self.now.right, self.now.answered, share_of(log_odds(accuracy) + margin))
+        margin = self._optimism(accuracy) + STRICTER_ANSWERS * self.fall
+        right = self._labelled([share_of(log_odds(each) - margin) for each in self.now.right])
+        place = _last_place(right, self.now.answered, accuracy)
         if place is None:
             return Selected(math.inf, 0.0, math.nan)
-        expected = share_of(log_odds(_value(self.now.right, place)) - margin)
-        return Selected(max(0.0, 1 - _threshold(place)), _value(self.now.answered, place), expected)
+        return Selected(
+            max(0.0, 1 - _threshold(place)), _value(self.now.answered, place), _value(right, place)
+        )
 
     def accuracies(self) -> tuple[list[float], list[float], list[float]]:
         """Confidences that fall, the shares at least as confident, and their expected accuracy."""
-        found = []
-        for place in range(len(self.now.right)):
-            value = share_of(log_odds(self.now.right[place]) - self._optimism_at(float(place)))
-            found.append((max(0.0, 1 - _threshold(float(place))), self.now.answered[place], value))
-        confidences, shares, values = (list(each) for each in zip(*found, strict=True))
-        return confidences, shares, values
+        places = range(len(self.now.right))
+        optimism = [self._optimism_at(float(place)) for place in places]
+        values = [share_of(log_odds(each) - own) for each, own in zip(self.now.right, optimism, strict=True)]
+        confidences = [max(0.0, 1 - _threshold(float(place))) for place in places]
+        return confidences, self.now.answered, self._labelled(values)
+
+    def _labelled(self, accuracies: list[float]) -> list[float]:
+        """Accuracies a among the answers acted upon at each threshold, by labels as well.
+
+        Of k labelled ones, r are right: (n₀ · a + r) / (n₀ + k), with n₀ as in `learned`.
+        """
+        if not self._labels:
+            return accuracies
+        low, high = COVERAGES[0], COVERAGES[-1]
+        priors = [self._prior(min(max(each, low), high)) for each in accuracies]
+        counted = zip(accuracies, priors, *self.taught.acted.tolist(), strict=True)
+        return [(prior * each + right) / (prior + acted) for each, prior, acted, right in counted]
 
     def _optimism(self, accuracy: float) -> float:
         """How far expected accuracy is above the true one where that is `accuracy`, in logits.

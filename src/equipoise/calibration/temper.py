@@ -10,7 +10,6 @@ from torch import Tensor
 from equipoise.calibration import labels, window
 from equipoise.calibration.expected import (
     ANSWERED,
-    COVERAGES,
     CURVES,
     FINITE,
     Curves,
@@ -29,7 +28,6 @@ from equipoise.calibration.rehearsal import (
     middle_of,
 )
 from equipoise.calibration.scalars import log_odds
-from equipoise.calibration.sets import SCORES
 from equipoise.calibration.source_statistics import SourceStatistics
 from equipoise.calibration.window import GRID
 from equipoise.errors import OptionError, SourceError
@@ -111,8 +109,8 @@ SHARE_OF_DOUBT = 0.5
 
 WINDOWS, TRUSTS, EXPECTED = "windows", "trusts_source", "expected"
 
-TAUGHT_LEVELS, HAD = "taught", "had"
-"""What labels have taught of sets (`expected.Taught`): `levels` and `had`."""
+TAUGHT = {"levels": "taught", "had": "had", "acted": "acted"}
+"""The names of what labels have taught of sets and decisions, by field of `expected.Taught`."""
 
 STREAM_CHANGED, LABEL_ROWS, LABELLED = "changed", "labels", "labelled"
 """Whether the stream changed with the last batch, the rows of labels (`calibration.labels`), their number."""
@@ -132,6 +130,11 @@ class TrustedModel(NamedTuple):
     trusts: Tensor
     estimates: Tensor
     features: Tensor
+
+
+def named_taught(taught: Taught) -> dict[str, Tensor]:
+    """What labels have taught, by the names of observations."""
+    return {TAUGHT[part]: value for part, value in taught._asdict().items()}
 
 
 def judged_accuracy(
@@ -162,7 +165,10 @@ def judged_accuracy(
 
 def on_host(*tensors: Tensor) -> list[Tensor]:
     """Tensors on the host; from a device in one copy, in single precision, as every copy waits for it."""
-    if all(each.device.type == "cpu" for each in tensors):
+    devices = {each.device for each in tensors}
+    if len(devices) > 1:  # a device without double precision, say, whose observations are on the host
+        return [each.detach().cpu() for each in tensors]
+    if devices == {torch.device("cpu")}:
         return list(tensors)
     parts = torch.cat([each.detach().flatten().float() for each in tensors]).cpu()
     sizes = [each.numel() for each in tensors]
@@ -260,8 +266,7 @@ class RehearsedTemperature:
             EXPECTED: self._expected_at_rest(0),
             LABEL_ROWS: prior.new_zeros(models, labels.WIDTH),
             LABELLED: prior.new_zeros(()),
-            TAUGHT_LEVELS: prior.new_zeros(len(SCORES), len(COVERAGES)),
-            HAD: prior.new_zeros(len(SCORES), 1 + len(COVERAGES)),
+            **named_taught(Taught.nothing()),
         }
 
     def _expected_at_rest(self, model: int) -> Tensor:
@@ -289,7 +294,8 @@ class RehearsedTemperature:
         fresh = window.sums(models, good, novelty)
         samples = fresh[0, window.COUNT]
         windows, changed = window.after(before[WINDOWS], fresh)
-        kept, taught = labels.kept(samples, changed), before[TAUGHT_LEVELS]
+        kept = labels.kept(samples, changed)
+        taught = Taught(*(before[name] for name in TAUGHT.values()))
         labelled = before[LABEL_ROWS] * kept
         judged = self.judge(windows, before[TRUSTS], labelled)
         temperature = torch.where(judged.trusts, judged.temperatures[-1], judged.temperatures[0])
@@ -302,8 +308,13 @@ class RehearsedTemperature:
             EXPECTED: window.begun_again(expected, changed),
             LABEL_ROWS: labelled,
             LABELLED: before[LABELLED],
-            TAUGHT_LEVELS: torch.where(changed, labels.KEPT_AT_CHANGE * taught, taught),
-            HAD: before[HAD] * kept,
+            **named_taught(
+                Taught(
+                    torch.where(changed, labels.KEPT_AT_CHANGE * taught.levels, taught.levels),
+                    taught.had * kept,
+                    taught.acted * kept,
+                )
+            ),
         }
         return TemperedAnswers(answers, temperature, after, judged)
 
@@ -344,16 +355,8 @@ class RehearsedTemperature:
         right = window.temperature_for(slow, aim)
         return TrustedModel(right.clamp(known.coolest, known.hottest), trusts, values, x)
 
-    def told(
-        self,
-        observed: Mapping[str, Tensor],
-        sums: Tensor,
-        count: Tensor,
-        taught: Taught | None = None,
-    ) -> dict[str, Tensor]:
+    def told(self, observed: Mapping[str, Tensor], sums: Tensor, count: Tensor) -> dict[str, Tensor]:
         """The observations after labels with the sums (models, 7) came, `count` of them for new samples.
-
-        `taught` is what they and those before have taught of sets (`Expectations.learned`); None: nothing.
 
         Waits for the device: what is believed of labels is worked out on the host, once for all batches that
         follow until the next labels come.
@@ -361,11 +364,12 @@ class RehearsedTemperature:
         rows = observed[LABEL_ROWS]
         total = rows[:, : labels.SUMS] + sums.to(rows)
         after = self.rehearsal.labelled(observed[WINDOWS][:, 0], total)
-        found = {**observed, LABEL_ROWS: after.to(rows), LABELLED: observed[LABELLED] + count}
-        if taught is not None:
-            for name, own in ((TAUGHT_LEVELS, taught.levels), (HAD, taught.had)):
-                found[name] = own.to(observed[name])
-        return found
+        return {**observed, LABEL_ROWS: after.to(rows), LABELLED: observed[LABELLED] + count}
+
+    @staticmethod
+    def taught(observed: Mapping[str, Tensor], taught: Taught) -> dict[str, Tensor]:
+        """The observations with what labels have taught (`Expectations.learned`)."""
+        return {**observed, **{name: own.to(observed[name]) for name, own in named_taught(taught).items()}}
 
     def now(self, observed: Mapping[str, Tensor]) -> TrustedModel:
         """The temperatures by what was observed so far, and the model that answers."""
@@ -398,13 +402,14 @@ class RehearsedTemperature:
 
     def expectations(self, observed: Mapping[str, Tensor], accuracy: Estimate) -> Expectations:
         """What is expected of decisions about the answers now, whose accuracy is estimated."""
-        own = (observed[TRUSTS], observed[EXPECTED][0], observed[TAUGHT_LEVELS], observed[HAD])
-        trusts, curves, levels, had = on_host(*own)
+        own = (observed[TRUSTS], observed[EXPECTED][0], *(observed[name] for name in TAUGHT.values()))
+        trusts, curves, *taught = on_host(*own)
         rest = self._at_rest(int(trusts))
         before, after = (log_odds(low, LOWEST_END) for low in (rest.low, accuracy.low))
         now = Curves.of(curves.view(len(CURVES), FINITE + 1))
-        taught = Taught(levels.clone(), had.clone())  # those observed are written to by labels
-        return Expectations(now, rest.expected, rest.true, max(0.0, before - after), taught)
+        # Copies: those observed are written to by labels.
+        copied = Taught(*(each.clone() for each in taught))
+        return Expectations(now, rest.expected, rest.true, max(0.0, before - after), copied)
 
     def source_window(
         self, observed: Mapping[str, Tensor], before: Tensor | None, logits: Tensor, *, seen: bool = True
@@ -427,7 +432,7 @@ class RehearsedTemperature:
 
         What labels taught is of sets of the answers that were given, and is left out.
         """
-        untaught = {name: torch.zeros_like(observed[name]) for name in (TAUGHT_LEVELS, HAD)}
+        untaught = named_taught(Taught.nothing())
         trusted = torch.ones_like(observed[TRUSTS])
         return self.expectations({**observed, **untaught, TRUSTS: trusted, EXPECTED: windows}, accuracy)
 

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from equipoise.calibration.sets import SCORES
@@ -73,7 +74,7 @@ def checked_answers(name: str, logits: Any, classes: int) -> Tensor:
 def _no_probabilities(logits: Tensor, last: "LastBatch | None") -> Tensor:
     """The same logits, the last answer or others; BatchError for rows of probabilities in their place."""
     # Both are so as a rule: a device is not waited for, or once.
-    if (last is not None and last.gave(logits)) or bool((logits < 0).any()):
+    if (last is not None and last.gave(logits)) or bool(((logits < 0) & (logits > -torch.inf)).any()):
         return logits
     finite = logits[logits.isfinite().all(1)]
     if len(finite) and are_probabilities(finite):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.calibration.expected import LabelScores, Taught
 from equipoise.calibration.labels import SUMS, kept, label_sums
 from equipoise.calibration.sets import SCORES, class_scores
 from equipoise.calibration.temper import STREAM_CHANGED, TrustedModel
@@ -17,6 +18,7 @@ _MOST, _NUMBERS = 4096, 2**22
 _AROUND = 128  # the answers before and after one, with which its confidence is compared
 _WEIGHT, _LABEL, _BY_SOURCE, _MODELS = range(4)  # the columns; three for each model are the last
 _UNLABELLED = -1.0
+_TINY = 1e-12
 
 
 def recent_samples(classes: int) -> int:
@@ -31,14 +33,20 @@ class TakenLabels(NamedTuple):
         sums: of labels (`calibration.labels`), for each model; less those of labels that they replace.
         new: how many of them are for samples without one.
         counted: how many of them count: answers of NaN are neither right nor wrong.
-        scores: of the labelled classes in the answers as given, for samples that had no label before;
-            (samples, SCORES).
+        given: the answers (N, C) that teach sets and decisions: of samples without a label before, or with
+            another one.
+        target: their labels.
+        ids: the numbers of these samples; none for answers that the caller has kept.
+        back: what the labels taught that these replace; None for none.
     """
 
     sums: Tensor
     new: Tensor
     counted: Tensor
-    scores: Tensor
+    given: Tensor
+    target: Tensor
+    ids: tuple[int, ...] = ()
+    back: Taught | None = None
 
 
 class _Held(NamedTuple):
@@ -53,6 +61,18 @@ class _Held(NamedTuple):
 
     logits: tuple[Tensor, ...]
     columns: Tensor
+
+
+class _TaughtByOne(NamedTuple):
+    """What the label of a sample has taught.
+
+    Attributes:
+        taught: at the time.
+        weight: of the label then.
+    """
+
+    taught: Taught
+    weight: float
 
 
 class RecentAnswers:
@@ -70,11 +90,18 @@ class RecentAnswers:
         self._first = 0
         self._asked = 0
         self._held: _Held | None = None
+        self._taught: dict[int, _TaughtByOne] = {}
+
+    def begin_at(self, number: int) -> None:
+        """Give the next sample this number: those before it were answered by an adapter that was saved."""
+        self._first = number
+        self.last = range(number, number)
 
     def forget(self) -> None:
         """Forget all answers; the tensors stay, for those that follow."""
         self._first = self.last.stop
         self.last = range(self._first, self._first)
+        self._taught = {}
 
     def release(self) -> None:
         """Forget all answers, and free the tensors: the next batch may be on another device."""
@@ -151,8 +178,11 @@ class RecentAnswers:
             )
         latest = dict(zip(ids, target.tolist(), strict=True))
         logits, columns = self._remembered()
-        places = torch.tensor([each % len(columns) for each in latest], device=columns.device)
-        labels = torch.tensor(list(latest.values()), device=columns.device)
+        numbers, labels = (
+            torch.tensor(list(each), dtype=torch.long, device=columns.device)
+            for each in (latest, latest.values())
+        )
+        places = numbers % len(columns)
         rows, before = columns[places], columns[places, _LABEL].long()
         own = [each[places] for each in logits]
         good = torch.stack([each.isfinite().all(1) for each in own]).all(0)
@@ -160,7 +190,7 @@ class RecentAnswers:
         confidence = self._confidences()
         again = good & (before >= 0)
         _, estimates, around = rows[:, _MODELS:].T.split(len(logits))
-        now = _mean_around(confidence, torch.tensor(list(latest), device=columns.device), known)
+        now = _mean_around(confidence, numbers, known)
         around = torch.where(again, around, now)
         expected = estimates.sigmoid()
 
@@ -175,8 +205,28 @@ class RecentAnswers:
         temperatures = rows[:, _MODELS : _MODELS + len(logits)]
         theirs = (rows[:, _BY_SOURCE] > 0).unsqueeze(1)
         given = torch.where(theirs, own[-1] / temperatures[:, -1:], own[0] / temperatures[:, :1])
-        fresh = good & ~again
-        return TakenLabels(sums, fresh.sum(), good.sum(), _scores(given[fresh], labels[fresh]))
+        teaches = good & (before != labels)
+        own_ids = tuple(number for number, own in zip(latest, teaches.tolist(), strict=True) if own)
+        back = self._taught_before(dict(zip(latest, rows[:, _WEIGHT].tolist(), strict=True)), own_ids)
+        new, counted = (good & ~again).sum(), good.sum()
+        return TakenLabels(sums, new, counted, given[teaches], labels[teaches], own_ids, back)
+
+    def _taught_before(self, weights: dict[int, float], ids: Sequence[int]) -> Taught | None:
+        """What the labels of samples have taught, as far as it is not forgotten."""
+        found = [(self._taught[number], weights[number]) for number in ids if number in self._taught]
+        if not found:
+            return None
+        kept = torch.tensor([weight / max(own.weight, _TINY) for own, weight in found], dtype=torch.float64)
+        parts = zip(*(own.taught for own, _ in found), strict=True)
+        return Taught(*(torch.tensordot(kept, torch.stack(part), 1) for part in parts))
+
+    def remember(self, ids: Sequence[int], taught: Taught) -> None:
+        """Remember what the labels of samples have taught, (N, …), for those that replace them."""
+        columns, known = self._remembered().columns, self.ids
+        places = torch.tensor([each % len(columns) for each in ids], dtype=torch.long, device=columns.device)
+        for at, (number, weight) in enumerate(zip(ids, columns[places, _WEIGHT].tolist(), strict=True)):
+            self._taught[number] = _TaughtByOne(Taught(*(each[at] for each in taught)), weight)
+        self._taught = {number: own for number, own in self._taught.items() if number in known}
 
     def chosen(self, count: int) -> Tensor:
         """The numbers of some samples without a label, fewer if there are not as many; waits for the device.
@@ -243,7 +293,8 @@ def given_sums(target: Tensor, answers: Sequence[Tensor | None], judged: Trusted
 
     The time of the answers is not known. Their own confidence stands for the estimate of that time, as it was
     made equal to it, and the lead of the source model's is that of now. Where the source model answers now,
-    the logits are taken for its own.
+    the logits are taken for its own. How far the estimate has moved since then is not known either: as many
+    count as right as make the estimate of that time the one of now.
     """
     known = [(model, own) for model, own in enumerate(answers[: len(judged.estimates)]) if own is not None]
     good = torch.stack([own.isfinite().all(1) for _, own in known]).all(0)
@@ -259,11 +310,14 @@ def given_sums(target: Tensor, answers: Sequence[Tensor | None], judged: Trusted
     if len(known) == 1 and len(rows) > 1:
         hits, none = (given.argmax(1) == target).to(confidence), torch.zeros_like(confidence)
         rows[-1] = label_sums(hits, confidence, none, none, (good & judged.trusts).to(hits))
-    count = good.sum()
-    return TakenLabels(torch.stack(rows), count, count, _scores(given[good], target[good]))
+    count, sums = good.sum(), torch.stack(rows)
+    sums = torch.cat([sums[:, :-1], sums[:, 1:2] + accuracies.to(sums).unsqueeze(1) * sums[:, :1]], 1)
+    return TakenLabels(sums, count, count, given[good], target[good])
 
 
-def _scores(given: Tensor, target: Tensor) -> Tensor:
-    """The scores of classes in answers (N, C), (N, SCORES)."""
-    p = given.softmax(1)
-    return torch.stack([class_scores(p, score).gather(1, target[:, None])[:, 0] for score in SCORES], 1)
+def label_scores(given: Tensor, target: Tensor) -> LabelScores:
+    """What labels of answers (N, C) teach sets and decisions with."""
+    p, at = given.softmax(1), target[:, None]
+    confidence, classes = p.max(1)
+    own = torch.stack([class_scores(p, score).gather(1, at)[:, 0] for score in SCORES], 1)
+    return LabelScores(own, 1 - confidence, (classes == target).to(p))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.calibration import window
 from equipoise.calibration.rehearsal import Estimate, Rehearsal
-from equipoise.calibration.temper import TRUSTS, WINDOWS, TrustedModel, judged_accuracy
+from equipoise.calibration.temper import LABEL_ROWS, TRUSTS, WINDOWS, TrustedModel, judged_accuracy
 from equipoise.core.verdict import StepVerdict
 from equipoise.functional import entropy
 
@@ -79,6 +79,7 @@ class Record:
         judged: what the temperature is from; None without a rehearsal.
         adapted: the logits of the adapted model before tempering, a row for each sample, NaN for those set
             aside; None without a rehearsal.
+        kept: whether the changes of the batch are kept, as all processes agree; None where there are none.
         ids: the numbers of the samples.
     """
 
@@ -94,6 +95,7 @@ class Record:
     source_logits: Tensor | None = None
     judged: TrustedModel | None = None
     adapted: Tensor | None = None
+    kept: Tensor | None = None
     ids: range = range(0)
 
     def read(self) -> Step:
@@ -104,13 +106,9 @@ class Record:
         bits = bits[bits.isfinite()]
         trusts = bool(self.observed[TRUSTS]) if self.rehearsal else False
         own, theirs, new = None, None, None
-        if self.rehearsal and self.judged:
+        if self.rehearsal:
             new = float(window.means(self.observed[WINDOWS][0, 0])[window.NOVEL])
-            both = [
-                judged_accuracy(self.rehearsal, model, self.observed, self.judged, self.weight_distance)
-                for model in range(len(self.judged.estimates))
-            ]
-            own, theirs = both[0], both[1] if len(both) > 1 else None
+            own, theirs = self._estimates(self.rehearsal)
         return Step(
             samples=len(self.answer),
             used=used,
@@ -128,6 +126,15 @@ class Record:
             source_logits=None if self.source_logits is None else self.source_logits.clone(),
             ids=self.ids,
         )
+
+    def _estimates(self, rehearsal: Rehearsal) -> tuple[Estimate, Estimate | None]:
+        """The estimates of both models by what was judged, or by what is observed where that was undone."""
+        far, judged = self.weight_distance, self.judged
+        if judged is None or (self.kept is not None and not bool(self.kept)):
+            return rehearsal.estimates(self.observed[WINDOWS][:, 0], float(far), self.observed[LABEL_ROWS])
+        models = range(len(judged.estimates))
+        found = [judged_accuracy(rehearsal, model, self.observed, judged, far) for model in models]
+        return found[0], found[1] if len(found) > 1 else None
 
 
 def _quantiles(tau: Tensor) -> tuple[float, float, float, float, float] | None:

@@ -167,6 +167,7 @@ class Responder:
             source_logits=None if view is None else student.local(view.logits.detach())[0],
             judged=tempered.judged,
             adapted=None if adapted is None else student.local(adapted)[0],
+            kept=keep,
         )
 
     def _screen(self, batch: Batch, finite: Tensor | None) -> tuple[Batch, JudgedRows, SourceView | None]:

@@ -187,6 +187,11 @@ class Guarded:
         """The estimated coverage of sets, as the adapter's (`Adapter.coverage`)."""
         return self._adapter.coverage(coverage, score)
 
+    @property
+    def calibration_gap(self) -> Estimate:
+        """The estimated gap between confidence and accuracy, as the adapter's (`Adapter.calibration_gap`)."""
+        return self._adapter.calibration_gap
+
     def decide(
         self, *args: Any, accuracy: float = 0.95, logits: Tensor | None = None, **kwargs: Any
     ) -> Selection:
