@@ -8,7 +8,7 @@ time and w its weight, seven sums are kept, with d = h − v and q = g − c:
 
 d is the error of the estimate, q what chance in the choice of the labelled samples explains of it: sums of
 both give a prediction-powered estimate of the error (`rectified`), and `posterior` how much is believed. The
-state of an adapter has a row for each model: the sums, and two numbers that say what is believed of them
+state of an adapter has a row for each model: the sums, and three numbers that say what is believed of them
 (`believing`), so that a batch has little to do: a row forgets by a factor, and `correction` reads it.
 """
 

@@ -266,7 +266,7 @@ def marks_of(each: EstimatedChunk, limit: float | None) -> list[str]:
 
 
 def remarks_of(found: EstimatedFile, limit: float | None) -> list[str]:
-    """Sentences about the files, the drift, the limit, and what no estimate can see."""
+    """Sentences about the files, the drift, the limit, and what no estimate without labels can see."""
     drift = [each.chunk.name for each in found.chunks if each.report.drift]
     said, of = list(found.remarks), f"of {chunk_count(found)}"
     if limit is not None:
@@ -279,7 +279,7 @@ def remarks_of(found: EstimatedFile, limit: float | None) -> list[str]:
         said.append(OTHERWISE)
     if found.use == "all":
         said.append(_compared(found))
-    return [*said, UNSEEN]
+    return said if found.use == "late" else [*said, UNSEEN]
 
 
 def _compared(found: EstimatedFile) -> str:

@@ -165,7 +165,7 @@ class RecentAnswers:
         """Note the labels of samples, and return what they add.
 
         The last label of a sample counts. Its estimate and the confidence of the answers around it are those
-        of its time, so that a change of the stream since then is no error of the estimate.
+        of its time, so that what the estimate then missed is told from how it has moved since.
         ForgottenRequestError, before anything changes, for samples that are not remembered.
         """
         known = self.ids
