@@ -493,7 +493,7 @@ class Adapter(LearningModule):
         """Take labels of samples that were answered, at once or later; returns how many of them count.
 
         They correct the estimated accuracies (`calibration.labels`), and with them the temperature, `inside`,
-        and the choice between adapted and source model; and the thresholds of sets
+        and the choice between adapted and source model; and the thresholds of sets and decisions
         (`calibration.expected.Expectations.learned`). Few change little, as the rehearsal is the prior.
         Labels of the last few thousand samples count, those from before a change of the stream a half.
         They are in the state: saved, restored, and gone after a reset. An answer of NaN is neither right nor

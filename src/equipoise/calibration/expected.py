@@ -225,7 +225,8 @@ class Expectations:
 
     with L the logit of the lower end of the estimated accuracy, and L₀ the same without shift.
 
-    For sets, labels add what they have taught to the coverage c that is looked up (`learned`).
+    For sets, labels add what they have taught to the coverage c that is looked up (`learned`); for answers,
+    they count with what is expected of those acted upon (`_labelled`).
 
     Attributes:
         now: of the window.
