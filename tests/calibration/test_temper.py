@@ -1,8 +1,7 @@
 """Temperatures of streams: of tau, of agreement, and of rehearsals, with regressions made by hand."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from equipoise.calibration import window
 from equipoise.calibration.expected import Taught
 from equipoise.calibration.labels import label_sums
 from equipoise.calibration.regression import Process
-from equipoise.calibration.rehearsal import Estimate
 from equipoise.calibration.temper import (
     RehearsedTemperature,
     TauTemperature,
@@ -30,6 +28,7 @@ from tests.support.models import drifted, make, rehearsed
 from tests.support.rehearsals import (
     CLASSES,
     FEATURES,
+    check_alike,
     flat,
     flat_gap,
     flat_lead,
@@ -610,14 +609,6 @@ def test_samples_that_are_not_good_do_not_count() -> None:
 # ---------------------------------------------------------------------- inputs that are new
 
 
-def check_alike(found: Sequence[Estimate | None], expected: Sequence[Estimate | None]) -> None:
-    """Check that estimates of windows on a device are those in double precision."""
-    for own, other in zip(found, expected, strict=True):
-        assert (own is None) == (other is None)
-        if own is not None and other is not None:
-            assert astuple(own) == pytest.approx(astuple(other), abs=1e-5)
-
-
 def believed(value: float, at_rest: float, novelty: float) -> float:
     """Of an estimate above that at rest, nothing at twice the familiar novelty of .3, half at .45."""
     return value - max(value - at_rest, 0.0) * min(max(novelty / 0.3 - 1, 0.0), 1.0)
@@ -645,7 +636,8 @@ def test_new_inputs_are_answered_as_confidently_as_is_believed(novelty: float) -
     assert theirs is not None
     assert theirs.value == pytest.approx(share(believed(2.0, -0.5, mean)), abs=1e-4)
     known = made.estimates(observed, 0.4)
-    check_alike(known, made.rehearsal.estimates(observed["windows"][:, 0], 0.4))
+    for found, other in zip(known, made.rehearsal.estimates(observed["windows"][:, 0], 0.4), strict=True):
+        check_alike(found, other)
 
 
 @pytest.mark.parametrize(("novelty", "expected"), [(0.0, False), (0.3, False), (0.6, True), (1.0, True)])
@@ -740,7 +732,9 @@ def test_without_labels_everything_is_as_it_was_bit_for_bit() -> None:
     observed, verdict = judged(made, made.initial(), drawn(), drawn(seed=5), ALL)
     plain = made.judge(observed["windows"], torch.tensor(False))
     assert all(torch.equal(one, other) for one, other in zip(plain, verdict, strict=True))
-    check_alike(made.estimates(observed), made.rehearsal.estimates(observed["windows"][:, 0]))
+    both = made.estimates(observed), made.rehearsal.estimates(observed["windows"][:, 0])
+    for found, other in zip(*both, strict=True):
+        check_alike(found, other)
     assert not bool(observed["labels"].any())
 
 

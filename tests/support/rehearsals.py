@@ -1,17 +1,19 @@
 """A small classifier that learned something, labelled samples of it, and rehearsals made by hand."""
 
 import copy
+from dataclasses import astuple
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.calibration.expected import expected_sums, true_sums
 from equipoise.calibration.regression import Process, Ridge
-from equipoise.calibration.rehearsal import Run
+from equipoise.calibration.rehearsal import Estimate, Run
 
 CLASSES = 4
 FEATURES = 7
@@ -256,3 +258,10 @@ def temperature_at(window: Tensor, aim: float) -> float:
         if curve[low] > aim >= curve[low + 1]:
             return float(GRID[low] * 2 ** (0.25 * (curve[low] - aim) / (curve[low] - curve[low + 1])))
     return 0.25 if curve[0] <= aim else 32.0
+
+
+def check_alike(found: Estimate | None, expected: Estimate | None) -> None:
+    """Check that an estimate made in single precision is the same one as another in double."""
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        assert astuple(found) == pytest.approx(astuple(expected), abs=1e-5)

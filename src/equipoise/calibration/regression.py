@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[np.float64]
+HostArray = NDArray[np.float64]
 
 TREND, BEND, LENGTH = 1.0, 0.5, 1.0
 """Standard deviations of the linear and of the smooth part, and the distance over which the latter changes.
@@ -98,13 +98,13 @@ class Found(NamedTuple):
 class _Host(NamedTuple):
     """Numbers of a `Process` on the host; `lengths` are the squares of those of its rows."""
 
-    mean: Array
-    scale: Array
-    rows: Array
-    lengths: Array
-    origin: Array
-    inverse: Array
-    weights: Array
+    mean: HostArray
+    scale: HostArray
+    rows: HostArray
+    lengths: HostArray
+    origin: HostArray
+    inverse: HostArray
+    weights: HostArray
     bias: float
     margin: float
     limit: float
@@ -181,7 +181,7 @@ class Process:
     def _host(self) -> "_Host":
         """The numbers as arrays, for which NumPy takes a third of the time where they are few."""
 
-        def array(values: Tensor) -> Array:
+        def array(values: Tensor) -> HostArray:
             return values.double().numpy()
 
         return _Host(

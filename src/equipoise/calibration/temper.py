@@ -109,7 +109,7 @@ SHARE_OF_DOUBT = 0.5
 
 WINDOWS, TRUSTS, EXPECTED = "windows", "trusts_source", "expected"
 
-TAUGHT = {"levels": "taught", "had": "had", "acted": "acted"}
+BY_LABELS = {"levels": "taught", "had": "had", "acted": "acted"}
 """The names of what labels have taught of sets and decisions, by field of `expected.Taught`."""
 
 STREAM_CHANGED, LABEL_ROWS, LABELLED = "changed", "labels", "labelled"
@@ -134,7 +134,7 @@ class TrustedModel(NamedTuple):
 
 def named_taught(taught: Taught) -> dict[str, Tensor]:
     """What labels have taught, by the names of observations."""
-    return {TAUGHT[part]: value for part, value in taught._asdict().items()}
+    return {BY_LABELS[part]: value for part, value in taught._asdict().items()}
 
 
 def judged_accuracy(
@@ -295,7 +295,7 @@ class RehearsedTemperature:
         samples = fresh[0, window.COUNT]
         windows, changed = window.after(before[WINDOWS], fresh)
         kept = labels.kept(samples, changed)
-        taught = Taught(*(before[name] for name in TAUGHT.values()))
+        taught = Taught(*(before[name] for name in BY_LABELS.values()))
         labelled = before[LABEL_ROWS] * kept
         judged = self.judge(windows, before[TRUSTS], labelled)
         temperature = torch.where(judged.trusts, judged.temperatures[-1], judged.temperatures[0])
@@ -402,7 +402,7 @@ class RehearsedTemperature:
 
     def expectations(self, observed: Mapping[str, Tensor], accuracy: Estimate) -> Expectations:
         """What is expected of decisions about the answers now, whose accuracy is estimated."""
-        own = (observed[TRUSTS], observed[EXPECTED][0], *(observed[name] for name in TAUGHT.values()))
+        own = (observed[TRUSTS], observed[EXPECTED][0], *(observed[name] for name in BY_LABELS.values()))
         trusts, curves, *taught = on_host(*own)
         rest = self._at_rest(int(trusts))
         before, after = (log_odds(low, LOWEST_END) for low in (rest.low, accuracy.low))

@@ -79,7 +79,8 @@ class Record:
         judged: what the temperature is from; None without a rehearsal.
         adapted: the logits of the adapted model before tempering, a row for each sample, NaN for those set
             aside; None without a rehearsal.
-        kept: whether the changes of the batch are kept, as all processes agree; None where there are none.
+        kept: whether the changes of a captured step are kept, and `judged` is what the state says; None for
+            another, whose `judged` is of the state in either case.
         ids: the numbers of the samples.
     """
 

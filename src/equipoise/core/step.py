@@ -150,6 +150,9 @@ class Responder:
             memory = self.state.staged(update.memory)
             keep = student.agree(verdict.keep())
             transaction.commit(keep, memory, tempered.observed, plan.counts, host_looks=host.looks)
+        judged, rehearsed = tempered.judged, self.temper.rehearsed
+        if rehearsed is not None and host.looks and not bool(keep):
+            judged = rehearsed.now(self.state.temperature)
         answer, good, silent = student.local(rows.masked(tempered.logits), *rows)
         adapted = None if tempered.judged is None else rows.with_nan(update.logits.detach())
         rehearsal = None if self.temper.rehearsed is None else self.temper.rehearsed.rehearsal
@@ -165,9 +168,9 @@ class Responder:
             observed=self._observed(host.looks) if rehearsal else {},
             weight_distance=student.weight_distance() if rehearsal and student.learned else 0.0,
             source_logits=None if view is None else student.local(view.logits.detach())[0],
-            judged=tempered.judged,
+            judged=judged,
             adapted=None if adapted is None else student.local(adapted)[0],
-            kept=keep,
+            kept=None if host.looks else keep,
         )
 
     def _screen(self, batch: Batch, finite: Tensor | None) -> tuple[Batch, JudgedRows, SourceView | None]:
