@@ -168,7 +168,7 @@ class Curves:
 
 
 class LabelScores(NamedTuple):
-    """What labelled answers teach sets and decisions with, (N) of them.
+    """Scores of labelled answers (N), by which sets and decisions learn.
 
     Attributes:
         own: the scores of the labelled classes, (N, SCORES).
@@ -182,7 +182,7 @@ class LabelScores(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """What labels have taught of sets and decisions; of one label, or their sum.
+    """Lessons of labels for sets and decisions, of one label or of several together.
 
     Attributes:
         levels: what they add to each of `COVERAGES`, (…, SCORES, COVERAGES).
@@ -198,7 +198,7 @@ class Taught(NamedTuple):
 
     @classmethod
     def nothing(cls) -> "Taught":
-        """What no label teaches."""
+        """The lessons of no label."""
         shapes = (
             (len(SCORES), len(COVERAGES)),
             (len(SCORES), 1 + len(COVERAGES)),
@@ -208,7 +208,7 @@ class Taught(NamedTuple):
 
     @property
     def labels(self) -> float:
-        """How many labels count."""
+        """The number of labels that count."""
         return float(self.had[0, 0])
 
 
@@ -259,7 +259,7 @@ class Expectations:
         return _threshold(_place(self.now.sets(score), level))
 
     def learned(self, labelled: LabelScores, back: Taught | None = None) -> tuple[Taught, Taught]:
-        """What labels have taught after more of them, and what each of these adds (N, …).
+        """The lessons after more labels, and those that each of these adds, (N, …).
 
         Each is a step of adaptive conformal inference at every level (`labels.aci`), by
 

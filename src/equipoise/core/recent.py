@@ -316,7 +316,7 @@ def given_sums(target: Tensor, answers: Sequence[Tensor | None], judged: Trusted
 
 
 def label_scores(given: Tensor, target: Tensor) -> LabelScores:
-    """What labels of answers (N, C) teach sets and decisions with."""
+    """The scores of labelled answers (N, C), by which sets and decisions learn."""
     p, at = given.softmax(1), target[:, None]
     confidence, classes = p.max(1)
     own = torch.stack([class_scores(p, score).gather(1, at)[:, 0] for score in SCORES], 1)
